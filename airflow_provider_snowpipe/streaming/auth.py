@@ -1,0 +1,203 @@
+"""Credentials: key pair, programmatic access token, OAuth token, and the scoped token made from them.
+
+None of these shows its secret in ``repr``, and a private key refuses to be pickled: what travels to another
+machine is a :class:`ScopedToken`, which is short-lived and good for one ingest host only.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import time
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+_JWT_LIFE_SECONDS = 3540
+"""Snowflake refuses a key-pair JWT that lives longer than an hour; SDK 1.9.1 uses 59 minutes."""
+_JWT_RENEW_SECONDS = 600
+_PEM_START = b"-----BEGIN"
+
+
+class Credentials(Protocol):
+    """Something that proves who the client is.
+
+    ``token_type`` is the value of ``X-Snowflake-Authorization-Token-Type``.
+    """
+
+    @property
+    def token_type(self) -> str:
+        """``KEYPAIR_JWT``, ``PROGRAMMATIC_ACCESS_TOKEN`` or ``OAUTH``."""
+
+    def bearer(self) -> str:
+        """The token for the ``Authorization`` header, valid now."""
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A user's RSA key pair, used as a JSON Web Token (RS256).
+
+    :param account: the account's identifier; what follows its first dot (a region) is dropped
+    :param user: the user's name
+    :param private_key: PKCS#8 or PKCS#1 in PEM, or the base64 text between its markers
+    :param passphrase: for an encrypted key
+    :param role: the role that the session takes, None for the user's default
+    :raises AuthenticationError: if the key cannot be read
+    """
+
+    account: str
+    user: str
+    private_key: str | bytes = field(repr=False)
+    passphrase: str | bytes | None = field(default=None, repr=False)
+    role: str | None = None
+    token_type: str = field(default="KEYPAIR_JWT", init=False)
+    _key: RSAPrivateKey = field(init=False, repr=False, compare=False)
+    _cache: _Cache = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.account or not self.user:
+            raise ConfigurationError("key-pair authentication needs an account and a user")
+        object.__setattr__(self, "_key", _load_private_key(self.private_key, self.passphrase, self.user))
+        object.__setattr__(self, "_cache", _Cache())
+
+    @property
+    def subject(self) -> str:
+        """The JWT's subject, ``ACCOUNT.USER``."""
+        return f"{self.account.split('.', 1)[0].upper()}.{self.user.upper()}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The public key's fingerprint as ``DESC USER`` shows it, ``SHA256:<base64>``."""
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+        public = self._key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return "SHA256:" + base64.b64encode(hashlib.sha256(public).digest()).decode()
+
+    def bearer(self) -> str:
+        """A JWT that is valid for at least ten minutes more."""
+        import jwt
+
+        with self._cache.lock:
+            now = time.time()
+            if self._cache.token is None or self._cache.expires_at - now < _JWT_RENEW_SECONDS:
+                claims: dict[str, object] = {
+                    "iss": f"{self.subject}.{self.fingerprint}",
+                    "sub": self.subject,
+                    "iat": int(now),
+                    "exp": int(now) + _JWT_LIFE_SECONDS,
+                }
+                if self.role:
+                    claims["scp"] = f"session:role:{self.role}"
+                self._cache.token = jwt.encode(claims, self._key, algorithm="RS256")
+                self._cache.expires_at = now + _JWT_LIFE_SECONDS
+            return self._cache.token
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a private key is not pickled: send executors a ScopedToken instead")
+
+
+@dataclass(slots=True)
+class _Cache:
+    token: str | None = field(default=None, repr=False)
+    expires_at: float = 0.0
+    lock: Lock = field(default_factory=Lock, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgrammaticAccessToken:
+    """A programmatic access token (PAT).
+
+    :param token: the token's text
+    """
+
+    token: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _require_token("programmatic access token", self.token)
+
+    @property
+    def token_type(self) -> str:
+        """``PROGRAMMATIC_ACCESS_TOKEN``."""
+        return "PROGRAMMATIC_ACCESS_TOKEN"
+
+    def bearer(self) -> str:
+        """The token itself."""
+        return self.token
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthToken:
+    """An OAuth access token that somebody else obtained and renews.
+
+    :param token: the token's text
+    """
+
+    token: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _require_token("OAuth access token", self.token)
+
+    @property
+    def token_type(self) -> str:
+        """``OAUTH``."""
+        return "OAUTH"
+
+    def bearer(self) -> str:
+        """The token itself."""
+        return self.token
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedToken:
+    """A short-lived token for one ingest host: the only credential that leaves the driver.
+
+    :param token: the token's text
+    :param host: the ingest host that it is good for
+    :param expires_at: seconds since 1970
+    """
+
+    token: str = field(repr=False)
+    host: str
+    expires_at: float
+
+    def remaining_seconds(self) -> float:
+        """Seconds until it expires; negative when it has."""
+        return self.expires_at - time.time()
+
+
+def _require_token(kind: str, token: str) -> None:
+    if not token or token != token.strip():
+        raise ConfigurationError(f"the {kind} is empty or has blanks around it")
+
+
+def _load_private_key(text: str | bytes, passphrase: str | bytes | None, user: str) -> RSAPrivateKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.serialization import load_der_private_key, load_pem_private_key
+
+    data = text.encode() if isinstance(text, str) else text
+    password = passphrase.encode() if isinstance(passphrase, str) else passphrase
+    remedy = "give an RSA private key in PEM (PKCS#8) and, if it is encrypted, its passphrase"
+    try:
+        if _PEM_START in data:
+            key = load_pem_private_key(data.strip(), password or None)
+        else:
+            key = load_der_private_key(
+                base64.b64decode(b"".join(data.split()), validate=True), password or None
+            )
+    except TypeError:
+        state = "is not encrypted, but a passphrase" if password else "is encrypted, but no passphrase"
+        raise AuthenticationError(f"the private key of user {user!r} {state} was given") from None
+    except (ValueError, binascii.Error, UnsupportedAlgorithm):
+        raise AuthenticationError(
+            f"the private key of user {user!r} cannot be read (damaged, or the passphrase is wrong): {remedy}"
+        ) from None
+    if not isinstance(key, RSAPrivateKey):
+        raise AuthenticationError(f"the private key of user {user!r} is not an RSA key: {remedy}")
+    return key

@@ -1,0 +1,183 @@
+"""When a batch of rows is closed, and how it is compressed to fit the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pyarrow as pa
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import Offset
+
+WIRE_LIMIT_BYTES = 4_000_000
+"""Largest body that the service takes, as sent ("Limitations and considerations", REST payload)."""
+_FILL = 0.85
+_FIRST_RATIO = 2.0
+_RATIO_WEIGHT = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """When a batch closes (whichever comes first), and how fast batches may follow each other.
+
+    :param wire_bytes: bytes of a body as sent, at most 4,000,000
+    :param raw_bytes: bytes of NDJSON in a batch
+    :param rows: rows in a batch
+    :param age_seconds: age of the first row in a batch
+    :param requests_per_second: appends to one channel
+    :param bytes_per_second: NDJSON bytes to one channel, None for no limit
+    :param compression: ``zstd``, ``gzip`` or ``none``
+    """
+
+    wire_bytes: int = WIRE_LIMIT_BYTES
+    raw_bytes: int = 16 * 1024 * 1024
+    rows: int = 1_000_000
+    age_seconds: float = 1.0
+    requests_per_second: float = 10.0
+    bytes_per_second: float | None = 20_000_000.0
+    compression: str = "zstd"
+
+    def __post_init__(self) -> None:
+        for name in ("wire_bytes", "raw_bytes", "rows", "age_seconds", "requests_per_second"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"batch limit {name} is {getattr(self, name)}: it must be above 0")
+        if self.wire_bytes > WIRE_LIMIT_BYTES:
+            raise ConfigurationError(
+                f"batch limit wire_bytes is {self.wire_bytes}: the service takes {WIRE_LIMIT_BYTES} at most"
+            )
+        if self.bytes_per_second is not None and self.bytes_per_second <= 0:
+            raise ConfigurationError(
+                f"batch limit bytes_per_second is {self.bytes_per_second}: it must be above 0, or None"
+            )
+        if self.compression not in ("zstd", "gzip", "none"):
+            raise ConfigurationError(
+                f"compression {self.compression!r} is unknown: use 'zstd', 'gzip' or 'none'"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that are appended in one call and never divided.
+
+    :param body: NDJSON, every row ended by a newline
+    :param start: position of the first row
+    :param end: position of the last row
+    :param rows: number of rows
+    """
+
+    body: bytes | memoryview = field(repr=False)
+    start: Offset
+    end: Offset
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A closed batch, ready to be sent.
+
+    :param body: the bytes as sent
+    :param encoding: the value of ``Content-Encoding``, None for plain text
+    :param raw_bytes: bytes of NDJSON in it
+    :param rows: rows in it
+    :param start: position of the first row
+    :param end: position of the last row
+    """
+
+    body: bytes = field(repr=False)
+    encoding: str | None
+    raw_bytes: int
+    rows: int
+    start: Offset
+    end: Offset
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """Parts that wait to be closed into one batch.
+
+    :param limits: when to close
+    """
+
+    limits: BatchLimits
+    parts: list[Part] = field(init=False, default_factory=list)
+    raw_bytes: int = field(init=False, default=0)
+    rows: int = field(init=False, default=0)
+    opened_at: float = field(init=False, default=0.0)
+
+    def add(self, part: Part) -> None:
+        """Put a part behind the others."""
+        if not self.parts:
+            self.opened_at = time.monotonic()
+        self.parts.append(part)
+        self.raw_bytes += len(part.body)
+        self.rows += part.rows
+
+    def is_full(self, raw_target: int, following: int = 0) -> bool:
+        """True when the batch is to be closed before ``following`` more bytes come.
+
+        :param raw_target: bytes of NDJSON that are expected to fit the wire
+        :param following: bytes of the next part
+        """
+        if not self.parts:
+            return False
+        return self.raw_bytes + following > raw_target or self.rows >= self.limits.rows
+
+    def closes_in(self) -> float | None:
+        """Seconds until the batch is too old to wait, None while it is empty."""
+        if not self.parts:
+            return None
+        return self.opened_at + self.limits.age_seconds - time.monotonic()
+
+    def take(self) -> list[Part]:
+        """Empty the batch and return what was in it."""
+        parts, self.parts, self.raw_bytes, self.rows = self.parts, [], 0, 0
+        return parts
+
+
+class Compressor:
+    """Closes parts into batches that fit the wire, learning how well the rows compress.
+
+    :param limits: the wire limit and the compression
+    """
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self._limits = limits
+        self._ratio = 1.0 if limits.compression == "none" else _FIRST_RATIO
+        self._codec = (
+            None if limits.compression == "none" else pa.Codec(limits.compression, compression_level=1)
+        )
+
+    @property
+    def raw_target(self) -> int:
+        """Bytes of NDJSON that are expected to fill the wire limit to 85 %."""
+        return max(1, min(self._limits.raw_bytes, int(self._limits.wire_bytes * _FILL * self._ratio)))
+
+    def close(self, parts: Sequence[Part]) -> list[Batch]:
+        """Turn parts into batches, one where it fits, more where it compresses worse than expected.
+
+        :param parts: at least one part, in order
+        :raises ConfigurationError: if a single part does not fit
+        """
+        body = b"".join(p.body for p in parts)
+        sent = body if self._codec is None else self._codec.compress(body, asbytes=True)
+        if len(sent) > self._limits.wire_bytes:
+            self._ratio = max(1.0, len(body) / len(sent))
+            return self._split(parts, len(sent))
+        self._ratio += _RATIO_WEIGHT * (len(body) / len(sent) - self._ratio)
+        encoding = None if self._codec is None else self._limits.compression
+        rows = sum(p.rows for p in parts)
+        return [Batch(sent, encoding, len(body), rows, parts[0].start, parts[-1].end)]
+
+    def _split(self, parts: Sequence[Part], wire_bytes: int) -> list[Batch]:
+        if len(parts) == 1:
+            raise ConfigurationError(
+                f"rows {parts[0].start} to {parts[0].end} take {wire_bytes} bytes as sent, the limit is "
+                f"{self._limits.wire_bytes}: append fewer rows at once; a single row of this "
+                "size cannot be streamed"
+            )
+        count = min(len(parts), 1 + wire_bytes // self._limits.wire_bytes)
+        cuts = [round(i * len(parts) / count) for i in range(count + 1)]
+        return [batch for low, high in pairwise(cuts) for batch in self.close(parts[low:high])]

@@ -1,0 +1,353 @@
+"""The writer of one channel: batches, compresses, sends in order, and waits for the commit.
+
+An append that returned is buffered or received, not committed. Only :meth:`Channel.wait_for_commit` proves
+that rows are in the table.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from airflow_provider_snowpipe.streaming.batch import Batch, BatchLimits, Compressor, OpenBatch, Part
+from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import (
+    ChannelInvalidError,
+    CommitTimeoutError,
+    ConfigurationError,
+    ContinuityError,
+    UncommittedRowsError,
+)
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+log = logging.getLogger(__name__)
+
+_FIRST_POLL_SECONDS = 0.1
+_LONGEST_POLL_SECONDS = 1.0
+_OUTBOX = 1
+
+
+@dataclass(slots=True)
+class ChannelCounters:
+    """What this session sent.
+
+    :param rows: rows that the service received
+    :param raw_bytes: their NDJSON bytes
+    :param wire_bytes: their bytes as sent
+    :param requests: appends that were answered
+    """
+
+    rows: int = 0
+    raw_bytes: int = 0
+    wire_bytes: int = 0
+    requests: int = 0
+
+
+class Channel:
+    """The only writer of one channel, from :meth:`open` to :meth:`close`.
+
+    Used by one thread. A second thread, its own, sends batch *n* while the caller's thread compresses batch
+    *n + 1*; no more than one request of a channel is ever under way, because each continuation token comes
+    from the answer before.
+
+    After an error the channel is dead: whoever owns it opens the channel again and replays from the
+    committed token, or gives up. It never opens itself again.
+    """
+
+    def __init__(
+        self,
+        client: SnowpipeClient,
+        name: str,
+        offset_class: type[Offset],
+        opened: OpenedChannel,
+        *,
+        limits: BatchLimits,
+        gaps_legal: bool,
+    ) -> None:
+        self.name = name
+        self.status_at_open = opened.status
+        self.counters = ChannelCounters()
+        self._client = client
+        self._offset_class = offset_class
+        self._limits = limits
+        self._progress = ChannelProgress(name, self._parse(opened.status.committed), gaps_legal=gaps_legal)
+        self._continuation = opened.continuation_token
+        self._compressor = Compressor(limits)
+        self._open_batch = OpenBatch(limits)
+        self._outbox: deque[Batch] = deque()
+        self._sending = False
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._next_send = 0.0
+        self._changed = threading.Condition()
+        self._sender: threading.Thread | None = None
+
+    @classmethod
+    def open(
+        cls,
+        client: SnowpipeClient,
+        name: str,
+        offset_class: type[Offset],
+        *,
+        limits: BatchLimits | None = None,
+        gaps_legal: bool = False,
+        uncommitted_timeout: float = 60.0,
+    ) -> Self:
+        """Open a channel for writing and shut out every older writer.
+
+        Rows that an older writer left uncommitted are waited for. When they are still not committed after
+        ``uncommitted_timeout`` they are discarded, which loses nothing: they lie after the committed token,
+        and this writer starts just after that.
+
+        :param client: the pipe's client
+        :param name: the channel's name
+        :param offset_class: the format of its offset tokens
+        :param limits: when batches close
+        :param gaps_legal: True when the source may skip positions
+        :param uncommitted_timeout: seconds
+        :raises OffsetTokenError: if the committed token does not have that format; nothing was sent
+        """
+        known = client.channel_statuses([name])[name].committed
+        if known is not None:
+            offset_class.parse(known, channel=name)
+        opened = _open_when_committed(client, name, uncommitted_timeout)
+        return cls(client, name, offset_class, opened, limits=limits or BatchLimits(), gaps_legal=gaps_legal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(flush=error is None)
+
+    @property
+    def committed(self) -> Offset | None:
+        """The committed position last read, None for NULL."""
+        return self._progress.committed
+
+    @property
+    def sent(self) -> Offset | None:
+        """The position of the last row appended in this session, None before the first."""
+        return self._progress.sent
+
+    @property
+    def gaps(self) -> int:
+        """How often the source skipped positions in this session."""
+        return self._progress.gaps
+
+    def append(self, body: bytes | memoryview, start: Offset, end: Offset, *, rows: int) -> None:
+        """Append rows. They are buffered; a batch is sent when it is full or old.
+
+        :param body: NDJSON, whole lines; a missing last newline is added
+        :param start: position of the first row
+        :param end: position of the last row
+        :param rows: number of rows
+        :raises ContinuityError: if the rows do not follow the last ones; the channel stays usable
+        :raises SnowpipeError: if an earlier batch failed; the channel is dead
+        """
+        if not len(body) or rows <= 0:
+            raise ContinuityError(
+                f"channel {self.name!r}: an append needs rows; it has {rows} rows in {len(body)} bytes"
+            )
+        with self._changed:
+            self._raise_failure()
+            if self._closing:
+                raise ConfigurationError(f"channel {self.name!r} is closed: open it again to append")
+            self._progress.accept(start, end)
+            self._start_sender()
+            full = self._open_batch.is_full(self._compressor.raw_target, len(body))
+            parts = self._open_batch.take() if full else []
+        if parts:
+            self._hand_over(parts)
+        ended = body if body[-1] in (b"\n", 10) else bytes(body) + b"\n"
+        with self._changed:
+            self._open_batch.add(Part(ended, start, end, rows))
+            full = self._open_batch.is_full(self._compressor.raw_target)
+            parts = self._open_batch.take() if full else []
+            self._changed.notify_all()
+        if parts:
+            self._hand_over(parts)
+
+    def flush(self) -> None:
+        """Send everything appended so far and wait until the service has received it.
+
+        :raises SnowpipeError: if a batch failed
+        """
+        with self._changed:
+            self._raise_failure()
+            parts = self._open_batch.take()
+        if parts:
+            self._hand_over(parts)
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or not (self._outbox or self._sending))
+            self._raise_failure()
+
+    def wait_for_commit(
+        self, target: Offset | None = None, *, timeout: float = 600.0
+    ) -> ChannelStatus | None:
+        """Wait until the committed token is at or past a position.
+
+        :param target: the position, None for that of the last row appended
+        :param timeout: seconds
+        :return: the status that proved it; None when nothing was appended and no target given
+        :raises CommitTimeoutError: if the time is over
+        :raises ChannelInvalidError: if the channel cannot commit any more
+        """
+        self.flush()
+        target = target if target is not None else self._progress.sent
+        if target is None:
+            return None
+        deadline = time.monotonic() + timeout
+        pause = _FIRST_POLL_SECONDS
+        while True:
+            status = self._client.channel_statuses([self.name])[self.name]
+            self._check(status)
+            self._progress.observe(self._parse(status.committed))
+            if Progress(self.committed, target).is_complete():
+                return status
+            if time.monotonic() + pause > deadline:
+                raise CommitTimeoutError(
+                    f"channel {self.name!r}: the committed token is {status.committed or 'NULL'} after "
+                    f"{timeout:g} s, {target} was waited for. The rows are received and may still be "
+                    "committed; run again, which resumes from the token found then",
+                    channel=self.name,
+                    committed=status.committed,
+                    target=str(target),
+                )
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_POLL_SECONDS)
+
+    def close(self, *, flush: bool = True) -> None:
+        """End the session. The channel and its token stay on the service.
+
+        :param flush: False leaves what is buffered unsent (it lies after the committed token)
+        :raises SnowpipeError: if flushing failed
+        """
+        try:
+            if flush and not self._closing:
+                self.flush()
+        finally:
+            with self._changed:
+                self._closing = True
+                self._outbox.clear()
+                self._open_batch.take()
+                self._changed.notify_all()
+            if self._sender is not None:
+                self._sender.join()
+
+    def _parse(self, token: str | None) -> Offset | None:
+        return None if token is None else self._offset_class.parse(token, channel=self.name)
+
+    def _check(self, status: ChannelStatus) -> None:
+        if not status.is_valid:
+            raise ChannelInvalidError(
+                f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open it again "
+                "and replay from its committed token; if it is gone, see who dropped it or its table",
+                channel=self.name,
+                http_status=200,
+                code=status.code,
+            )
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _hand_over(self, parts: list[Part]) -> None:
+        for batch in self._compressor.close(parts):
+            with self._changed:
+                self._changed.wait_for(lambda: self._failure or len(self._outbox) < _OUTBOX)
+                self._raise_failure()
+                self._outbox.append(batch)
+                self._changed.notify_all()
+
+    def _start_sender(self) -> None:
+        if self._sender is None:
+            self._sender = threading.Thread(target=self._send_all, name=f"channel {self.name}", daemon=True)
+            self._sender.start()
+
+    def _send_all(self) -> None:
+        try:
+            while (batches := self._next_batches()) is not None:
+                for batch in batches:
+                    self._send(batch)
+                with self._changed:
+                    self._sending = False
+                    self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001  kept for the caller's thread, which raises it
+            with self._changed:
+                self._failure = error
+                self._sending = False
+                self._changed.notify_all()
+
+    def _next_batches(self) -> list[Batch] | None:
+        """The next thing to send: a closed batch, or the open one once it is old. None ends the thread."""
+        with self._changed:
+            while True:
+                if self._closing:
+                    return None
+                if self._outbox:
+                    self._sending = True
+                    batch = self._outbox.popleft()
+                    self._changed.notify_all()
+                    return [batch]
+                wait = self._open_batch.closes_in()
+                if wait is not None and wait <= 0:
+                    self._sending = True
+                    parts = self._open_batch.take()
+                    break
+                self._changed.wait(wait)
+        return self._compressor.close(parts)
+
+    def _send(self, batch: Batch) -> None:
+        with self._changed:
+            while not self._closing and (wait := self._next_send - time.monotonic()) > 0:
+                self._changed.wait(wait)
+            if self._closing:
+                return
+        started = time.monotonic()
+        self._continuation = self._client.append_rows(
+            self.name,
+            batch.body,
+            continuation_token=self._continuation,
+            start_token=str(batch.start),
+            end_token=str(batch.end),
+            content_encoding=batch.encoding,
+            raw_length=batch.raw_bytes,
+        )
+        pause = 1 / self._limits.requests_per_second
+        if self._limits.bytes_per_second is not None:
+            pause = max(pause, batch.raw_bytes / self._limits.bytes_per_second)
+        self._next_send = started + pause
+        self.counters.rows += batch.rows
+        self.counters.raw_bytes += batch.raw_bytes
+        self.counters.wire_bytes += len(batch.body)
+        self.counters.requests += 1
+
+
+def _open_when_committed(client: SnowpipeClient, name: str, timeout: float) -> OpenedChannel:
+    deadline = time.monotonic() + timeout
+    pause = _FIRST_POLL_SECONDS
+    while True:
+        try:
+            return client.open_channel(name, fail_on_uncommitted_rows=True)
+        except UncommittedRowsError:
+            if time.monotonic() + pause > deadline:
+                break
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_POLL_SECONDS)
+    log.warning(
+        "channel %r: rows of an older writer are not committed after %g s; they are discarded and sent again",
+        name,
+        timeout,
+    )
+    forced = client.open_channel(name, fail_on_uncommitted_rows=False)
+    status = client.channel_statuses([name])[name]
+    return OpenedChannel(forced.continuation_token, status)

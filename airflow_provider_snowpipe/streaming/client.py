@@ -1,0 +1,408 @@
+"""The client of one pipe: opens, asks after and drops channels, and carries bodies of rows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+from airflow_provider_snowpipe.streaming.answer import Answer
+from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
+from airflow_provider_snowpipe.streaming.errors import (
+    ApiError,
+    AuthenticationError,
+    ChannelError,
+    ChannelFencedError,
+    ChannelInvalidError,
+    ConfigurationError,
+    PipeFailedOverError,
+    PipeNotFoundError,
+    UncommittedRowsError,
+)
+from airflow_provider_snowpipe.streaming.exchange import (
+    ScopedTokenSource,
+    base_url,
+    exchange_form,
+    ingest_host_from,
+    scoped_token_from,
+)
+from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, quote_url_segment
+from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
+from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, ChannelStatus
+from airflow_provider_snowpipe.streaming.transport import ControlTransport, DataTransport, Timeouts
+
+STATUS_NAMES_PER_REQUEST = 100
+_FENCED = "STALE_CONTINUATION_TOKEN_SEQUENCER"
+_UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"
+_NOT_FOUND_PREFIXES = ("ERR_PIPE_DOES_NOT_EXIST", "ERR_TABLE_DOES_NOT_EXIST")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChannel:
+    """What opening a channel returned.
+
+    :param continuation_token: goes with the next append
+    :param status: the channel's state at open, with its committed token
+    """
+
+    continuation_token: str
+    status: ChannelStatus
+
+
+class SnowpipeClient:
+    """A client for the channels of one pipe. The constructor does no I/O.
+
+    Safe to use from several threads; each channel has one writer.
+
+    :param account_url: the account's address, ``https://<host>[:<port>]``
+    :param credentials: a key pair, PAT or OAuth token; or, on an executor, the driver's scoped token, which
+        is used as it is and never renewed
+    :param pipe: the pipe
+    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
+    :param timeouts: for every attempt of every request
+    :param retry: pauses and budget of every request
+    :raises ConfigurationError: if the URL or the bundle is not usable
+    """
+
+    def __init__(
+        self,
+        account_url: str,
+        credentials: Credentials | ScopedToken,
+        pipe: PipeName,
+        *,
+        ca_bundle: str | None = None,
+        timeouts: Timeouts | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.pipe = pipe
+        self._account = base_url(account_url)
+        self._credentials = None if isinstance(credentials, ScopedToken) else credentials
+        self._retry = retry or RetryPolicy()
+        timeouts = timeouts or Timeouts()
+        self._control = ControlTransport(ca_bundle, timeouts)
+        self._data = DataTransport(ca_bundle, timeouts)
+        self._host: str | None = credentials.host if isinstance(credentials, ScopedToken) else None
+        self._given = credentials if isinstance(credentials, ScopedToken) else None
+        self._tokens = ScopedTokenSource(self._exchange)
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"SnowpipeClient({self._account!r}, pipe={str(self.pipe)!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back; channels stay as they are on the service."""
+        self._control.close()
+        self._data.close()
+
+    def ingest_host(self) -> str:
+        """Discover the host that takes rows; asked once."""
+        with self._lock:
+            if self._host is None:
+                answer = self._with_credentials("find the ingest host", "GET", "/v2/streaming/hostname")
+                self._host = ingest_host_from(answer)
+            return self._host
+
+    def scoped_token(self) -> ScopedToken:
+        """A token for the ingest host, valid for some minutes at least; safe to hand to an executor.
+
+        :raises AuthenticationError: if the service refuses the credentials, or a given token has expired
+        """
+        if self._given is None:
+            return self._tokens.get()
+        if self._given.remaining_seconds() <= 0:
+            raise AuthenticationError(
+                "the scoped token given to this client has expired; the driver must send a fresh one"
+            )
+        return self._given
+
+    def pipe_info(self) -> dict[str, Any]:
+        """Ask about the pipe, which also makes a table's default pipe.
+
+        :raises PipeNotFoundError: if there is no such pipe or table, or the role may not use it
+        """
+        answer = self._scoped(
+            f"look up pipe {self.pipe}",
+            "POST",
+            f"/v2/streaming{self.pipe.url_path}:pipe-info",
+            json_body={"generate_new_token": False},
+        )
+        return dict(answer.json) if isinstance(answer.json, Mapping) else {}
+
+    def open_channel(
+        self, name: str, *, offset_token: str | None = None, fail_on_uncommitted_rows: bool = True
+    ) -> OpenedChannel:
+        """Open a channel, which shuts out every older writer of it.
+
+        :param name: the channel's name
+        :param offset_token: becomes the committed token, where the caller wants to set one
+        :param fail_on_uncommitted_rows: False discards rows that were received but not committed
+        :raises UncommittedRowsError: if there are such rows and they are not to be discarded
+        :raises ChannelInvalidError: if the service opens the channel in a state that takes no rows
+        """
+        body: dict[str, Any] = {"fail_on_uncommitted_rows": fail_on_uncommitted_rows}
+        if offset_token is not None:
+            body["offset_token"] = offset_token
+        answer = self._on_channel(
+            name,
+            "open",
+            lambda: self._scoped(
+                f"open channel {name!r} of pipe {self.pipe}", "PUT", self._channel_path(name), json_body=body
+            ),
+        )
+        token = answer.json.get("next_continuation_token") if isinstance(answer.json, Mapping) else None
+        state = answer.json.get("channel_status") if isinstance(answer.json, Mapping) else None
+        if not isinstance(token, str) or not isinstance(state, Mapping):
+            raise self._malformed(f"open channel {name!r}", answer)
+        status = ChannelStatus.from_json(state, channel=name)
+        if not status.is_valid:
+            raise ChannelInvalidError(
+                f"channel {name!r} of pipe {self.pipe} opened with status {status.code}: look at the pipe "
+                "and its table, then open it again",
+                channel=name,
+                http_status=answer.status,
+                code=status.code,
+            )
+        return OpenedChannel(token, status)
+
+    def channel_statuses(self, names: Sequence[str]) -> dict[str, ChannelStatus]:
+        """Ask after many channels, 100 a request.
+
+        A channel that does not exist gets a status that says so; that is no error here.
+
+        :param names: the channels' names, any number; letters count as they are
+        :return: a status for every name, in the order asked
+        """
+        statuses: dict[str, ChannelStatus] = {}
+        for start in range(0, len(names), STATUS_NAMES_PER_REQUEST):
+            some = list(names[start : start + STATUS_NAMES_PER_REQUEST])
+            answer = self._scoped(
+                f"ask after {len(some)} channels of pipe {self.pipe}",
+                "POST",
+                f"/v2/streaming{self.pipe.url_path}:bulk-channel-status",
+                json_body={"channel_names": some},
+            )
+            found = answer.json.get("channel_statuses") if isinstance(answer.json, Mapping) else None
+            if not isinstance(found, Mapping):
+                raise self._malformed("ask after channels", answer)
+            for name in some:
+                state = found.get(name)
+                statuses[name] = (
+                    ChannelStatus.from_json(state, channel=name)
+                    if isinstance(state, Mapping)
+                    else ChannelStatus.missing(name)
+                )
+        return statuses
+
+    def drop_channel(self, name: str) -> None:
+        """Drop a channel and its offset token, with any rows it has not committed.
+
+        :param name: the channel's name
+        :raises ChannelInvalidError: if there is no such channel
+        """
+        self._on_channel(
+            name,
+            "drop",
+            lambda: self._scoped(
+                f"drop channel {name!r} of pipe {self.pipe}", "DELETE", self._channel_path(name)
+            ),
+        )
+
+    def append_rows(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        continuation_token: str,
+        start_token: str,
+        end_token: str,
+        content_encoding: str | None,
+        raw_length: int,
+    ) -> str:
+        """Send one body of rows. The answer means *received*, not committed.
+
+        All attempts share one request id and the continuation token, so the service takes the rows once.
+
+        :param name: the channel's name
+        :param body: NDJSON, at most 4 MB as it is sent
+        :param continuation_token: from the open or the append before
+        :param start_token: offset token of the first row
+        :param end_token: offset token of the last row
+        :param content_encoding: ``zstd``, ``gzip``, or None for plain text
+        :param raw_length: bytes of the NDJSON before compression
+        :return: the next continuation token
+        :raises ChannelFencedError: if another writer opened the channel
+        :raises ChannelInvalidError: if the channel must be opened again
+        """
+        what = f"append to channel {name!r} of pipe {self.pipe} (rows {start_token} to {end_token})"
+        headers = {
+            "Content-Type": "application/x-ndjson",
+            "Accept": "application/json",
+            "x-snowflake-uncompressed-content-length": str(raw_length),
+        }
+        if content_encoding:
+            headers["Content-Encoding"] = content_encoding
+        query = {
+            "startOffsetToken": start_token,
+            "endOffsetToken": end_token,
+            "continuationToken": continuation_token,
+        }
+        path = f"/v2/streaming/data{self.pipe.url_path}/channels/{quote_url_segment(name)}/rows"
+        answer = self._on_channel(
+            name,
+            "append to",
+            lambda: self._repeat_scoped(
+                what,
+                lambda extra, token: self._data.send(
+                    "POST",
+                    _with_query(self._ingest_url() + path, {**query, **extra}),
+                    headers={**headers, **_authorization(token.token)},
+                    body=body,
+                ),
+            ),
+        )
+        following = answer.json.get("next_continuation_token") if isinstance(answer.json, Mapping) else None
+        if not isinstance(following, str):
+            raise self._malformed(what, answer)
+        return following
+
+    def _channel_path(self, name: str) -> str:
+        return f"/v2/streaming{self.pipe.url_path}/channels/{quote_url_segment(check_channel_name(name))}"
+
+    def _ingest_url(self) -> str:
+        _, _, port = self._account.removeprefix("https://").partition(":")
+        return f"https://{self.ingest_host()}" + (f":{port}" if port else "")
+
+    def _exchange(self) -> ScopedToken:
+        host = self.ingest_host()
+        if self._credentials is None:
+            raise AuthenticationError("a client made from a scoped token cannot make another one")
+        answer = self._with_credentials(
+            "get a scoped token", "POST", "/oauth/token", form=exchange_form(self._credentials, host)
+        )
+        return scoped_token_from(answer, host)
+
+    def _with_credentials(
+        self, what: str, method: str, path: str, *, form: Mapping[str, str] | None = None
+    ) -> Answer:
+        credentials = self._credentials
+        if credentials is None:
+            raise AuthenticationError(f"{what}: a client made from a scoped token has no credentials for it")
+        request_id = str(uuid.uuid4())
+        return repeat(
+            self._retry,
+            f"{what} at {self._account}",
+            lambda count: self._control.send(
+                method,
+                self._account + path,
+                query=_identity(request_id, count),
+                headers=_authorization(credentials.bearer(), credentials.token_type),
+                form=form,
+            ),
+            refresh=lambda: False,
+        )
+
+    def _scoped(self, what: str, method: str, path: str, *, json_body: Any = None) -> Answer:
+        return self._repeat_scoped(
+            what,
+            lambda extra, token: self._control.send(
+                method,
+                self._ingest_url() + path,
+                query=extra,
+                headers=_authorization(token.token),
+                json_body=json_body,
+            ),
+        )
+
+    def _repeat_scoped(self, what: str, send: Callable[[Mapping[str, str], ScopedToken], Answer]) -> Answer:
+        request_id = str(uuid.uuid4())
+        used: list[ScopedToken] = []
+
+        def attempt(count: int) -> Answer:
+            used.append(self.scoped_token())
+            return send(_identity(request_id, count), used[-1])
+
+        def refresh() -> bool:
+            if self._given is not None:
+                return False
+            self._tokens.renew(used[-1] if used else None)
+            return True
+
+        try:
+            return repeat(self._retry, what, attempt, refresh=refresh)
+        except ApiError as error:
+            if isinstance(error, PipeFailedOverError):
+                raise
+            if error.code.startswith(_NOT_FOUND_PREFIXES):
+                raise PipeNotFoundError(
+                    f"{error}. Check that database, schema and table exist with exactly these letters and "
+                    "that the role has USAGE on both and INSERT on the table",
+                    http_status=error.http_status,
+                    code=error.code,
+                ) from None
+            raise
+
+    def _on_channel(self, name: str, verb: str, call: Callable[[], Answer]) -> Answer:
+        try:
+            return call()
+        except (PipeNotFoundError, PipeFailedOverError, ChannelError):
+            raise
+        except ApiError as error:
+            raise _channel_error(error, name, verb) from None
+
+    def _malformed(self, what: str, answer: Answer) -> ApiError:
+        return ApiError(
+            f"{what} of pipe {self.pipe}: the answer (HTTP {answer.status}) lacks what the protocol demands; "
+            "check that the account URL leads to Snowflake",
+            http_status=answer.status,
+        )
+
+
+def _channel_error(error: ApiError, name: str, verb: str) -> ApiError:
+    """Tell the kinds of refusal apart that ask for different deeds."""
+    details: dict[str, Any] = {"channel": name, "http_status": error.http_status, "code": error.code}
+    if error.code == _FENCED:
+        return ChannelFencedError(
+            f"channel {name!r}: another writer opened it after this one, so this one may not {verb} it any "
+            "more. If that was a newer attempt of the same task, nothing is wrong: let it finish",
+            **details,
+        )
+    if error.code == _UNCOMMITTED:
+        return UncommittedRowsError(
+            f"channel {name!r} holds rows that are received but not committed; wait for their commit, then "
+            "open it again",
+            **details,
+        )
+    if error.code == CHANNEL_MISSING or error.code.startswith("ERR_CHANNEL"):
+        return ChannelInvalidError(
+            f"{error}. Open the channel again and replay from its committed token", **details
+        )
+    if isinstance(error, ConfigurationError):
+        return error
+    return ChannelError(str(error), **details)
+
+
+def _identity(request_id: str, retry_count: int) -> dict[str, str]:
+    return {"requestId": request_id, "retryCount": str(retry_count)}
+
+
+def _authorization(bearer: str, token_type: str | None = None) -> dict[str, str]:
+    """Headers of a credential; a scoped token goes without a type (REST tutorial)."""
+    headers = {"Authorization": f"Bearer {bearer}"}
+    if token_type is not None:
+        headers["X-Snowflake-Authorization-Token-Type"] = token_type
+    return headers
+
+
+def _with_query(url: str, query: Mapping[str, str]) -> str:
+    return url + "?" + "&".join(f"{key}={quote_url_segment(value)}" for key, value in query.items())

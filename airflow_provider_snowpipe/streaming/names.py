@@ -1,0 +1,108 @@
+"""Names of pipes and channels, and how they are written in URLs and SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+DEFAULT_PIPE_SUFFIX = "-STREAMING"
+ELASTIC_CHANNEL = "ELASTIC"
+MAX_NAME_LENGTH = 255
+
+
+def quote_identifier(name: str) -> str:
+    """Quote one SQL identifier so that it is taken letter by letter.
+
+    :param name: the identifier without quotes
+    :raises ConfigurationError: if it is empty or holds a NUL character
+    """
+    _check_name("SQL identifier", name)
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_url_segment(name: str) -> str:
+    """Percent-encode one path segment, strictly and once (observed with SDK 1.9.1)."""
+    return quote(name, safe="")
+
+
+def channel_name(prefix: str, source: str, partition: str) -> str:
+    """Name the channel of one source partition: ``<prefix>_<source>_<partition>``.
+
+    The scheme is that of the Snowflake Kafka connector v4 (connector, topic, partition), so that a job can
+    take a channel over from the connector and hand it back. The name depends on nothing that changes
+    between runs or attempts.
+
+    :param prefix: who loads (the connector's name; a DAG's id)
+    :param source: what is loaded (a topic; a directory's name)
+    :param partition: the ordered unit of the source
+    :raises ConfigurationError: if a part is empty, or the name is reserved or longer than 255 characters
+    """
+    for part, value in (("prefix", prefix), ("source", source), ("partition", partition)):
+        _check_name(f"channel {part}", value)
+    name = f"{prefix}_{source}_{partition}"
+    return check_channel_name(name)
+
+
+def check_channel_name(name: str) -> str:
+    """Return the name of a named channel if it is usable as one.
+
+    :param name: the channel's name
+    :raises ConfigurationError: if it is empty, too long, or ``ELASTIC``, which is reserved
+    """
+    _check_name("channel name", name)
+    if name.upper() == ELASTIC_CHANNEL:
+        raise ConfigurationError(
+            f"channel name {name!r} is reserved for the elastic channel: choose another name"
+        )
+    return name
+
+
+def _check_name(kind: str, value: str) -> None:
+    if not value:
+        raise ConfigurationError(f"{kind} is empty: give a non-empty name")
+    if "\0" in value or len(value) > MAX_NAME_LENGTH:
+        raise ConfigurationError(
+            f"{kind} {value[:40]!r}… is not usable: at most {MAX_NAME_LENGTH} characters, none of them NUL"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PipeName:
+    """A pipe's full name. Each part is sent exactly as given.
+
+    :param database: the database
+    :param schema: the schema
+    :param pipe: the pipe; ``<table>-STREAMING`` is a table's default pipe
+    """
+
+    database: str
+    schema: str
+    pipe: str
+
+    def __post_init__(self) -> None:
+        for kind, value in (("database", self.database), ("schema", self.schema), ("pipe", self.pipe)):
+            _check_name(kind, value)
+
+    @classmethod
+    def default_for_table(cls, database: str, schema: str, table: str) -> PipeName:
+        """Name the default pipe of a table, which the service makes on first use."""
+        _check_name("table", table)
+        return cls(database, schema, table + DEFAULT_PIPE_SUFFIX)
+
+    @property
+    def default_table(self) -> str | None:
+        """The table whose default pipe this is, None for a pipe that somebody created."""
+        if self.pipe.upper().endswith(DEFAULT_PIPE_SUFFIX):
+            return self.pipe[: -len(DEFAULT_PIPE_SUFFIX)]
+        return None
+
+    @property
+    def url_path(self) -> str:
+        """The path below ``/v2/streaming`` that addresses this pipe."""
+        database, schema, pipe = map(quote_url_segment, (self.database, self.schema, self.pipe))
+        return f"/databases/{database}/schemas/{schema}/pipes/{pipe}"
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.schema}.{self.pipe}"

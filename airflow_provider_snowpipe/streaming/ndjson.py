@@ -1,0 +1,277 @@
+"""Arrow tables as newline-delimited JSON, the form in which a channel takes rows.
+
+The rows are written by arrow-json (``arro3``), never one by one in Python. What its types say differently
+from Snowflake's columns is changed column by column before: binary becomes the pipe's text form, times get
+their zone, map keys become text, and numbers that JSON cannot hold are refused or become null.
+"""
+
+from __future__ import annotations
+
+import binascii
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from arro3.io import write_ndjson
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
+
+BinaryFormat = Literal["BASE64", "HEX", "UTF-8"]
+NonFinite = Literal["refuse", "null"]
+
+
+@dataclass(frozen=True, slots=True)
+class NdjsonOptions:
+    """How values are written that JSON has no form for.
+
+    :param binary: text form of binary values, the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
+    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    :param explicit_nulls: True writes ``"c":null``, which stores NULL; False leaves the field out, which is
+        shorter and lets a column's DEFAULT apply
+    :param timezone: zone of timestamps that have none, None to leave them without
+    """
+
+    binary: BinaryFormat = "BASE64"
+    non_finite: NonFinite = "refuse"
+    explicit_nulls: bool = True
+    timezone: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.binary not in ("BASE64", "HEX", "UTF-8"):
+            raise ConfigurationError(f"binary format {self.binary!r} is unknown: use BASE64, HEX or UTF-8")
+        if self.non_finite not in ("refuse", "null"):
+            raise ConfigurationError(f"non_finite {self.non_finite!r} is unknown: use 'refuse' or 'null'")
+
+
+def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None = None) -> bytes:
+    """Write rows as NDJSON, one object a line, the last line ended too.
+
+    Decimals keep every digit and their scale, integers every digit, timestamps their precision (in UTC with
+    ``Z`` when they have a zone), dates are ``YYYY-MM-DD``, structs, lists and maps are native JSON.
+
+    :param rows: the rows; column names become keys
+    :param options: forms of the values that JSON has none for
+    :raises EncodingError: if a column's type or value has no faithful form; names the column
+    """
+    options = options or NdjsonOptions()
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    _refuse_duplicate_names(table.schema)
+    if table.num_columns == 0:
+        raise EncodingError("the rows have no columns: there is nothing to write")
+    if table.num_rows == 0:
+        return b""
+    columns = [
+        _Column(field.name, options).convert(chunked.combine_chunks())
+        for field, chunked in zip(table.schema, table.columns, strict=True)
+    ]
+    out = io.BytesIO()
+    ready = pa.table(columns, names=table.column_names)
+    write_ndjson(ready, out, explicit_nulls=options.explicit_nulls)
+    return out.getvalue()
+
+
+def _refuse_duplicate_names(schema: pa.Schema) -> None:
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        other = seen.setdefault(name.upper(), name)
+        if other is not name:
+            raise EncodingError(
+                f"columns {other!r} and {name!r} would go to the same column of the table: rename one"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Changes the values of one column; ``path`` names the place, for errors."""
+
+    path: str
+    options: NdjsonOptions
+
+    def convert(self, values: pa.Array) -> pa.Array:
+        for applies, change in _CHANGES:
+            if applies(values.type):
+                return change(self, values)
+        raise EncodingError(
+            f"column {self.path!r} has type {values.type}, which has no JSON form here: cast it to text, a "
+            "number or a timestamp first"
+        )
+
+    def inner(self, name: str) -> _Column:
+        return _Column(f"{self.path}.{name}", self.options)
+
+    def plain(self, values: pa.Array) -> pa.Array:
+        return values
+
+    def nothing(self, values: pa.Array) -> pa.Array:
+        return pa.nulls(len(values), pa.string())
+
+    def floating(self, values: pa.Array) -> pa.Array:
+        if pa.types.is_float16(values.type):
+            values = values.cast(pa.float32())
+        bad = pc.invert(pc.is_finite(values))
+        if not pc.any(bad).as_py():
+            return values
+        if self.options.non_finite == "null":
+            return pc.if_else(bad, pa.scalar(None, values.type), values)
+        row = pc.index(bad, True).as_py()
+        raise EncodingError(
+            f"column {self.path!r}: value {values[row]} in row {row} is not a number that JSON holds: clean it, "
+            "or choose non_finite='null'"
+        )
+
+    def timestamp(self, values: pa.Array) -> pa.Array:
+        kind = values.type
+        if kind.tz is not None:
+            return values.cast(pa.timestamp(kind.unit, "UTC"))
+        if self.options.timezone is None:
+            return values
+        zoned = pc.assume_timezone(values, self.options.timezone)
+        return zoned.cast(pa.timestamp(kind.unit, "UTC"))
+
+    def binary(self, values: pa.Array) -> pa.Array:
+        if self.options.binary == "UTF-8":
+            try:
+                return values.cast(pa.large_binary()).cast(pa.large_string())
+            except pa.ArrowInvalid as error:
+                raise EncodingError(
+                    f"column {self.path!r} holds bytes that are not UTF-8: use a pipe with BASE64 or HEX"
+                ) from error
+        return _text_of_binary(values.cast(pa.large_binary()), self.options.binary)
+
+    def decoded(self, values: pa.Array) -> pa.Array:
+        return self.convert(
+            values.dictionary_decode() if pa.types.is_dictionary(values.type) else pc.run_end_decode(values)
+        )
+
+    def structure(self, values: pa.StructArray) -> pa.Array:
+        if not values.type.num_fields:
+            raise EncodingError(f"column {self.path!r} is a struct without fields: drop it")
+        names = [values.type.field(i).name for i in range(values.type.num_fields)]
+        fields = [
+            self.inner(name).convert(array) for name, array in zip(names, values.flatten(), strict=True)
+        ]
+        return pa.StructArray.from_arrays(fields, names=names, mask=values.is_null())
+
+    def sequence(self, values: pa.Array) -> pa.Array:
+        item = values.type.value_type
+        values = values.cast(pa.large_list(item))
+        items = self.inner("[]").convert(values.flatten())
+        lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        return pa.LargeListArray.from_arrays(_offsets(lengths), items, mask=_mask(values))
+
+    def mapping(self, values: pa.MapArray) -> pa.Array:
+        offsets = values.offsets.to_numpy()
+        keys = values.keys.slice(0)
+        items = self.inner("{}").convert(values.items)
+        if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
+            if not (pa.types.is_integer(keys.type) or pa.types.is_date(keys.type)):
+                raise EncodingError(
+                    f"column {self.path!r} is a map with keys of type {keys.type}: cast them to text"
+                )
+            keys = keys.cast(pa.string())
+        base = int(offsets[0]) if len(offsets) else 0
+        span = int(offsets[-1]) - base if len(offsets) else 0
+        shifted = pa.array(offsets - base, pa.int32())
+        if values.null_count:
+            lengths = np.diff(offsets)
+            lengths[values.is_null().to_numpy(zero_copy_only=False)] = 0
+            if lengths.sum() != span:
+                raise EncodingError(f"column {self.path!r}: null maps hold entries; rebuild the column")
+            shifted = pa.array(
+                offsets - base,
+                pa.int32(),
+                mask=np.append(values.is_null().to_numpy(zero_copy_only=False), False),
+            )
+        return pa.MapArray.from_arrays(
+            shifted, keys.cast(pa.string()).slice(base, span), items.slice(base, span)
+        )
+
+
+def _mask(values: pa.Array) -> pa.Array | None:
+    return values.is_null() if values.null_count else None
+
+
+def _offsets(lengths: np.ndarray) -> pa.Array:
+    return pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), pa.int64())
+
+
+def _text_of_binary(values: pa.LargeBinaryArray, form: str) -> pa.Array:
+    """Encode a whole column by one call: values are padded apart, so that none runs into the next."""
+    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    buffers = values.buffers()
+    starts = np.frombuffer(buffers[1], np.int64, len(values) + 1, values.offset * 8)[:-1]
+    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None else np.empty(0, np.uint8)
+    unit = 3 if form == "BASE64" else 1
+    padded = -(-lengths // unit) * unit
+    ends = np.cumsum(padded)
+    spread = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    spread[np.repeat(ends - padded, lengths) + within] = data[np.repeat(starts, lengths) + within]
+    if form == "HEX":
+        text = np.frombuffer(binascii.hexlify(spread.tobytes()), np.uint8)
+        sizes = padded * 2
+    else:
+        text = np.frombuffer(binascii.b2a_base64(spread.tobytes(), newline=False), np.uint8).copy()
+        sizes = padded // 3 * 4
+        missing = padded - lengths
+        last = np.cumsum(sizes)
+        text[last[missing >= 1] - 1] = ord("=")
+        text[last[missing == 2] - 2] = ord("=")
+    validity = pa.array(~_null_flags(values)).buffers()[1] if values.null_count else None
+    return pa.Array.from_buffers(
+        pa.large_string(),
+        len(values),
+        [validity, _offsets(sizes).buffers()[1], pa.py_buffer(text.tobytes())],
+        values.null_count,
+    )
+
+
+def _null_flags(values: pa.Array) -> np.ndarray:
+    flags: np.ndarray = values.is_null().to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    t = pa.types
+    return any(
+        test(kind)
+        for test in (
+            t.is_boolean,
+            t.is_integer,
+            t.is_decimal,
+            t.is_string,
+            t.is_large_string,
+            t.is_string_view,
+            t.is_date,
+            t.is_time,
+        )
+    )
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    t = pa.types
+    return any(
+        test(kind) for test in (t.is_binary, t.is_large_binary, t.is_fixed_size_binary, t.is_binary_view)
+    )
+
+
+def _is_sequence(kind: pa.DataType) -> bool:
+    t = pa.types
+    return any(test(kind) for test in (t.is_list, t.is_large_list, t.is_fixed_size_list))
+
+
+_CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array], pa.Array]], ...] = (
+    (_is_plain, _Column.plain),
+    (pa.types.is_floating, _Column.floating),
+    (pa.types.is_timestamp, _Column.timestamp),
+    (pa.types.is_null, _Column.nothing),
+    (_is_binary, _Column.binary),
+    (lambda kind: pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind), _Column.decoded),
+    (pa.types.is_struct, _Column.structure),
+    (_is_sequence, _Column.sequence),
+    (pa.types.is_map, _Column.mapping),
+)

@@ -1,0 +1,327 @@
+"""Offset token formats: how a position in a source is written, compared and continued.
+
+The service stores an offset token as an opaque string and never compares it ("Channels and exactly-once
+delivery"), so the order is the client's to know. One class per format; a job names the format once and
+every part of it (resume, append, commit wait) uses that class.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Any, ClassVar, NoReturn, Self
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+
+
+@total_ordering
+class Offset(ABC):
+    """A position in one partition of a source: that of the last row taken.
+
+    A subclass is a frozen dataclass. Two offsets compare only within one class; comparing across classes
+    raises ``TypeError`` instead of guessing.
+    """
+
+    format_name: ClassVar[str]
+    example: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read an offset token.
+
+        :param text: the token as the service stores it
+        :param channel: the channel it came from, for the error's text
+        :raises OffsetTokenError: if the text does not have this format
+        """
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """The token as it is sent."""
+
+    @abstractmethod
+    def next(self) -> Self:
+        """The smallest position after this one that the source may hold next."""
+
+    def follows(self, previous: Self) -> bool:
+        """True when no position can lie between ``previous`` and this one.
+
+        :param previous: the last position taken
+        """
+        return self == previous.next()
+
+    @abstractmethod
+    def sort_key(self) -> tuple[Any, ...]:
+        """A tuple whose order is the order of positions within one partition."""
+
+    def __lt__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.sort_key() < other.sort_key()
+
+    @classmethod
+    def _refuse(cls, text: str, channel: str | None) -> NoReturn:
+        place = f"channel {channel!r}: " if channel is not None else ""
+        raise OffsetTokenError(
+            f"{place}offset token {text[:200]!r} is not of the format {cls.format_name!r} "
+            f"(for example {cls.example!r}): name the format that wrote it, or reset the channel's token"
+        )
+
+
+def _digits(text: str) -> int | None:
+    """Decimal digits as a number; no sign, no blanks, no leading zeros, no other scripts' digits."""
+    if not text.isascii() or not text.isdigit() or (len(text) > 1 and text[0] == "0") or len(text) > 19:
+        return None
+    return int(text)
+
+
+def _require_count(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigurationError(f"{name} is {value}: it must be {least} or more")
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerOffset(Offset):
+    """A decimal number, as the Snowflake Kafka connector writes a Kafka offset.
+
+    :param value: the offset, 0 or more
+    """
+
+    value: int
+    format_name: ClassVar[str] = "integer"
+    example: ClassVar[str] = "120455"
+
+    def __post_init__(self) -> None:
+        _require_count("offset", self.value, 0)
+
+    @classmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read ``120455``."""
+        value = _digits(text)
+        if value is None:
+            cls._refuse(text, channel)
+        return cls(value)
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def next(self) -> Self:
+        """The following offset."""
+        return type(self)(self.value + 1)
+
+    def sort_key(self) -> tuple[int]:
+        """Order by number."""
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLineOffset(Offset):
+    """A line of a file, where a partition is a series of files in lexicographic order.
+
+    :param file: the file's name within its partition; ordered by code point, as ``sorted`` does
+    :param line: number of the line, counted from 1; 0 is the place before a file's first line
+    """
+
+    file: str
+    line: int
+    format_name: ClassVar[str] = "file:line"
+    example: ClassVar[str] = "messages_1.log:20"
+
+    def __post_init__(self) -> None:
+        _require_count("line", self.line, 0)
+        if not self.file:
+            raise ConfigurationError("a file:line offset needs the file's name")
+
+    @classmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read ``messages_1.log:20``; the last colon separates, so a name may hold colons."""
+        file, _, number = text.rpartition(":")
+        line = _digits(number)
+        if not file or line is None:
+            cls._refuse(text, channel)
+        return cls(file, line)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def next(self) -> Self:
+        """The next line of the same file."""
+        return type(self)(self.file, self.line + 1)
+
+    def follows(self, previous: Self) -> bool:
+        """True for the next line, and for the first line of a later file."""
+        return self == previous.next() or (self.file > previous.file and self.line == 1)
+
+    def sort_key(self) -> tuple[str, int]:
+        """Order by file, then line."""
+        return (self.file, self.line)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitionOffset(Offset):
+    """An offset that also names its topic and partition.
+
+    Two of them compare only when topic and partition agree: a channel that holds another partition's token
+    was opened for the wrong partition.
+
+    :param topic: the topic
+    :param partition: the partition's number
+    :param offset: the offset within the partition
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    format_name: ClassVar[str] = "topic:partition:offset"
+    example: ClassVar[str] = "orders:7:120455"
+
+    def __post_init__(self) -> None:
+        _require_count("partition", self.partition, 0)
+        _require_count("offset", self.offset, 0)
+        if not self.topic:
+            raise ConfigurationError("a topic:partition:offset offset needs the topic")
+
+    @classmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read ``orders:7:120455``; the last two colons separate."""
+        rest, _, offset_text = text.rpartition(":")
+        topic, _, partition_text = rest.rpartition(":")
+        partition, offset = _digits(partition_text), _digits(offset_text)
+        if not topic or partition is None or offset is None:
+            cls._refuse(text, channel)
+        return cls(topic, partition, offset)
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+    def next(self) -> Self:
+        """The following offset of the same partition."""
+        return type(self)(self.topic, self.partition, self.offset + 1)
+
+    def sort_key(self) -> tuple[int]:
+        """Order by offset."""
+        return (self.offset,)
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, TopicPartitionOffset):
+            return NotImplemented
+        if (self.topic, self.partition) != (other.topic, other.partition):
+            raise OffsetTokenError(
+                f"offset tokens {self} and {other} belong to different partitions and have no order: "
+                "use one channel for each topic and partition"
+            )
+        return self.offset < other.offset
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRowOffset(Offset):
+    """A row of a micro-batch: the batch's id and the number of rows of it that the channel has taken.
+
+    :param batch: the micro-batch's id, 0 or more
+    :param row: number of the row within the channel's share of the batch, counted from 1; 0 before the first
+    """
+
+    batch: int
+    row: int
+    format_name: ClassVar[str] = "batch:row"
+    example: ClassVar[str] = "17:5000"
+
+    def __post_init__(self) -> None:
+        _require_count("batch", self.batch, 0)
+        _require_count("row", self.row, 0)
+
+    @classmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read ``17:5000``."""
+        batch_text, _, row_text = text.partition(":")
+        batch, row = _digits(batch_text), _digits(row_text)
+        if batch is None or row is None:
+            cls._refuse(text, channel)
+        return cls(batch, row)
+
+    def __str__(self) -> str:
+        return f"{self.batch}:{self.row}"
+
+    def next(self) -> Self:
+        """The next row of the same batch."""
+        return type(self)(self.batch, self.row + 1)
+
+    def follows(self, previous: Self) -> bool:
+        """True for the next row, and for the first row of a later batch."""
+        return self == previous.next() or (self.batch > previous.batch and self.row == 1)
+
+    def sort_key(self) -> tuple[int, int]:
+        """Order by batch, then row."""
+        return (self.batch, self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class LexicographicOffset(Offset):
+    """A text ordered by its code points (zero-padded numbers, ISO dates, log sequence numbers).
+
+    :param text: the token, not empty
+    """
+
+    text: str
+    format_name: ClassVar[str] = "lexicographic"
+    example: ClassVar[str] = "2013-01-01T05:15:00Z/000042"
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            raise ConfigurationError("a lexicographic offset must not be empty")
+
+    @classmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read any text but the empty one."""
+        if not text:
+            cls._refuse(text, channel)
+        return cls(text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def next(self) -> Self:
+        """The smallest text that sorts after this one."""
+        return type(self)(self.text + "\0")
+
+    def follows(self, previous: Self) -> bool:
+        """True for any later text: nothing tells which texts the source holds."""
+        return self > previous
+
+    def sort_key(self) -> tuple[str]:
+        """Order by code points."""
+        return (self.text,)
+
+
+_FORMATS: dict[str, type[Offset]] = {
+    offset.format_name: offset
+    for offset in (IntegerOffset, FileLineOffset, TopicPartitionOffset, BatchRowOffset, LexicographicOffset)
+}
+
+
+def offset_class(format_name: str) -> type[Offset]:
+    """Find the class of an offset token format.
+
+    :param format_name: ``integer``, ``file:line``, ``topic:partition:offset``, ``batch:row``,
+        ``lexicographic``, or ``package.module.Class`` for a caller's own subclass of :class:`Offset`
+    :raises ConfigurationError: if there is no such format
+    """
+    known = _FORMATS.get(format_name)
+    if known is not None:
+        return known
+    module_name, _, class_name = format_name.rpartition(".")
+    if module_name:
+        try:
+            found = getattr(importlib.import_module(module_name), class_name, None)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"offset format {format_name!r} cannot be imported ({error}): install it where the job runs"
+            ) from error
+        if isinstance(found, type) and issubclass(found, Offset):
+            return found
+    raise ConfigurationError(
+        f"offset format {format_name!r} is unknown: use one of {', '.join(sorted(_FORMATS))}, "
+        "or the dotted path of a subclass of Offset"
+    )

@@ -1,0 +1,197 @@
+"""HTTP as the protocol needs it: one pooled session for control calls, one pool for bodies of rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import certifi
+import pendulum
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies, select_proxy
+
+from airflow_provider_snowpipe import __version__
+from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+USER_AGENT = f"airflow-provider-snowpipe/{__version__}"
+_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds to wait for one attempt.
+
+    :param connect: for a connection
+    :param read: for the next bytes of the answer
+    """
+
+    connect: float = 5.0
+    read: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.connect <= 0 or self.read <= 0:
+            raise ConfigurationError(f"time-outs must be positive, they are {self.connect} and {self.read} s")
+
+
+def certificate_authorities(ca_bundle: str | None) -> str:
+    """Choose the file of trusted roots: the given one, the environment's, or the public roots.
+
+    The choice is passed to every call, because ``requests`` otherwise prefers ``REQUESTS_CA_BUNDLE`` to a
+    session's own setting.
+
+    :param ca_bundle: a PEM file, None to look at ``REQUESTS_CA_BUNDLE`` and ``SSL_CERT_FILE``
+    :raises ConfigurationError: if the chosen file does not exist
+    """
+    origin, path = "ca_bundle", ca_bundle
+    if not path:
+        origin, path = next(((n, os.environ[n]) for n in _CA_VARIABLES if os.environ.get(n)), ("", None))
+    if not path:
+        return certifi.where()
+    if not os.path.exists(path):
+        raise ConfigurationError(f"{origin} names {path!r}, which does not exist: give a PEM file of roots")
+    return path
+
+
+class ControlTransport:
+    """Small requests over a pooled ``requests`` session.
+
+    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
+    :param timeouts: for every attempt
+    """
+
+    def __init__(self, ca_bundle: str | None, timeouts: Timeouts) -> None:
+        self._verify = certificate_authorities(ca_bundle)
+        self._timeout = (timeouts.connect, timeouts.read)
+        self._session = requests.Session()
+        self._session.headers.update(
+            {"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Charset": "UTF-8"}
+        )
+        self._session.mount("https://", HTTPAdapter(pool_connections=4, pool_maxsize=32))
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        json_body: Any = None,
+        form: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Make one attempt.
+
+        :raises UnreachableError: if there is no answer
+        :raises ConfigurationError: if the server's certificate is not trusted
+        """
+        try:
+            response = self._session.request(
+                method,
+                url,
+                params=dict(query),
+                headers=dict(headers),
+                json=json_body,
+                data=dict(form) if form is not None else None,
+                timeout=self._timeout,
+                verify=self._verify,
+                allow_redirects=False,
+            )
+        except requests.exceptions.SSLError as error:
+            raise_if_untrusted(url, self._verify, error)
+            raise UnreachableError(f"no answer ({type(error).__name__})") from None
+        except (
+            requests.ConnectionError,
+            requests.Timeout,
+            requests.exceptions.ChunkedEncodingError,
+        ) as error:
+            raise UnreachableError(f"no answer ({type(error).__name__})") from None
+        return Answer(response.status_code, response.content, retry_after(response.headers))
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._session.close()
+
+
+class DataTransport:
+    """Bodies of rows over a ``urllib3`` pool, which costs less per request than ``requests`` does.
+
+    :param ca_bundle: as for :class:`ControlTransport`
+    :param timeouts: for every attempt
+    """
+
+    def __init__(self, ca_bundle: str | None, timeouts: Timeouts) -> None:
+        self._verify = certificate_authorities(ca_bundle)
+        self._timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
+        self._pool: urllib3.PoolManager | None = None
+
+    def send(self, method: str, url: str, *, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Make one attempt.
+
+        :raises UnreachableError: if there is no answer
+        :raises ConfigurationError: if the server's certificate is not trusted
+        """
+        try:
+            response = self._pool_for(url).request(
+                method,
+                url,
+                headers={"User-Agent": USER_AGENT, **headers},
+                body=body,
+                retries=False,
+                redirect=False,
+            )
+        except urllib3.exceptions.SSLError as error:
+            raise_if_untrusted(url, self._verify, error)
+            raise UnreachableError(f"no answer ({type(error).__name__})") from None
+        except urllib3.exceptions.HTTPError as error:
+            raise UnreachableError(f"no answer ({type(error).__name__})") from None
+        return Answer(response.status, response.data, retry_after(response.headers))
+
+    def _pool_for(self, url: str) -> urllib3.PoolManager:
+        if self._pool is None:
+            options: dict[str, Any] = {
+                "maxsize": 4,
+                "timeout": self._timeout,
+                "cert_reqs": "CERT_REQUIRED",
+                "ca_certs": self._verify,
+            }
+            proxy = select_proxy(url, get_environ_proxies(url))
+            self._pool = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+        return self._pool
+
+    def close(self) -> None:
+        """Give the connections back."""
+        if self._pool is not None:
+            self._pool.clear()
+            self._pool = None
+
+
+def raise_if_untrusted(url: str, verify: str, error: Exception) -> None:
+    """Turn a certificate that is not trusted into an error at once: no repetition can mend it.
+
+    :raises ConfigurationError: if that is what ``error`` says
+    """
+    if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate verify failed" in str(error):
+        host = urllib3.util.parse_url(url).netloc
+        raise ConfigurationError(
+            f"the certificate of {host} is not signed by any root in {verify}: set ca_bundle (or "
+            "REQUESTS_CA_BUNDLE) to a file that holds the right one"
+        ) from None
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that ``Retry-After`` asks to wait (a number or a date), None where there is no such header."""
+    value = headers.get("Retry-After")
+    if not value:
+        return None
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, (moment - pendulum.now("UTC")).total_seconds())
