@@ -119,7 +119,7 @@ class _Column:
             return pc.if_else(bad, pa.scalar(None, values.type), values)
         row = pc.index(bad, True).as_py()
         raise EncodingError(
-            f"column {self.path!r}: value {values[row]} in row {row} is not a number that JSON holds: clean it, "
+            f"column {self.path!r}: value {values[row]} in row {row} is no number that JSON holds: clean it, "
             "or choose non_finite='null'"
         )
 

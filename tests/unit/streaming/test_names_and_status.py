@@ -1,0 +1,49 @@
+"""Names of pipes and channels, and the status object."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName, channel_name, quote_identifier
+from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, ChannelStatus
+
+
+def test_a_channel_is_named_as_the_kafka_connector_names_it() -> None:
+    assert channel_name("connector", "orders", "7") == "connector_orders_7"
+
+
+@pytest.mark.parametrize(
+    "parts", [("", "s", "0"), ("p", "", "0"), ("p", "s", ""), ("p" * 200, "s" * 60, "0")]
+)
+def test_an_unusable_channel_name_is_refused(parts: tuple[str, str, str]) -> None:
+    with pytest.raises(ConfigurationError):
+        channel_name(*parts)
+
+
+def test_identifiers_are_quoted_letter_by_letter() -> None:
+    assert quote_identifier('a"; drop table t; --') == '"a""; drop table t; --"'
+    with pytest.raises(ConfigurationError):
+        quote_identifier("a\0b")
+
+
+def test_a_pipes_url_is_encoded_once_and_strictly() -> None:
+    pipe = PipeName("a b", "a/b", "%41+-STREAMING")
+    assert pipe.url_path == "/databases/a%20b/schemas/a%2Fb/pipes/%2541%2B-STREAMING"
+    assert pipe.default_table == "%41+"
+    assert str(PipeName.default_for_table("D", "S", "T")) == "D.S.T-STREAMING"
+    assert PipeName("D", "S", "P").default_table is None
+
+
+def test_both_spellings_of_the_error_counter_are_read() -> None:
+    base = {"channel_name": "c", "channel_status_code": "SUCCESS", "last_committed_offset_token": "5"}
+    assert ChannelStatus.from_json({**base, "rows_error_count": 3}).rows_error_count == 3
+    assert ChannelStatus.from_json({**base, "rows_errors": 4}).rows_error_count == 4
+
+
+def test_a_missing_channel_has_a_status_that_says_so() -> None:
+    status = ChannelStatus.missing("c")
+    assert status.code == CHANNEL_MISSING
+    assert not status.exists
+    assert not status.is_valid
+    assert status.committed is None
