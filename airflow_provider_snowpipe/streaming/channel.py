@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from airflow_provider_snowpipe.streaming.batch import Batch, BatchLimits, Compressor, OpenBatch, Part
+from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Part
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelInvalidError,
@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ContinuityError,
     UncommittedRowsError,
 )
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
 from airflow_provider_snowpipe.streaming.status import ChannelStatus

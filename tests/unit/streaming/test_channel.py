@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming.batch import BatchLimits, Compressor, Part
+from airflow_provider_snowpipe.streaming.batch import Compressor, Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ContinuityError,
     OffsetTokenError,
 )
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import TokenWentBackError
 from tests.scripted_service import Received, Reply, ScriptedService, error

@@ -1,0 +1,77 @@
+# Two commands on a fresh machine with python3 and make:  make demo   and   make test
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+PYTEST := $(BIN)/python -m pytest
+
+##@ Start here
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
+	  /^[a-z][a-z-]*:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+
+.PHONY: install
+install: .venv/.installed ## Create .venv with all that the demo and the tests need (exact versions of requirements.lock)
+
+.venv/.installed: requirements.lock constraints.txt pyproject.toml scripts/install.sh
+	@PYTHON="$(PYTHON)" scripts/install.sh
+
+.PHONY: demo
+demo: install ## 336,776 flights through Airflow and Spark into channels, exactly once; KEEP=1 leaves the UI running
+	@KEEP="$(KEEP)" $(BIN)/python -m demo
+
+##@ Check
+
+.PHONY: test
+test: lint types docs ## Everything: lint, types, import rules, docs and the whole test suite
+	$(PYTEST) tests/unit tests/integration -n 2 --dist loadfile
+	$(PYTEST) tests/faults
+	$(PYTEST) tests/system
+
+.PHONY: unit
+unit: install ## The unit tests only
+	$(PYTEST) tests/unit -n 2 --dist loadfile
+
+.PHONY: lint
+lint: install ## Code style, formatting, and which room may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+.PHONY: types
+types: install ## Strict type check
+	$(BIN)/mypy
+
+.PHONY: docs
+docs: install ## Build the documentation into docs/_build; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+.PHONY: bench
+bench: install ## Ratios against peers and limits
+	$(BIN)/python -m benchmarks
+
+##@ Change
+
+.PHONY: format
+format: install ## Format the code and apply the safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: lock
+lock: install ## Resolve pyproject.toml anew into requirements.lock (pins of constraints.txt hold)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links --constraints constraints.txt --extra dev \
+	  --output-file requirements.lock pyproject.toml
+
+.PHONY: clean
+clean: ## Remove what the demo, the tests and the docs build left behind (.venv stays)
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi
+	rm -rf .demo dist docs/_build spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,95 @@
+"""Provider metadata, as Airflow reads it before its own configuration is ready.
+
+Nothing of Airflow is imported here: an exception in this module stops every ``airflow`` command.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_snowpipe import __version__
+
+_PACKAGE = "airflow_provider_snowpipe"
+_INTEGRATION = "Snowpipe Streaming"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's metadata: its modules, its connection type and the fields of its form."""
+    return {
+        "package-name": "airflow-provider-snowpipe",
+        "name": _INTEGRATION,
+        "description": "Exactly-once loading of Snowflake through Snowpipe Streaming channels, with Spark.",
+        "state": "ready",
+        "lifecycle": "incubation",
+        "source-date-epoch": 1795219200,
+        "versions": [__version__],
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": "https://docs.snowflake.com/en/user-guide/snowpipe-streaming/data-load-snowpipe-streaming-overview",
+                "tags": ["service"],
+            }
+        ],
+        "hooks": _modules("hooks.snowpipe"),
+        "operators": _modules("operators.stream"),
+        "sensors": _modules("sensors.commit"),
+        "triggers": _modules("triggers.commit"),
+        "connection-types": [_connection_type()],
+    }
+
+
+def _modules(name: str) -> list[dict[str, Any]]:
+    return [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}"]}]
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "snowpipe",
+        "hook-class-name": f"{_PACKAGE}.hooks.snowpipe.SnowpipeHook",
+        "hook-name": _INTEGRATION,
+        "ui-field-behaviour": {
+            "hidden-fields": ["port"],
+            "relabeling": {
+                "host": "Account URL",
+                "login": "User",
+                "password": "Token or key passphrase",
+            },
+            "placeholders": {
+                "host": "https://<account>.snowflakecomputing.com (empty: made from the account)",
+                "login": "LOADER",
+                "password": "the access token, or the passphrase of an encrypted key",
+                "schema": "PUBLIC",
+            },
+        },
+        "conn-fields": {
+            "account": _text("Account", "Account identifier, <organization>-<account>"),
+            "auth": {
+                "label": "Authentication",
+                "description": "How this connection proves who it is",
+                "schema": {
+                    "type": "string",
+                    "enum": ["key_pair", "programmatic_access_token", "oauth"],
+                    "default": "key_pair",
+                },
+            },
+            "private_key_file": _text("Private key (path)", "PEM file on every worker and triggerer"),
+            "private_key_content": _text(
+                "Private key (text)", "The PEM text or its base64 form; not together with a path", "password"
+            ),
+            "role": _text("Role", "Role of a key-pair session; empty for the user's default role"),
+            "database": _text("Database", "Database of the pipe, spelled exactly as Snowflake stores it"),
+            "table": _text("Default table", "Load through this table's default pipe, <table>-STREAMING"),
+            "pipe": _text("Default pipe", "Load through this pipe; not together with a default table"),
+            "ca_bundle": _text(
+                "CA bundle (path)",
+                "PEM file of trusted roots; empty for the environment's or the public ones",
+            ),
+        },
+    }
+
+
+def _text(label: str, description: str, form: str | None = None) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": ["string", "null"]}
+    if form is not None:
+        schema["format"] = form
+    return {"label": label, "description": description, "schema": schema}

@@ -1,0 +1,1 @@
+"""Airflow connections turned into clients of the streaming service."""

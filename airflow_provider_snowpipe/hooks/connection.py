@@ -1,0 +1,313 @@
+"""What an Airflow connection says about a Snowflake account, whichever of the two types it has."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair
+
+SNOWFLAKE = "snowflake"
+SNOWPIPE = "snowpipe"
+_DOMAIN = ".snowflakecomputing.com"
+_ACCOUNT = re.compile(r"[A-Za-z0-9._-]+")
+_ONE_LINE_PEM = re.compile(rb"(-----BEGIN [A-Z ]+-----)\s*([A-Za-z0-9+/=\s]+?)\s*(-----END [A-Z ]+-----)")
+_LARGEST_KEY_FILE = 16_384
+_AUTHENTICATORS = {
+    "snowflake": "key_pair",
+    "snowflake_jwt": "key_pair",
+    "key_pair": "key_pair",
+    "programmatic_access_token": "programmatic_access_token",
+    "oauth": "oauth",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SnowpipeConnection:
+    """An Airflow connection of type ``snowflake`` or ``snowpipe``, read into what a client needs.
+
+    A ``snowflake`` connection means what it means to Airflow's own Snowflake hook: host and port come from
+    its extra, the password is a programmatic access token or a key's passphrase. A ``snowpipe`` connection
+    keeps the account's URL in its host.
+
+    :param conn_id: the connection's id, for errors
+    :param conn_type: ``snowflake`` or ``snowpipe``
+    :param host: the host field
+    :param port: the port field
+    :param login: the user
+    :param password: token or passphrase
+    :param schema: the default schema
+    :param extra: the extra field as an object
+    :raises ConfigurationError: if the type is another one
+    """
+
+    conn_id: str
+    conn_type: str | None
+    host: str | None = None
+    port: int | None = None
+    login: str | None = None
+    password: str | None = field(default=None, repr=False)
+    schema: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.conn_type not in (SNOWFLAKE, SNOWPIPE):
+            raise ConfigurationError(
+                f"connection {self.conn_id!r} has the type {self.conn_type!r}: use one of type "
+                f"{SNOWFLAKE!r} or {SNOWPIPE!r}"
+            )
+
+    @classmethod
+    def of(cls, connection: Any, extra: Mapping[str, Any]) -> SnowpipeConnection:
+        """Read an Airflow connection.
+
+        :param connection: the connection object
+        :param extra: its extra as an object, which an event loop has to await and a task has not
+        """
+        return cls(
+            conn_id=connection.conn_id,
+            conn_type=connection.conn_type,
+            host=connection.host,
+            port=connection.port,
+            login=connection.login,
+            password=connection.password,
+            schema=connection.schema,
+            extra=extra,
+        )
+
+    def account_url(self) -> str:
+        """The account's address: the host given, else the one that Snowflake gives the account.
+
+        :raises ConfigurationError: if there is neither host nor account, or they are not usable
+        """
+        from airflow_provider_snowpipe.streaming.exchange import base_url
+
+        host, port = self._text("host"), self._text("port")
+        if self.conn_type == SNOWPIPE:
+            host, port = host or self.host, port or (str(self.port) if self.port else None)
+        if host is None:
+            return f"https://{self._account_host()}"
+        bare = host.split("//", 1)[-1].rstrip("/")
+        if port is not None and ":" not in bare:
+            host = f"{host.rstrip('/')}:{port}"
+        try:
+            return base_url(host)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"connection {self.conn_id!r}, field 'host': {error}") from None
+
+    def account(self) -> str:
+        """The account's identifier, taken from Snowflake's own host name where the field is empty.
+
+        :raises ConfigurationError: if neither says it
+        """
+        account = self._text("account")
+        if account is None and self.conn_type == SNOWPIPE and self.host:
+            name = self.host.split("//", 1)[-1].split("/", 1)[0].split(":", 1)[0]
+            account = name.removesuffix(_DOMAIN) if name.endswith(_DOMAIN) else None
+        if account is None:
+            raise self._missing("account", "the account identifier, <organization>-<account>")
+        if not _ACCOUNT.fullmatch(account):
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}, extra field 'account' is {account!r}: give the bare "
+                "identifier (letters, digits, '.', '_' and '-'), not a URL"
+            )
+        return account
+
+    def ca_bundle(self) -> str | None:
+        """The PEM file of trusted roots, None for the environment's or the public ones.
+
+        :raises ConfigurationError: if the file does not exist
+        """
+        path = self._text("ca_bundle")
+        if path is not None and not Path(path).is_file():
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}, extra field 'ca_bundle' names {path!r}, which is no file "
+                "here: put the PEM file on every worker and triggerer, or leave the field empty"
+            )
+        return path
+
+    def credentials(self) -> Credentials:
+        """The credentials that the connection holds.
+
+        :raises ConfigurationError: if it holds none that Snowpipe Streaming takes, or a field is missing
+        :raises AuthenticationError: if the private key cannot be read
+        """
+        from airflow_provider_snowpipe.streaming.auth import OAuthToken, ProgrammaticAccessToken
+
+        method = self._method()
+        if method == "programmatic_access_token":
+            return ProgrammaticAccessToken(self._secret("password", self.password, "the access token"))
+        if method == "key_pair":
+            return self._key_pair()
+        given = self._text("token") or (self.password if self.conn_type == SNOWPIPE else None)
+        if given:
+            return OAuthToken(given.strip())
+        return self._oauth_client()
+
+    def pipe_name(
+        self, *, table: str | None, pipe: str | None, database: str | None, schema: str | None
+    ) -> PipeName:
+        """Name the pipe; what the caller leaves out comes from the connection.
+
+        :raises ConfigurationError: if something is missing or table and pipe are both given
+        """
+        if table and pipe:
+            raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
+        if not table and not pipe:
+            table, pipe = self._text("table"), self._text("pipe")
+            if table and pipe:
+                raise ConfigurationError(
+                    f"connection {self.conn_id!r} names a default table {table!r} and a default pipe "
+                    f"{pipe!r}: empty one of the two fields"
+                )
+        database = database or self._text("database")
+        schema = schema or self.schema or self._text("schema")
+        if not table and not pipe:
+            raise ConfigurationError(
+                f"no table and no pipe: give table=… or pipe=…, or fill the field 'table' of a {SNOWPIPE!r} "
+                f"connection (this is {self.conn_id!r})"
+            )
+        if not database:
+            raise self._missing("database", "the pipe's database, or give database=…")
+        if not schema:
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}: the field 'schema' is empty: fill in the pipe's schema, or "
+                "give schema=…"
+            )
+        return (
+            PipeName(database, schema, pipe)
+            if pipe
+            else PipeName.default_for_table(database, schema, table or "")
+        )
+
+    def _method(self) -> str:
+        given = self._text("auth") if self.conn_type == SNOWPIPE else None
+        given = given or self._text("authenticator") or "snowflake"
+        if self._text("refresh_token"):
+            given = "oauth"
+        method = _AUTHENTICATORS.get(given.lower())
+        if method is None:
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}: Snowpipe Streaming does not take the authentication "
+                f"{given!r}; use a key pair, a programmatic access token or OAuth"
+            )
+        return method
+
+    def _key_pair(self) -> KeyPair:
+        from airflow_provider_snowpipe.streaming.auth import KeyPair
+
+        key = self._private_key()
+        passphrase = (self.password or "").strip() or None
+        user = self._secret("login", self.login, "the user that the key belongs to")
+        account = self.account()
+        try:
+            return KeyPair(account, user, key, passphrase=passphrase, role=self._text("role"))
+        except AuthenticationError as error:
+            raise AuthenticationError(f"connection {self.conn_id!r}: {error}") from None
+
+    def _private_key(self) -> bytes:
+        path, content = self._text("private_key_file"), self._text("private_key_content")
+        if path and content:
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}: the extra fields 'private_key_file' and 'private_key_content' "
+                "are both filled: empty one of them"
+            )
+        if content:
+            return _pem(content)
+        if not path:
+            raise ConfigurationError(
+                f"connection {self.conn_id!r} has no private key: fill the extra field 'private_key_file' or "
+                "'private_key_content', or choose a programmatic access token or OAuth; Snowpipe Streaming "
+                "takes no password"
+            )
+        try:
+            size = Path(path).stat().st_size
+            body = Path(path).read_bytes() if 0 < size <= _LARGEST_KEY_FILE else b""
+        except OSError as error:
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}, extra field 'private_key_file': {path!r} cannot be read "
+                f"({error.strerror}): put the key there on every worker and triggerer"
+            ) from None
+        if not body:
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}, extra field 'private_key_file': {path!r} has {size} bytes, so "
+                "it is no private key: name a PEM file"
+            )
+        return _pem(body.decode("utf-8", "replace"))
+
+    def _oauth_client(self) -> Credentials:
+        if self._text("azure_conn_id"):
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}: tokens through 'azure_conn_id' are not supported; give the "
+                "OAuth client itself (login, password, grant_type, token_endpoint)"
+            )
+        from airflow_provider_snowpipe.hooks.oauth import OAuthClient
+
+        grant = self._text("grant_type") or ("refresh_token" if self._text("refresh_token") else None)
+        if grant is None:
+            raise self._missing(
+                "grant_type", "'refresh_token', 'client_credentials' or 'password', or a 'token'"
+            )
+        names = ("refresh_token", "scope", "oauth_username", "oauth_password", "redirect_uri")
+        config = {name: self._text(name) for name in names if self._text(name)}
+        endpoint = self._text("token_endpoint")
+        if not endpoint:
+            config["account"] = self.account()
+        config["client_id"] = self._secret("login", self.login, "the OAuth client's id")
+        config["client_secret"] = self._secret("password", self.password, "the OAuth client's secret")
+        return OAuthClient(self.conn_id, config, grant, endpoint)
+
+    def _account_host(self) -> str:
+        region = self._text("region")
+        account = self.account() + (f".{region}" if region else "")
+        if not _ACCOUNT.fullmatch(account):
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}, extra field 'region' is {region!r}: not usable"
+            )
+        return account.replace("_", "-").lower() + _DOMAIN
+
+    def _text(self, name: str) -> str | None:
+        """A field of the extra, under its plain or its old prefixed name; None when it is empty."""
+        value = self.extra.get(name)
+        if value is None:
+            value = self.extra.get(f"extra__{self.conn_type}__{name}")
+        return None if value is None or value == "" else str(value)
+
+    def _secret(self, name: str, value: str | None, remedy: str) -> str:
+        if not value or not value.strip():
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}: the field {name!r} is empty: fill in {remedy}"
+            )
+        return value.strip()
+
+    def _missing(self, name: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"connection {self.conn_id!r}: the extra field {name!r} is missing: fill in {remedy}"
+        )
+
+
+def _pem(content: str) -> bytes:
+    """Read a key as Airflow's Snowflake hook does: PEM, or the base64 form of the PEM text.
+
+    A form field with one line swallows the line breaks of a pasted key; they are put back.
+    """
+    data = content.strip().encode()
+    if b"-----BEGIN" not in data:
+        try:
+            decoded = base64.b64decode(b"".join(data.split()), validate=True)
+        except (binascii.Error, ValueError):
+            return data
+        return decoded if b"-----BEGIN" in decoded else data
+    if b"\n" in data:
+        return data
+    found = _ONE_LINE_PEM.fullmatch(data)
+    return b"\n".join((found[1], b"".join(found[2].split()), found[3])) if found else data

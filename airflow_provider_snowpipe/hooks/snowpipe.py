@@ -1,0 +1,180 @@
+"""The hook: from an Airflow connection to a client of one pipe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.auth import Credentials
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+_TEST_BUDGET_SECONDS = 10.0
+_UNNAMED_PIPE = PipeName("NONE", "NONE", "NONE")
+"""Stands in where a connection names no pipe and only the account is asked; it is never sent."""
+
+
+class SnowpipeHook(BaseHook):
+    """Make clients of Snowpipe Streaming from a connection of type ``snowflake`` or ``snowpipe``.
+
+    The constructor does no I/O. Names of database, schema, table and pipe are sent exactly as given.
+
+    :param snowflake_conn_id: the connection's id
+    :param table: load through this table's default pipe, ``<table>-STREAMING``
+    :param pipe: load through this pipe; not together with ``table``
+    :param database: the pipe's database, None for the connection's
+    :param schema: the pipe's schema, None for the connection's
+    """
+
+    conn_name_attr = "snowflake_conn_id"
+    default_conn_name = "snowflake_default"
+    conn_type = "snowpipe"
+    hook_name = "Snowpipe Streaming"
+
+    def __init__(
+        self,
+        snowflake_conn_id: str = default_conn_name,
+        *,
+        table: str | None = None,
+        pipe: str | None = None,
+        database: str | None = None,
+        schema: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.snowflake_conn_id = snowflake_conn_id
+        self.table = table
+        self.pipe = pipe
+        self.database = database
+        self.schema = schema
+        self._settings: SnowpipeConnection | None = None
+
+    def account_url(self) -> str:
+        """The account's address, ``https://<host>[:<port>]``."""
+        return self._connection().account_url()
+
+    def credentials(self) -> Credentials:
+        """The connection's credentials."""
+        return self._connection().credentials()
+
+    def ca_bundle(self) -> str | None:
+        """The PEM file of trusted roots, None for the environment's or the public ones."""
+        return self._connection().ca_bundle()
+
+    def pipe_name(self) -> PipeName:
+        """The pipe that this hook is for."""
+        return self._pipe_of(self._connection())
+
+    def get_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
+        """Make a client of the pipe; the caller closes it.
+
+        :param retry: pauses and budget of its requests
+        :raises ConfigurationError: if the connection lacks something
+        """
+        settings = self._connection()
+        return _client(settings, self._pipe_of(settings), retry)
+
+    async def async_get_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
+        """Make a client on an event loop, which waits for neither the connection nor the key's file.
+
+        :param retry: pauses and budget of its requests
+        """
+        settings = await self._async_connection()
+        return await asyncio.to_thread(_client, settings, self._pipe_of(settings), retry)
+
+    def get_conn(self) -> SnowpipeClient:
+        """Make a client of the pipe, under the name that every Airflow hook has for it."""
+        return self.get_client()
+
+    def channel_statuses(
+        self, channels: Sequence[str], *, retry: RetryPolicy | None = None
+    ) -> dict[str, ChannelStatus]:
+        """Ask once after channels of the pipe, 100 a request.
+
+        :param channels: the channels' names
+        :param retry: pauses and budget of each request
+        """
+        with self.get_client(retry=retry) as client:
+            return client.channel_statuses(channels)
+
+    async def async_channel_statuses(
+        self, channels: Sequence[str], *, retry: RetryPolicy | None = None
+    ) -> dict[str, ChannelStatus]:
+        """Ask once after channels of the pipe without blocking the event loop.
+
+        :param channels: the channels' names
+        :param retry: pauses and budget of each request
+        """
+        client = await self.async_get_client(retry=retry)
+        try:
+            return await asyncio.to_thread(client.channel_statuses, channels)
+        finally:
+            client.close()
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Check the connection as a load would use it: settings, credentials, ingest host, then the pipe.
+
+        :return: whether all is well, and what is or which step failed
+        """
+        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+        retry = RetryPolicy(budget_seconds=_TEST_BUDGET_SECONDS)
+        step = "settings"
+        try:
+            settings = self._connection()
+            pipe = self._pipe_to_test(settings)
+            step = "credentials"
+            with _client(settings, pipe or _UNNAMED_PIPE, retry) as client:
+                step = "account URL and credentials"
+                host = client.ingest_host()
+                step = "token for the ingest host"
+                client.scoped_token()
+                if pipe is None:
+                    return (
+                        True,
+                        f"Credentials accepted, ingest host {host}. No default pipe or table to check.",
+                    )
+                step = "pipe"
+                client.pipe_info()
+        except SnowpipeError as error:
+            return False, f"Failed at: {step}. {error}"
+        return True, f"Credentials accepted, ingest host {host}, pipe {pipe} is there."
+
+    def _connection(self) -> SnowpipeConnection:
+        if self._settings is None:
+            connection = self.get_connection(self.snowflake_conn_id)
+            self._settings = SnowpipeConnection.of(connection, connection.extra_dejson)
+        return self._settings
+
+    async def _async_connection(self) -> SnowpipeConnection:
+        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+
+        if self._settings is None:
+            connection: Any = await get_async_connection(self.snowflake_conn_id)
+            self._settings = SnowpipeConnection.of(connection, await get_async_extra_dejson(connection))
+        return self._settings
+
+    def _pipe_of(self, settings: SnowpipeConnection) -> PipeName:
+        return settings.pipe_name(
+            table=self.table, pipe=self.pipe, database=self.database, schema=self.schema
+        )
+
+    def _pipe_to_test(self, settings: SnowpipeConnection) -> PipeName | None:
+        named = self.table or self.pipe or settings.extra.get("table") or settings.extra.get("pipe")
+        return self._pipe_of(settings) if named else None
+
+
+def _client(settings: SnowpipeConnection, pipe: PipeName, retry: RetryPolicy | None) -> SnowpipeClient:
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+
+    return SnowpipeClient(
+        settings.account_url(), settings.credentials(), pipe, ca_bundle=settings.ca_bundle(), retry=retry
+    )

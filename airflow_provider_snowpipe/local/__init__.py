@@ -1,0 +1,1 @@
+"""Embedded, Snowflake-compatible Snowpipe service for development and tests (``snowpipe-local``)."""

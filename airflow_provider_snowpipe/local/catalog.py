@@ -1,0 +1,127 @@
+"""All databases of one service, in one DuckDB instance with one file per database."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from urllib.parse import quote as percent_encode
+from urllib.parse import unquote
+
+import duckdb
+
+from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
+from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
+from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.identifiers import find_name, literal, quote
+
+DEFAULT_DATABASE = "LOCAL"
+DEFAULT_SCHEMA = "PUBLIC"
+# A checkpoint blocks commits for its whole length, so it is rare, and done when the service is idle.
+_CHECKPOINT_THRESHOLD = "192MB"
+_RESERVED = frozenset({"MEMORY", "SYSTEM", "TEMP"})
+
+
+class Catalog:
+    """The databases of one service.
+
+    :param folder: where the database files are; every ``*.duckdb`` file in it is attached.
+    :param faults: faults for tests.
+    """
+
+    def __init__(self, folder: Path, faults: Faults) -> None:
+        self._folder = folder
+        self._faults = faults
+        self._lock = threading.Lock()
+        self._instance = duckdb.connect(":memory:")
+        for setting in (
+            f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'",
+            "SET GLOBAL TimeZone = 'UTC'",
+            "SET autoinstall_known_extensions = false",
+            "SET autoload_known_extensions = false",
+            f"SET temp_directory = {literal(str(folder / 'spill'))}",
+            f"SET allowed_directories = [{literal(str(folder))}]",
+            # A statement must not reach files of the machine.
+            "SET enable_external_access = false",
+        ):
+            self._instance.execute(setting)
+        self._databases: dict[str, Database] = {}
+        for file in sorted(folder.glob("*.duckdb")):
+            self._attach(unquote(file.stem))
+        if DEFAULT_DATABASE not in self._databases:
+            self.create_database(DEFAULT_DATABASE)
+        elif DEFAULT_SCHEMA not in self._databases[DEFAULT_DATABASE].schemas:
+            self._databases[DEFAULT_DATABASE].create_schema(DEFAULT_SCHEMA)
+
+    def close(self) -> None:
+        """Commit what is queued everywhere, checkpoint, and close the files."""
+        with self._lock:
+            for database in self._databases.values():
+                database.close()
+            self._instance.close()
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """Return a new cursor on the instance, with its own transaction."""
+        return self._instance.cursor()
+
+    @property
+    def databases(self) -> list[Database]:
+        """All databases, by name."""
+        return [database for _, database in sorted(self._databases.items())]
+
+    def find(self, name: str) -> Database | None:
+        """Return a database by its exact name, or None."""
+        return self._databases.get(name)
+
+    def database(self, name: str) -> Database:
+        """Return a database by its exact name.
+
+        :raises SqlError: when it does not exist.
+        """
+        database = self._databases.get(name)
+        if database is None:
+            raise object_missing("Database", name)
+        return database
+
+    def database_for_url(self, name: str) -> Database:
+        """Return a database as the streaming REST API names it, ignoring case.
+
+        :raises Refusal: 404 when it does not exist.
+        """
+        exact = find_name(name, self._databases)
+        if exact is None:
+            raise Refusal(404, PIPE_MISSING, f"database {name} does not exist or not authorized")
+        return self._databases[exact]
+
+    def create_database(self, name: str) -> None:
+        """Create a database with its schema PUBLIC.
+
+        :raises SqlError: when it exists or the name is taken by the engine.
+        """
+        if name.upper() in _RESERVED:
+            raise SqlError(
+                "001003", "42000", f"SQL compilation error:\n'{name}' is reserved by the local service."
+            )
+        with self._lock:
+            if find_name(name, self._databases) is not None:
+                raise object_exists(name)
+            self._attach(name)
+            self._databases[name].create_schema(DEFAULT_SCHEMA)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database and delete its file."""
+        with self._lock:
+            database = self._databases.get(name)
+            if database is None:
+                raise object_missing("Database", name)
+            del self._databases[name]
+            database.close()
+            self._instance.execute(f"DETACH {quote(name)}")
+            self._file(name).unlink()
+            self._file(name).with_suffix(".duckdb.wal").unlink(missing_ok=True)
+
+    def _attach(self, name: str) -> None:
+        self._instance.execute(f"ATTACH {literal(str(self._file(name)))} AS {quote(name)}")
+        self._databases[name] = Database(name, self.cursor, lambda: self._faults.commit_delay)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{percent_encode(name, safe='')}.duckdb"

@@ -1,0 +1,85 @@
+"""Command line of the local service: ``snowpipe-local serve | env | sql``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.errors import ServiceError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    :param argv: arguments without the program name; None takes those of the process.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments, DataDirectory(arguments.data_dir.expanduser().resolve())))
+    except ServiceError as error:
+        print(f"snowpipe-local: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="snowpipe-local", description="Embedded, Snowflake-compatible Snowpipe service on 127.0.0.1."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    data_dir = argparse.ArgumentParser(add_help=False)
+    data_dir.add_argument("--data-dir", type=Path, required=True, help="directory of the service's state")
+
+    serve = commands.add_parser("serve", parents=[data_dir], help="run the service until it is stopped")
+    serve.add_argument(
+        "--port", type=int, default=0, help="port on 127.0.0.1; 0 keeps the last port, or picks a free one"
+    )
+    serve.add_argument(
+        "--faults",
+        help="for tests, by commas: commit-delay=SECONDS, drop-append-response=N, append-503=N",
+    )
+    serve.set_defaults(run=_serve)
+
+    env = commands.add_parser(
+        "env", parents=[data_dir], help="print export lines for a shell; fails until the service answers"
+    )
+    env.set_defaults(run=_env)
+
+    sql = commands.add_parser("sql", parents=[data_dir], help="run one statement against the running service")
+    sql.add_argument("--format", choices=("table", "json", "csv"), default="table", help="form of the result")
+    sql.add_argument("statement", help="one SQL statement")
+    sql.set_defaults(run=_sql)
+    return parser
+
+
+def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local.faults import parse_faults
+    from airflow_provider_snowpipe.local.server import serve
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    serve(home, arguments.port, parse_faults(arguments.faults))
+    return 0
+
+
+def _env(_arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local import environment
+
+    for line in environment.export_lines(home):
+        print(line)
+    return 0
+
+
+def _sql(arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local import shell
+
+    print(shell.run_statement(home, arguments.statement, arguments.format))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

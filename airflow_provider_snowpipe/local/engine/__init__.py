@@ -1,0 +1,1 @@
+"""Ingest engine: rows and offset tokens committed in one DuckDB transaction."""

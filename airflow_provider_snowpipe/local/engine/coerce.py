@@ -1,0 +1,270 @@
+"""SQL that turns NDJSON lines into typed rows: a strict fast path and an isolating slow path that agree.
+
+Measured facts behind the shape of these statements (DuckDB 2.0.0):
+
+* ``read_json`` and an extraction as VARCHAR print fractional numbers through a double; a spec of
+  ``DECIMAL(p,s)`` reads the digits exactly, and rounds half away from zero as Snowflake does.
+* ``json_transform_strict`` fails on a missing or duplicate key, on a malformed line and on a non-object,
+  but accepts extra keys; so the keys of the whole group must be known before columns may be left out.
+* Without the ``OFFSET 0`` fence the optimizer parses the JSON once per column.
+* Struct field names ignore case; two spellings of one key need two specs.
+"""
+
+# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.tables import Column, Table
+
+_TRUE = "('true','t','yes','y','on','1')"
+_FALSE = "('false','f','no','n','off','0')"
+# Integer-stored times, by magnitude: seconds, milliseconds, microseconds, nanoseconds
+# (Snowflake documentation, "TO_TIMESTAMP", usage notes).
+_SECONDS_LIMIT, _MILLIS_LIMIT, _MICROS_LIMIT = 31_536_000_000, 31_536_000_000_000, 31_536_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMap:
+    """Which JSON keys feed which columns, for one group of lines.
+
+    :param columns: columns that at least one key names, with the spellings of that key.
+    """
+
+    columns: tuple[tuple[Column, tuple[str, ...]], ...]
+
+    @classmethod
+    def of(cls, table: Table, keys: Sequence[str]) -> KeyMap:
+        """Match keys to columns, ignoring case (default pipes use MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE).
+
+        :param keys: distinct keys, in any order.
+        """
+        spellings: dict[str, list[str]] = {}
+        for key in keys:
+            spellings.setdefault(key.upper(), []).append(key)
+        matched = []
+        for column in table.columns:
+            found = spellings.get(column.name.upper())
+            if found:
+                # An exact spelling wins over others in one and the same row.
+                exact = [key for key in found if key == column.name]
+                others = sorted(key for key in found if key != column.name)
+                matched.append((column, (*exact, *others)))
+        return cls(tuple(matched))
+
+    def covers(self, table: Table) -> bool:
+        """True when every column of the table is named by a key."""
+        return len(self.columns) == len(table.columns)
+
+    def has_one_spelling_each(self) -> bool:
+        """True when no column is named in two spellings."""
+        return all(len(spellings) == 1 for _, spellings in self.columns)
+
+
+def keys_query(source: str) -> str:
+    """Return a query for the distinct top-level keys of all lines; it fails on malformed lines."""
+    return f"SELECT DISTINCT unnest(json_keys(l)) FROM {source}"
+
+
+def lenient_keys_query(source: str) -> str:
+    """Return a query for the distinct top-level keys of those lines that are JSON objects."""
+    return (
+        f"SELECT DISTINCT unnest(json_keys(l)) FROM (SELECT CASE WHEN json_valid(l) THEN "
+        f"CASE WHEN json_type(l) = 'OBJECT' THEN l END END AS l FROM {source})"
+    )
+
+
+def strict_insert(table: Table, keys: KeyMap, source: str) -> str:
+    """Return the fast INSERT: it takes every line or fails as a whole.
+
+    :param keys: columns named by the lines, one spelling each; other columns get their default.
+    :param source: name of the relation with the column ``l``.
+    """
+    spec = {spellings[0]: _spec_type(column) for column, spellings in keys.columns}
+    names = ", ".join(quote(column.name) for column, _ in keys.columns)
+    values = ", ".join(
+        _checked(column, _convert(column, f"s.{quote(spellings[0])}", "CAST"))
+        for column, spellings in keys.columns
+    )
+    return (
+        f"INSERT INTO {table.path} ({names}) SELECT {values} FROM "
+        f"(SELECT json_transform_strict(l, {literal(json.dumps(spec))}) AS s FROM {source} OFFSET 0)"
+    )
+
+
+def isolating_stage(table: Table, keys: KeyMap, source: str, target: str) -> str:
+    """Return a statement that converts every line and marks the ones that cannot be stored.
+
+    :param keys: columns named by any line, in all their spellings.
+    :param source: name of the relation with the columns ``i`` and ``l``.
+    :param target: temporary table to create: ``i``, ``v0``..., ``reason`` (NULL for good rows), ``payload``.
+    """
+    ranks = max((len(spellings) for _, spellings in keys.columns), default=0)
+    structs = ["j"]
+    for rank in range(ranks):
+        at_rank = [(c, s[rank]) for c, s in keys.columns if len(s) > rank]
+        raw = {key: "JSON" if c.type.is_semi_structured else "VARCHAR" for c, key in at_rank}
+        exact = {key: c.type.duckdb for c, key in at_rank if c.type.kind == "NUMBER"}
+        structs.append(f"json_transform(j, {literal(json.dumps(raw))}) AS s{rank}")
+        if exact:
+            structs.append(f"json_transform(j, {literal(json.dumps(exact))}) AS d{rank}")
+    raws, values, reasons = [], [], ["WHEN j IS NULL THEN 'the row is not a JSON object'"]
+    for index, (column, spellings) in enumerate(keys.columns):
+        raws.append(f"{_coalesce(spellings, 's')} AS r{index}")
+        value = (
+            _coalesce(spellings, "d")
+            if column.type.kind == "NUMBER"
+            else _convert(column, f"r{index}", "TRY_CAST")
+        )
+        if column.default is not None:
+            value = f"CASE WHEN {_present(spellings)} OR j IS NULL THEN {value} ELSE {column.default} END"
+        values.append(f"{value} AS v{index}")
+        reasons.append(_reason(column, index))
+    reasons += [
+        f"WHEN true THEN {literal(f'column {quote(column.name)}: a value is required (NOT NULL)')}"
+        for column in _required_but_absent(table, keys)
+    ]
+    numbered = ", ".join(f"v{index}" for index in range(len(keys.columns)))
+    return (
+        f"CREATE OR REPLACE TEMPORARY TABLE {target} AS "
+        f"SELECT i, {numbered + ', ' if numbered else ''}"
+        f"CASE {' '.join(reasons)} END AS reason, CASE WHEN reason IS NOT NULL THEN l END AS payload FROM "
+        f"(SELECT *{''.join(', ' + value for value in values)} FROM "
+        f"(SELECT *{''.join(', ' + raw for raw in raws)} FROM "
+        f"(SELECT i, l, {', '.join(structs)} FROM "
+        f"(SELECT i, l, CASE WHEN json_valid(l) THEN CASE WHEN json_type(l) = 'OBJECT' THEN l END END AS j "
+        f"FROM {source} OFFSET 0) OFFSET 0) OFFSET 0))"
+    )
+
+
+def isolated_insert(table: Table, keys: KeyMap, staged: str) -> str:
+    """Return the INSERT of the good rows that :func:`isolating_stage` left in its table."""
+    if not keys.columns:
+        first = table.columns[0]
+        default = first.default or "NULL"
+        target = f"{table.path} ({quote(first.name)})"
+        return f"INSERT INTO {target} SELECT {default} FROM {staged} WHERE reason IS NULL"
+    names = ", ".join(quote(column.name) for column, _ in keys.columns)
+    values = ", ".join(f"v{index}" for index in range(len(keys.columns)))
+    return f"INSERT INTO {table.path} ({names}) SELECT {values} FROM {staged} WHERE reason IS NULL ORDER BY i"
+
+
+def _spec_type(column: Column) -> str:
+    if column.type.kind == "NUMBER":
+        return column.type.duckdb
+    return "JSON" if column.type.is_semi_structured else "VARCHAR"
+
+
+def _convert(column: Column, raw: str, cast: str) -> str:
+    kind = column.type.kind
+    if kind in _CONVERSIONS:
+        return _CONVERSIONS[kind](raw, cast)
+    if kind in {"NUMBER", "VARCHAR", "VARIANT"}:
+        return raw
+    return f"{cast}({raw} AS {column.type.duckdb})"
+
+
+def _boolean(raw: str, cast: str) -> str:
+    return (
+        f"CASE WHEN lower(trim({raw})) IN {_TRUE} THEN true WHEN lower(trim({raw})) IN {_FALSE} THEN false "
+        f"ELSE {cast}({raw} AS DOUBLE) <> 0 END"
+    )
+
+
+def _binary(raw: str, cast: str) -> str:
+    return f"from_base64({raw})" if cast == "CAST" else f"TRY(from_base64({raw}))"
+
+
+def _object(raw: str, cast: str) -> str:
+    otherwise = "error('not an object')" if cast == "CAST" else "NULL"
+    return (
+        f"CASE WHEN {raw} IS NULL THEN NULL WHEN json_type({raw}) = 'OBJECT' THEN {raw} ELSE {otherwise} END"
+    )
+
+
+def _array(raw: str, _cast: str) -> str:
+    wrapped = f"CASE WHEN json_type({raw}) = 'ARRAY' THEN {raw} ELSE json_array({raw}) END"
+    return f"CASE WHEN {raw} IS NOT NULL THEN {wrapped} END"
+
+
+def _timestamp(target: str) -> Callable[[str, str], str]:
+    def convert(raw: str, cast: str) -> str:
+        written = f"{cast}({raw} AS {target})"
+        if cast == "CAST":
+            return written
+        return f"coalesce({written}, {_epoch_micros(raw, target)})"
+
+    return convert
+
+
+def _epoch_micros(raw: str, target: str) -> str:
+    number = f"TRY_CAST({raw} AS BIGINT)"
+    micros = (
+        f"CASE WHEN {number} < {_SECONDS_LIMIT} THEN TRY({number} * 1000000) "
+        f"WHEN {number} < {_MILLIS_LIMIT} THEN {number} * 1000 "
+        f"WHEN {number} < {_MICROS_LIMIT} THEN {number} ELSE {number} // 1000 END"
+    )
+    moment = f"TRY(make_timestamp({micros}))"
+    if target == "TIMESTAMP WITH TIME ZONE":
+        return f"({moment} AT TIME ZONE 'UTC')"
+    return f"CAST({moment} AS {target})"
+
+
+_CONVERSIONS: dict[str, Callable[[str, str], str]] = {
+    "BOOLEAN": _boolean,
+    "BINARY": _binary,
+    "OBJECT": _object,
+    "ARRAY": _array,
+    "DATE": _timestamp("DATE"),
+    "TIME": _timestamp("TIME"),
+    "TIMESTAMP_NTZ": _timestamp("TIMESTAMP"),
+    "TIMESTAMP_LTZ": _timestamp("TIMESTAMP WITH TIME ZONE"),
+    "TIMESTAMP_TZ": _timestamp("TIMESTAMP WITH TIME ZONE"),
+}
+
+
+def _too_long(column: Column, value: str) -> str | None:
+    limit = column.type.length
+    if limit is None:
+        return None
+    measure = "octet_length" if column.type.kind == "BINARY" else "length"
+    return f"{measure}({value}) > {limit}"
+
+
+def _checked(column: Column, value: str) -> str:
+    too_long = _too_long(column, value)
+    # Columns of maximal length need no check: a request holds less than that.
+    if too_long is None or (column.type.length or 0) >= 8_388_608:
+        return value
+    return f"CASE WHEN {too_long} THEN error('too long') ELSE {value} END"
+
+
+def _coalesce(spellings: Sequence[str], struct: str) -> str:
+    fields = [f"{struct}{rank}.{quote(key)}" for rank, key in enumerate(spellings)]
+    return fields[0] if len(fields) == 1 else f"coalesce({', '.join(fields)})"
+
+
+def _present(spellings: Sequence[str]) -> str:
+    keys = ", ".join(literal(key) for key in spellings)
+    return f"list_has_any(json_keys(j), [{keys}])"
+
+
+def _reason(column: Column, index: int) -> str:
+    name = f"column {quote(column.name)}"
+    unconverted = literal(f"{name}: the value cannot be converted to {column.type}")
+    parts = [f"WHEN r{index} IS NOT NULL AND v{index} IS NULL THEN {unconverted}"]
+    too_long = _too_long(column, f"v{index}")
+    if too_long is not None:
+        parts.append(f"WHEN {too_long} THEN {literal(f'{name}: the value is longer than {column.type}')}")
+    if not column.nullable:
+        parts.append(f"WHEN v{index} IS NULL THEN {literal(f'{name}: a value is required (NOT NULL)')}")
+    return " ".join(parts)
+
+
+def _required_but_absent(table: Table, keys: KeyMap) -> list[Column]:
+    named = {column.name for column, _ in keys.columns}
+    return [c for c in table.columns if not c.nullable and c.default is None and c.name not in named]

@@ -1,0 +1,314 @@
+"""One Snowflake database: DuckDB file, tables, pipes and channels, and the lock that orders writes."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import duckdb
+
+from airflow_provider_snowpipe.local.engine.channels import (
+    ELASTIC,
+    MISSING,
+    Channel,
+    Committed,
+    Pipe,
+    PipeKey,
+)
+from airflow_provider_snowpipe.local.engine.committer import Committer
+from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, quoted_schema
+from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
+from airflow_provider_snowpipe.local.identifiers import find_name, quote
+from airflow_provider_snowpipe.local.tables import Table
+
+log = logging.getLogger(__name__)
+
+PIPE_MISSING = "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
+TABLE_MISSING = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
+_DEFAULT_PIPE_SUFFIX = "-STREAMING"
+
+
+class Database:
+    """One attached database and everything that writes to it.
+
+    Threading: writes of rows, DDL and channel state hold :attr:`write_lock`; the dictionaries are changed
+    under it as well and read without it.
+
+    :param name: exact name.
+    :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
+    :param commit_delay: returns the delay of commits in seconds (a fault for tests).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], duckdb.DuckDBPyConnection],
+        commit_delay: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self.write_lock = threading.RLock()
+        self.committer_cursor = connect()
+        self.store = Store(name)
+        self.dirty = False
+        self.isolated_groups: dict[tuple[str, str], int] = {}
+        self._cursor = connect()
+        self.store.create(self._cursor)
+        self.schemas = self.store.load_schemas(self._cursor)
+        self._tables = {(table.schema, table.name): table for table in self.store.load_tables(self._cursor)}
+        self._pipes = {pipe.key: pipe for pipe in self.store.load_pipes(self._cursor)}
+        self._channels: dict[tuple[PipeKey, str], Channel] = {}
+        for key, channel, committed in self.store.load_channels(self._cursor):
+            self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed)
+        self._committer = Committer(self, commit_delay)
+        self._committer.start()
+
+    def close(self) -> None:
+        """Commit what is queued and write the file's log into it."""
+        self._committer.stop()
+        self.checkpoint()
+        self.committer_cursor.close()
+        self._cursor.close()
+
+    def checkpoint(self) -> None:
+        """Move committed rows from the write-ahead log into the file; skipped while others read old data."""
+        with self.write_lock:
+            self.dirty = False
+            try:
+                self._cursor.execute(f"CHECKPOINT {quote(self.name)}")
+            except duckdb.Error as error:
+                # The rows are safe in the write-ahead log; the next idle moment tries again.
+                log.warning("checkpoint of %s postponed: %s", self.name, error)
+
+    # -- tables ---------------------------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> list[Table]:
+        """All tables, by schema and name."""
+        return [table for _, table in sorted(self._tables.items())]
+
+    @property
+    def channels(self) -> list[Channel]:
+        """All channels that were opened, without the elastic ones."""
+        return [
+            channel for (_, name), channel in sorted(self._channels.items(), key=_by_name) if name != ELASTIC
+        ]
+
+    def table(self, schema: str, name: str) -> Table | None:
+        """Return a table by its exact name."""
+        return self._tables.get((schema, name))
+
+    def create_schema(self, name: str) -> None:
+        """Create a schema.
+
+        :raises SqlError: when it exists.
+        """
+        with self.write_lock:
+            if name in self.schemas:
+                raise object_exists(name)
+            self._cursor.execute(f"CREATE SCHEMA {quoted_schema(self.name, name)}")
+            self.schemas = self.schemas | {name}
+
+    def drop_schema(self, name: str) -> None:
+        """Drop a schema with its tables, pipes and channels."""
+        with self.write_lock:
+            for schema, table in list(self._tables):
+                if schema == name:
+                    self.drop_table(schema, table)
+            self._cursor.execute(f"DROP SCHEMA {quoted_schema(self.name, name)} CASCADE")
+            self.schemas = self.schemas - {name}
+
+    def create_table(self, table: Table, statements: Sequence[str], *, replace: bool) -> None:
+        """Create a table; replacing one destroys its pipes and channels, as in Snowflake.
+
+        :param statements: DuckDB statements that create it and, for CREATE TABLE AS, fill it.
+        """
+        with self.write_lock:
+            exists = (table.schema, table.name) in self._tables
+            if exists and not replace:
+                raise object_exists(str(table))
+            self._transact(lambda: self._replace_table(table, statements, exists))
+            if exists:
+                self._forget_pipes(table.schema, table.name)
+            self._tables[table.schema, table.name] = table
+            self.isolated_groups.pop((table.schema, table.name), None)
+
+    def drop_table(self, schema: str, name: str) -> None:
+        """Drop a table with its pipes and channels.
+
+        :raises SqlError: when it does not exist.
+        """
+        with self.write_lock:
+            table = self._tables.get((schema, name))
+            if table is None:
+                raise object_missing("Table", f"{self.name}.{schema}.{name}")
+            self._transact(lambda: self._drop_table(table))
+            self._forget_pipes(schema, name)
+            del self._tables[schema, name]
+
+    def _replace_table(self, table: Table, statements: Sequence[str], exists: bool) -> None:
+        if exists:
+            self._drop_table(self._tables[table.schema, table.name])
+        for statement in statements:
+            self._cursor.execute(statement)
+        self.store.add_table(self._cursor, table)
+
+    def _drop_table(self, table: Table) -> None:
+        self._cursor.execute(f"DROP TABLE {table.path}")
+        self.store.remove_table(self._cursor, table.schema, table.name)
+
+    def _transact(self, work: Callable[[], None]) -> None:
+        self._cursor.execute("BEGIN")
+        try:
+            work()
+            self._cursor.execute("COMMIT")
+        except BaseException:
+            self._cursor.execute("ROLLBACK")
+            raise
+
+    def _forget_pipes(self, schema: str, table: str) -> None:
+        gone = {key for key, pipe in self._pipes.items() if key.schema == schema and pipe.table == table}
+        self._pipes = {key: pipe for key, pipe in self._pipes.items() if key not in gone}
+        for (key, name), channel in list(self._channels.items()):
+            if key in gone:
+                channel.drop()
+                # The write lock is held, so no commit is in flight and this does not wait.
+                self._committer.discard(channel)
+                del self._channels[key, name]
+
+    # -- pipes ----------------------------------------------------------------------------------------------
+
+    def pipe(self, schema: str, name: str) -> Pipe:
+        """Return a pipe; the default pipe ``<TABLE>-STREAMING`` is created on first use.
+
+        :param schema: schema, case-insensitive.
+        :param name: pipe, case-insensitive.
+        :raises Refusal: 404 with the code of what is missing.
+        """
+        exact_schema = find_name(schema, self.schemas)
+        if exact_schema is None:
+            raise Refusal(404, PIPE_MISSING, f"schema {self.name}.{schema} does not exist or not authorized")
+        known = {key.name: pipe for key, pipe in self._pipes.items() if key.schema == exact_schema}
+        exact = find_name(name, known)
+        if exact is not None:
+            return known[exact]
+        return self._create_default_pipe(exact_schema, name)
+
+    def _create_default_pipe(self, schema: str, name: str) -> Pipe:
+        if not name.upper().endswith(_DEFAULT_PIPE_SUFFIX):
+            raise Refusal(
+                404, PIPE_MISSING, f"pipe {self.name}.{schema}.{name} does not exist or not authorized"
+            )
+        wanted = name[: -len(_DEFAULT_PIPE_SUFFIX)]
+        with self.write_lock:
+            table = find_name(wanted, [table for owner, table in self._tables if owner == schema])
+            if table is None:
+                raise Refusal(
+                    404,
+                    TABLE_MISSING,
+                    f"table {self.name}.{schema}.{wanted} does not exist or not authorized",
+                )
+            key = PipeKey(schema, table + _DEFAULT_PIPE_SUFFIX)
+            if key not in self._pipes:
+                secret = base64.b64encode(secrets.token_bytes(32)).decode()
+                pipe = Pipe(key, table, secret, _now_ms())
+                self.store.add_pipe(self._cursor, pipe)
+                self._pipes = {**self._pipes, key: pipe}
+            return self._pipes[key]
+
+    # -- channels -------------------------------------------------------------------------------------------
+
+    def channel(self, pipe: Pipe, name: str) -> Channel:
+        """Return an open channel.
+
+        :raises Refusal: 404 when no such channel was opened.
+        """
+        channel = self._channels.get((pipe.key, name))
+        if channel is None:
+            raise Refusal(
+                404, MISSING, f"channel {name} of pipe {pipe.key.name} does not exist; open it first"
+            )
+        return channel
+
+    def find_channel(self, pipe: Pipe, name: str) -> Channel | None:
+        """Return a channel by its exact name, or None; the elastic channel always exists."""
+        if name == ELASTIC:
+            return self._get_or_create(pipe, ELASTIC)
+        return self._channels.get((pipe.key, name))
+
+    def open_channel(
+        self, pipe: Pipe, name: str, *, offset_token: str | None, fail_on_uncommitted_rows: bool
+    ) -> Channel:
+        """Open or reopen a channel: older writers are fenced, their uncommitted rows discarded.
+
+        :param offset_token: token to set, or None to keep the committed one.
+        :param fail_on_uncommitted_rows: refuse instead of discarding.
+        :raises Refusal: 409 ``ERR_CHANNEL_HAS_UNCOMMITTED_DATA``, 400 for the reserved name.
+        """
+        if name.upper() == ELASTIC:
+            raise Refusal(400, "ERR_RESERVED_CHANNEL_NAME", "ELASTIC is reserved; it needs no opening")
+        if not name:
+            raise Refusal(400, "INVALID_CHANNEL_NAME", "a channel needs a name")
+        channel = self._get_or_create(pipe, name)
+        with channel.open_lock:
+            session = channel.begin_session(fail_on_uncommitted_rows=fail_on_uncommitted_rows)
+            self._committer.discard(channel)
+            with self.write_lock:
+                state = _new_session(channel, session, offset_token)
+                self.store.update_channels(self._cursor, [state])
+                channel.session_stored(state)
+        return channel
+
+    def drop_channel(self, pipe: Pipe, name: str) -> Channel:
+        """Drop a channel with its token and its uncommitted rows."""
+        if name.upper() == ELASTIC:
+            raise Refusal(400, "ERR_RESERVED_CHANNEL_NAME", "the ELASTIC channel cannot be dropped")
+        channel = self.channel(pipe, name)
+        with channel.open_lock:
+            channel.drop()
+            self._committer.discard(channel)
+            with self.write_lock:
+                self.store.remove_channel(self._cursor, channel.committed.channel_id)
+                self._channels.pop((pipe.key, name), None)
+        return channel
+
+    @property
+    def enqueue(self) -> Callable[..., None]:
+        """Hand an accepted append to the committer."""
+        return self._committer.enqueue
+
+    def _get_or_create(self, pipe: Pipe, name: str) -> Channel:
+        existing = self._channels.get((pipe.key, name))
+        if existing is not None:
+            return existing
+        with self.write_lock:
+            if pipe.key not in self._pipes:
+                raise Refusal(404, PIPE_MISSING, f"pipe {pipe.key.name} was dropped with its table")
+            if (pipe.key, name) not in self._channels:
+                state = self.store.add_channel(self._cursor, pipe.key, name, _now_ms())
+                self._channels[pipe.key, name] = Channel(self.name, pipe, name, state)
+            return self._channels[pipe.key, name]
+
+
+def _new_session(channel: Channel, session: int, offset_token: str | None) -> Committed:
+    stored = channel.committed
+    token = stored.offset_token if offset_token is None else offset_token
+    return dataclasses.replace(
+        stored, client_sequencer=session, row_sequencer=0, offset_token=token, last_request_id=None
+    )
+
+
+def _by_name(item: tuple[tuple[PipeKey, str], Channel]) -> tuple[str, str, str]:
+    (key, name), _ = item
+    return key.schema, key.name, name
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+__all__ = ["HIDDEN_SCHEMA", "PIPE_MISSING", "TABLE_MISSING", "Database"]

@@ -1,0 +1,219 @@
+"""One commit: rows of a group, tokens and counters of its channels, rejected rows; all or nothing."""
+
+# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+
+from airflow_provider_snowpipe.local.engine import coerce
+from airflow_provider_snowpipe.local.engine.channels import Append, Channel, Committed, advance
+from airflow_provider_snowpipe.local.engine.lines import RejectedLine, arrow_lines
+from airflow_provider_snowpipe.local.tables import Table
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.engine.database import Database
+
+log = logging.getLogger(__name__)
+
+_SOURCE = "_lines"
+_STAGED = "_staged"
+# Groups of a table that take the isolating path after the strict one failed, before it is tried again.
+_ISOLATED_GROUPS = 16
+_DATA_ERRORS = (duckdb.DataError, duckdb.InvalidInputException, duckdb.IntegrityError)
+TABLE_MISSING = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
+MUST_REOPEN = "ERR_CHANNEL_MUST_BE_REOPENED"
+
+
+class _StrictPathError(Exception):
+    """The strict statement refused the group; take the isolating one."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(str(table))
+        self.table = table
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """Rejected rows of each append, by position in the group."""
+
+    rejected: dict[int, list[RejectedLine]] = field(default_factory=dict)
+
+
+def commit_group(database: Database, group: Sequence[Append]) -> None:
+    """Commit a group of appends; on an unexpected failure invalidate their channels, tokens unmoved.
+
+    :param database: where all appends of the group belong.
+    :param group: in order of acceptance.
+    """
+    with database.write_lock:
+        live = _drop_tableless(database, group)
+        states: dict[Channel, Committed] = {}
+        try:
+            if live:
+                states = _commit(database, live)
+                database.dirty = True
+        except Exception:
+            log.exception("commit of %d appends failed; their channels must be opened again", len(live))
+            _invalidate(live, MUST_REOPEN)
+            return
+        _report(live, states)
+
+
+def _drop_tableless(database: Database, group: Sequence[Append]) -> list[Append]:
+    live: list[Append] = []
+    orphans: list[Append] = []
+    for append in group:
+        exists = database.table(append.channel.pipe.key.schema, append.channel.pipe.table) is not None
+        (live if exists else orphans).append(append)
+    _invalidate(orphans, TABLE_MISSING)
+    return live
+
+
+def _invalidate(appends: Sequence[Append], code: str) -> None:
+    for append in appends:
+        append.channel.invalidate(code)
+        append.channel.discarded(1)
+        append.durable.cancel()
+
+
+def _report(group: Sequence[Append], states: dict[Channel, Committed]) -> None:
+    for channel, state in states.items():
+        channel.committed_up_to(state, sum(1 for append in group if append.channel is channel))
+    for append in group:
+        append.durable.set_result(None)
+        if append.upload is not None:
+            append.upload.unlink(missing_ok=True)
+
+
+def _commit(database: Database, group: Sequence[Append]) -> dict[Channel, Committed]:
+    while True:
+        try:
+            return _attempt(database, group)
+        except _StrictPathError as failed:
+            database.isolated_groups[failed.table.schema, failed.table.name] = _ISOLATED_GROUPS
+
+
+def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Committed]:
+    cursor = database.committer_cursor
+    outcome = _Outcome()
+    for position, append in enumerate(group):
+        if append.lines.rejected:
+            outcome.rejected[position] = list(append.lines.rejected)
+    cursor.execute("BEGIN")
+    try:
+        for table, positions in _by_table(database, group).items():
+            _insert(database, table, group, positions, outcome)
+        states = _advance(group, outcome)
+        database.store.update_channels(cursor, list(states.values()))
+        database.store.add_rejected_rows(cursor, _rejected_rows(group, outcome))
+        cursor.execute("COMMIT")
+    except BaseException:
+        cursor.execute("ROLLBACK")
+        raise
+    return states
+
+
+def _by_table(database: Database, group: Sequence[Append]) -> dict[Table, list[int]]:
+    positions: dict[Table, list[int]] = {}
+    for position, append in enumerate(group):
+        table = database.table(append.channel.pipe.key.schema, append.channel.pipe.table)
+        if table is not None and append.lines.rows:
+            positions.setdefault(table, []).append(position)
+    return positions
+
+
+def _insert(
+    database: Database, table: Table, group: Sequence[Append], positions: list[int], outcome: _Outcome
+) -> None:
+    cursor = database.committer_cursor
+    cursor.register(_SOURCE, arrow_lines([group[position].lines for position in positions]))
+    left = database.isolated_groups.get((table.schema, table.name), 0)
+    if left == 0:
+        _insert_strictly(cursor, table, group[positions[0]])
+        return
+    database.isolated_groups[table.schema, table.name] = left - 1
+    _insert_isolated(cursor, table, group, positions, outcome)
+
+
+def _insert_strictly(cursor: duckdb.DuckDBPyConnection, table: Table, first: Append) -> None:
+    try:
+        keys = coerce.KeyMap.of(table, _first_row_keys(first))
+        if not keys.covers(table):
+            # Rows after the first may hold more keys, which the strict transform would lose silently.
+            keys = coerce.KeyMap.of(
+                table, [k for (k,) in cursor.execute(coerce.keys_query(_SOURCE)).fetchall()]
+            )
+        if not keys.columns or not keys.has_one_spelling_each():
+            raise _StrictPathError(table)
+        cursor.execute(coerce.strict_insert(table, keys, _SOURCE))
+    except (*_DATA_ERRORS, ValueError) as error:
+        raise _StrictPathError(table) from error
+
+
+def _first_row_keys(append: Append) -> list[str]:
+    row = json.loads(append.lines.body[: append.lines.ends[0]])
+    if not isinstance(row, dict):
+        raise ValueError("the first row is not a JSON object")
+    return list(row)
+
+
+def _insert_isolated(
+    cursor: duckdb.DuckDBPyConnection,
+    table: Table,
+    group: Sequence[Append],
+    positions: list[int],
+    outcome: _Outcome,
+) -> None:
+    named = [key for (key,) in cursor.execute(coerce.lenient_keys_query(_SOURCE)).fetchall()]
+    keys = coerce.KeyMap.of(table, named)
+    cursor.execute(coerce.isolating_stage(table, keys, _SOURCE, _STAGED))
+    cursor.execute(coerce.isolated_insert(table, keys, _STAGED))
+    bad = cursor.execute(
+        f"SELECT i, reason, payload FROM {_STAGED} WHERE reason IS NOT NULL ORDER BY i"
+    ).fetchall()
+    ends = np.cumsum([group[position].lines.rows for position in positions])
+    for row, reason, payload in bad:
+        nth = int(np.searchsorted(ends, row, side="right"))
+        start = int(ends[nth - 1]) if nth else 0
+        line = RejectedLine(row - start, payload.rstrip("\r\n").encode(), reason)
+        outcome.rejected.setdefault(positions[nth], []).append(line)
+
+
+def _advance(group: Sequence[Append], outcome: _Outcome) -> dict[Channel, Committed]:
+    states: dict[Channel, Committed] = {}
+    for position, append in enumerate(group):
+        rejected = outcome.rejected.get(position, [])
+        before = states.get(append.channel, append.channel.committed)
+        states[append.channel] = advance(
+            before, append, len(rejected), rejected[-1].reason if rejected else None
+        )
+    return states
+
+
+def _rejected_rows(group: Sequence[Append], outcome: _Outcome) -> list[list[Any]]:
+    now_ms = int(time.time() * 1000)
+    return [
+        [
+            now_ms,
+            append.channel.pipe.key.schema,
+            append.channel.pipe.key.name,
+            append.channel.pipe.table,
+            append.channel.name,
+            append.start_token,
+            append.end_token,
+            line.row,
+            line.reason,
+            line.payload,
+        ]
+        for position, append in enumerate(group)
+        for line in outcome.rejected.get(position, [])
+    ]

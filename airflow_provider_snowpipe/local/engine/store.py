@@ -1,0 +1,211 @@
+"""Hidden schema of one database file: tables, columns, pipes, channels and rejected rows.
+
+It lives in the same DuckDB file as the rows because one DuckDB transaction can write to one file only; that
+is what makes "rows and token in one commit" possible.
+"""
+
+# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from airflow_provider_snowpipe.local.engine.channels import Committed, Pipe, PipeKey
+from airflow_provider_snowpipe.local.identifiers import quote, quote_path
+from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.types import ColumnType
+
+HIDDEN_SCHEMA = "_snowpipe"
+
+_DDL = """
+CREATE SCHEMA IF NOT EXISTS {s};
+CREATE SEQUENCE IF NOT EXISTS {s}.ids;
+CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT);
+CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
+    column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR);
+CREATE TABLE IF NOT EXISTS {s}.pipes (schema_name VARCHAR, pipe_name VARCHAR, table_name VARCHAR,
+    encryption_key VARCHAR, created_on_ms BIGINT);
+CREATE TABLE IF NOT EXISTS {s}.channels (schema_name VARCHAR, pipe_name VARCHAR, channel_name VARCHAR,
+    channel_id BIGINT, client_sequencer BIGINT, row_sequencer BIGINT, offset_token VARCHAR,
+    rows_inserted BIGINT, rows_parsed BIGINT, rows_error_count BIGINT, last_error_offset_upper_bound VARCHAR,
+    last_error_message VARCHAR, last_error_timestamp_ms BIGINT, latency_ms BIGINT, last_request_id VARCHAR,
+    created_on_ms BIGINT);
+CREATE TABLE IF NOT EXISTS {s}.rejected_rows (recorded_on_ms BIGINT, schema_name VARCHAR, pipe_name VARCHAR,
+    table_name VARCHAR, channel_name VARCHAR, offset_token_lower_bound VARCHAR,
+    offset_token_upper_bound VARCHAR,
+    row_in_append BIGINT, error_message VARCHAR, payload BLOB);
+"""
+
+_COMMITTED_FIELDS = tuple(field.name for field in dataclasses.fields(Committed))
+_COMMITTED_TYPES = pa.schema(
+    [
+        (
+            name,
+            pa.string()
+            if name
+            in {"offset_token", "last_error_offset_upper_bound", "last_error_message", "last_request_id"}
+            else pa.int64(),
+        )
+        for name in _COMMITTED_FIELDS
+    ]
+)
+_MUTABLE = tuple(name for name in _COMMITTED_FIELDS if name not in {"channel_id", "created_on_ms"})
+
+
+class Store:
+    """Reads and writes the hidden schema of one attached database.
+
+    Methods that write expect the caller to hold the database's write lock and, for more than one call, an
+    open transaction on the given cursor.
+
+    :param database: exact name of the attached database.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._schema = quote_path(database, HIDDEN_SCHEMA)
+
+    def create(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Create the hidden schema in a new database file; harmless on an old one."""
+        cursor.execute(_DDL.format(s=self._schema))
+
+    def load_schemas(self, cursor: duckdb.DuckDBPyConnection) -> set[str]:
+        """Return the schemas that a user sees."""
+        rows = cursor.execute(
+            "SELECT schema_name FROM duckdb_schemas() WHERE database_name = ? AND NOT internal",
+            [self._database],
+        ).fetchall()
+        return {name for (name,) in rows} - {HIDDEN_SCHEMA, "main"}
+
+    def load_tables(self, cursor: duckdb.DuckDBPyConnection) -> list[Table]:
+        """Return all tables with their columns."""
+        columns: dict[tuple[str, str], list[Column]] = {}
+        for schema, table, name, kind, nullable, default, text in cursor.execute(
+            f"SELECT schema_name, table_name, column_name, type_text, nullable, default_sql, default_text "
+            f"FROM {self._schema}.columns ORDER BY ordinal"
+        ).fetchall():
+            column = Column(name, ColumnType.from_text(kind), nullable, default, text)
+            columns.setdefault((schema, table), []).append(column)
+        return [
+            Table(self._database, schema, table, tuple(columns[schema, table]), created)
+            for schema, table, created in cursor.execute(
+                f"SELECT schema_name, table_name, created_on_ms FROM {self._schema}.tables"
+            ).fetchall()
+        ]
+
+    def add_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Record a table that was just created."""
+        cursor.execute(
+            f"INSERT INTO {self._schema}.tables VALUES (?, ?, ?)",
+            [table.schema, table.name, table.created_on_ms],
+        )
+        cursor.executemany(
+            f"INSERT INTO {self._schema}.columns VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                [
+                    table.schema,
+                    table.name,
+                    ordinal,
+                    c.name,
+                    str(c.type),
+                    c.nullable,
+                    c.default,
+                    c.default_text,
+                ]
+                for ordinal, c in enumerate(table.columns)
+            ],
+        )
+
+    def remove_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, name: str) -> None:
+        """Forget a table, its pipes and their channels."""
+        pipes = f"(SELECT pipe_name FROM {self._schema}.pipes WHERE schema_name = ? AND table_name = ?)"
+        cursor.execute(
+            f"DELETE FROM {self._schema}.channels WHERE schema_name = ? AND pipe_name IN {pipes}",
+            [schema, schema, name],
+        )
+        for relation in ("tables", "columns", "pipes"):
+            cursor.execute(
+                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",
+                [schema, name],
+            )
+
+    def load_pipes(self, cursor: duckdb.DuckDBPyConnection) -> list[Pipe]:
+        """Return all pipes."""
+        rows = cursor.execute(
+            f"SELECT schema_name, pipe_name, table_name, encryption_key, created_on_ms "
+            f"FROM {self._schema}.pipes"
+        ).fetchall()
+        return [
+            Pipe(PipeKey(schema, name), table, key, created) for schema, name, table, key, created in rows
+        ]
+
+    def add_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: Pipe) -> None:
+        """Record a new pipe."""
+        cursor.execute(
+            f"INSERT INTO {self._schema}.pipes VALUES (?, ?, ?, ?, ?)",
+            [pipe.key.schema, pipe.key.name, pipe.table, pipe.encryption_key, pipe.created_on_ms],
+        )
+
+    def load_channels(self, cursor: duckdb.DuckDBPyConnection) -> list[tuple[PipeKey, str, Committed]]:
+        """Return all channels with their durable state."""
+        rows = cursor.execute(
+            f"SELECT schema_name, pipe_name, channel_name, {', '.join(_COMMITTED_FIELDS)} "
+            f"FROM {self._schema}.channels"
+        ).fetchall()
+        return [(PipeKey(row[0], row[1]), row[2], Committed(*row[3:])) for row in rows]
+
+    def add_channel(
+        self, cursor: duckdb.DuckDBPyConnection, pipe: PipeKey, name: str, now_ms: int
+    ) -> Committed:
+        """Record a new channel, with a NULL token, and return its state."""
+        row = cursor.execute(f"SELECT nextval('{self._schema.replace(chr(39), chr(39) * 2)}.ids')").fetchone()
+        assert row is not None  # noqa: S101 - nextval always returns one row
+        state = Committed(row[0], 0, 0, None, 0, 0, 0, None, None, None, None, None, now_ms)
+        values: list[Any] = [pipe.schema, pipe.name, name, *dataclasses.astuple(state)]
+        marks = ", ".join("?" for _ in values)
+        names = ", ".join(("schema_name", "pipe_name", "channel_name", *_COMMITTED_FIELDS))
+        cursor.execute(f"INSERT INTO {self._schema}.channels ({names}) VALUES ({marks})", values)
+        return state
+
+    def update_channels(self, cursor: duckdb.DuckDBPyConnection, states: Sequence[Committed]) -> None:
+        """Store the state of some channels in one statement."""
+        columns = [
+            pa.array([getattr(s, name) for s in states], field.type) for name, field in _typed_fields()
+        ]
+        cursor.register("_channel_states", pa.Table.from_arrays(columns, schema=_COMMITTED_TYPES))
+        assignments = ", ".join(f"{name} = u.{name}" for name in _MUTABLE)
+        cursor.execute(
+            f"UPDATE {self._schema}.channels AS c SET {assignments} FROM _channel_states AS u "
+            f"WHERE c.channel_id = u.channel_id"
+        )
+
+    def remove_channel(self, cursor: duckdb.DuckDBPyConnection, channel_id: int) -> None:
+        """Forget a channel and its token."""
+        cursor.execute(f"DELETE FROM {self._schema}.channels WHERE channel_id = ?", [channel_id])
+
+    def add_rejected_rows(self, cursor: duckdb.DuckDBPyConnection, rows: Iterable[Sequence[Any]]) -> None:
+        """Record skipped rows with payload and reason; the order of values is that of the hidden table."""
+        listed = list(rows)
+        if listed:
+            types = (pa.int64(), *(pa.string(),) * 6, pa.int64(), pa.string(), pa.binary())
+            columns = [
+                pa.array(values, kind) for values, kind in zip(zip(*listed, strict=True), types, strict=True)
+            ]
+            cursor.register(
+                "_rejected", pa.Table.from_arrays(columns, names=[f"c{i}" for i in range(len(types))])
+            )
+            cursor.execute(f"INSERT INTO {self._schema}.rejected_rows SELECT * FROM _rejected")
+
+
+def _typed_fields() -> list[tuple[str, pa.Field]]:
+    return [(name, _COMMITTED_TYPES.field(name)) for name in _COMMITTED_FIELDS]
+
+
+def quoted_schema(database: str, schema: str) -> str:
+    """Return the quoted name of a user schema."""
+    return f"{quote(database)}.{quote(schema)}"

@@ -1,0 +1,86 @@
+"""Environment variables that point clients at a running local service."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import requests
+
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.errors import DataDirectoryError
+
+_TIMEOUT = (2.0, 5.0)
+
+
+def service_url(home: DataDirectory) -> str:
+    """Return the URL of the service on a data directory.
+
+    :raises DataDirectoryError: when none was ever started there.
+    """
+    home.read_account()
+    port = home.remembered_port()
+    if port is None:
+        raise DataDirectoryError(f"no local service was ever started on {home.root}")
+    return f"https://127.0.0.1:{port}"
+
+
+def client_session(home: DataDirectory) -> requests.Session:
+    """Return an HTTP session that trusts this service only, whatever the environment says."""
+    session = requests.Session()
+    # REQUESTS_CA_BUNDLE and proxies of the machine must not apply to a loopback service.
+    session.trust_env = False
+    session.verify = str(home.bundle_file)
+    return session
+
+
+def check_ready(home: DataDirectory) -> None:
+    """Ask the service whether it answers.
+
+    :raises DataDirectoryError: when it does not, or another data directory's service has the port.
+    """
+    url = service_url(home)
+    try:
+        with client_session(home) as session:
+            answer = session.get(f"{url}/health", timeout=_TIMEOUT).json()
+    except (requests.RequestException, ValueError, OSError) as error:
+        raise DataDirectoryError(f"the local service at {url} does not answer yet: {error}") from error
+    if answer.get("instance") != home.read_account()["instance"]:
+        raise DataDirectoryError(f"{url} is answered by a service on another data directory")
+
+
+def variables(home: DataDirectory) -> dict[str, str]:
+    """Return the variables; none of them holds a secret, only the path of the key file."""
+    stored, url = home.read_account(), service_url(home)
+    connection = {
+        "conn_type": "snowflake",
+        "login": stored["user"],
+        "schema": "PUBLIC",
+        "extra": {
+            "account": stored["account"],
+            "database": "LOCAL",
+            "warehouse": "LOCAL",
+            "role": "ACCOUNTADMIN",
+            "host": "127.0.0.1",
+            "port": home.remembered_port(),
+            "private_key_file": str(home.key_file),
+        },
+    }
+    return {
+        "SNOWPIPE_LOCAL_URL": url,
+        "SNOWPIPE_LOCAL_ACCOUNT": stored["account"],
+        "SNOWPIPE_LOCAL_USER": stored["user"],
+        "SNOWPIPE_LOCAL_PRIVATE_KEY_FILE": str(home.key_file),
+        "SSL_CERT_FILE": str(home.bundle_file),
+        "REQUESTS_CA_BUNDLE": str(home.bundle_file),
+        "AIRFLOW_CONN_SNOWFLAKE_DEFAULT": json.dumps(connection),
+    }
+
+
+def export_lines(home: DataDirectory) -> list[str]:
+    """Return the variables as lines for a POSIX shell.
+
+    :raises DataDirectoryError: until the service answers.
+    """
+    check_ready(home)
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables(home).items()]

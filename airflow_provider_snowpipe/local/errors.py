@@ -1,0 +1,67 @@
+"""Errors of the local service, each with the shape its front sends to the client."""
+
+from __future__ import annotations
+
+
+class ServiceError(Exception):
+    """Base of every error that the local service raises on purpose."""
+
+
+class DataDirectoryError(ServiceError):
+    """The data directory cannot be used: in use by another service, unreadable, or never served."""
+
+
+class ConfigurationError(ServiceError):
+    """A command-line value is wrong; nothing was started."""
+
+
+class Refusal(ServiceError):  # noqa: N818 - it is an answer, not a failure
+    """A REST request is refused; answered as JSON ``{"code", "message"}`` with an HTTP status.
+
+    :param status: HTTP status, always 4xx, 429 or 503.
+    :param code: stable code; a 404 without one would be retried by clients as a server error.
+    :param message: what was refused and what to do about it.
+    """
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+class SqlError(ServiceError):
+    """A SQL statement failed; answered with Snowflake's error number and SQLSTATE.
+
+    :param code: Snowflake error number as six digits, for example ``"002003"``.
+    :param sqlstate: five-character SQLSTATE.
+    :param message: text as Snowflake words it where the wording is known.
+    """
+
+    def __init__(self, code: str, sqlstate: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.sqlstate = sqlstate
+        self.message = message
+
+
+def unsupported(feature: str) -> SqlError:
+    """Return the error for a statement or option that the local service does not implement."""
+    return SqlError("000002", "0A000", f"Unsupported feature '{feature}' in the local Snowpipe service.")
+
+
+def compilation_error(message: str) -> SqlError:
+    """Return a SQL compilation error (001003)."""
+    return SqlError("001003", "42000", f"SQL compilation error:\n{message}")
+
+
+def object_missing(kind: str, name: str) -> SqlError:
+    """Return the error for an object that does not exist (002003)."""
+    return SqlError(
+        "002003", "02000", f"SQL compilation error:\n{kind} '{name}' does not exist or not authorized."
+    )
+
+
+def object_exists(name: str) -> SqlError:
+    """Return the error for an object that exists already (002002)."""
+    return SqlError("002002", "42710", f"SQL compilation error:\nObject '{name}' already exists.")

@@ -1,0 +1,1 @@
+"""Wire fronts: streaming REST, stage upload, connector protocol and SQL API."""

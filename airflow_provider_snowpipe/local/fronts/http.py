@@ -1,0 +1,214 @@
+"""Requests and responses of the bare ASGI routes: bodies, encodings, JSON errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import zstandard
+
+from airflow_provider_snowpipe.local.errors import Refusal
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+MAX_DECODED_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request with its whole body.
+
+    :param method: upper case.
+    :param segments: decoded path segments, split on the raw path so that an encoded slash stays inside one.
+    :param query: decoded query parameters; a repeated name keeps its last value.
+    :param headers: lower-case names.
+    :param body: as sent, still encoded.
+    """
+
+    method: str
+    segments: tuple[str, ...]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes = field(default=b"", repr=False)
+
+    def bearer(self) -> str:
+        """Return the bearer token.
+
+        :raises Refusal: 401 without one.
+        """
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise Refusal(401, "AUTHORIZATION_MISSING", "send the header Authorization: Bearer <token>")
+        return token.strip()
+
+    def json(self) -> dict[str, Any]:
+        """Return the body as a JSON object; an empty body is an empty object.
+
+        :raises Refusal: 400 for anything else.
+        """
+        content = decode_body(self.body, self.headers.get("content-encoding", ""))
+        if not content.strip():
+            return {}
+        try:
+            value = json.loads(content)
+        except ValueError as error:
+            raise Refusal(400, "INVALID_REQUEST_BODY", f"the body is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise Refusal(400, "INVALID_REQUEST_BODY", "the body must be a JSON object")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One response.
+
+    :param status: HTTP status.
+    :param body: content.
+    :param content_type: media type.
+    :param headers: further headers.
+    """
+
+    status: int
+    body: bytes = field(repr=False)
+    content_type: str = "application/json"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @classmethod
+    def of_json(cls, value: Any, status: int = 200) -> Response:
+        """Return a JSON response."""
+        return cls(status, json.dumps(value, separators=(",", ":")).encode())
+
+    @classmethod
+    def of_text(cls, text: str) -> Response:
+        """Return a plain-text response without a newline."""
+        return cls(200, text.encode(), "text/plain; charset=utf-8")
+
+    @classmethod
+    def of_refusal(cls, refusal: Refusal) -> Response:
+        """Return the JSON form of a refused request."""
+        return cls.of_json({"code": refusal.code, "message": refusal.message}, refusal.status)
+
+
+def request_of(scope: Scope, body: bytes) -> Request:
+    """Build a request from an ASGI scope.
+
+    :raises Refusal: 400 for a path or query that is not UTF-8.
+    """
+    try:
+        raw = scope["raw_path"].decode("ascii").partition("?")[0]
+        segments = tuple(unquote(part, errors="strict") for part in raw.lstrip("/").split("/"))
+        query = dict(
+            parse_qsl(scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
+        )
+    except UnicodeDecodeError as error:
+        raise Refusal(400, "INVALID_URL", "the URL is not percent-encoded UTF-8") from error
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    return Request(scope["method"], segments, query, headers, body)
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """Read a whole body.
+
+    :param limit: most bytes accepted.
+    :raises Refusal: 413 for a longer body, 400 when the client went away.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Refusal(400, "CLIENT_DISCONNECTED", "the client closed the connection")
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= limit:
+            parts.append(part)
+        if not message.get("more_body", False):
+            break
+    if size > limit:
+        raise Refusal(413, "REQUEST_TOO_LARGE", f"the body has {size} bytes; at most {limit} are accepted")
+    return b"".join(parts)
+
+
+async def respond(send: Send, response: Response) -> None:
+    """Send a response."""
+    headers = [
+        (b"content-type", response.content_type.encode()),
+        (b"content-length", str(len(response.body)).encode()),
+        *response.headers,
+    ]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+async def in_thread(work: Callable[[], Response]) -> Response:
+    """Run blocking work in the event loop's thread pool."""
+    return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+def decode_body(body: bytes, encoding: str) -> bytes:
+    """Undo a Content-Encoding: zstd (any number of frames), gzip or none.
+
+    :raises Refusal: 400 for broken content, 413 above :data:`MAX_DECODED_BYTES`, 415 for another encoding.
+    """
+    encoding = encoding.strip().lower()
+    try:
+        if encoding in ("", "identity"):
+            return body
+        if encoding == "zstd":
+            return decode_zstd(body)
+        if encoding == "gzip":
+            return _decode_gzip(body)
+    except (zstandard.ZstdError, zlib.error, EOFError) as error:
+        raise Refusal(
+            400, "INVALID_CONTENT_ENCODING", f"the body is not valid {encoding}: {error}"
+        ) from error
+    raise Refusal(
+        415, "UNSUPPORTED_CONTENT_ENCODING", f"Content-Encoding {encoding}: use zstd, gzip or identity"
+    )
+
+
+def decode_zstd(body: bytes) -> bytes:
+    """Decompress all zstd frames of a body; frames need no content size (SDK 1.9.1 writes none, observed)."""
+    parts: list[bytes] = []
+    size, rest = 0, body
+    while rest:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        for start in range(0, len(rest), 1 << 20):
+            part = frame.decompress(rest[start : start + (1 << 20)])
+            size += len(part)
+            _check_size(size)
+            parts.append(part)
+            if frame.eof:
+                rest = frame.unused_data + rest[start + (1 << 20) :]
+                break
+        else:
+            raise zstandard.ZstdError("the last frame is incomplete")
+    return b"".join(parts)
+
+
+def _decode_gzip(body: bytes) -> bytes:
+    parts: list[bytes] = []
+    size, rest = 0, body
+    while rest:
+        member = zlib.decompressobj(wbits=31)
+        part = member.decompress(rest, MAX_DECODED_BYTES + 1)
+        size += len(part)
+        _check_size(size)
+        parts.append(part)
+        if not member.eof:
+            raise EOFError("the last member is incomplete")
+        rest = member.unused_data
+    return b"".join(parts)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_DECODED_BYTES:
+        raise Refusal(413, "REQUEST_TOO_LARGE", f"the decoded body has more than {MAX_DECODED_BYTES} bytes")

@@ -1,0 +1,161 @@
+"""File mode of the streaming SDK: an S3-shaped upload, then fragments of the file become appends.
+
+Batches above 1 MiB always travel this way (observed with SDK 1.9.1). A file holds
+``AES-256-CTR(pipe key, iv, zstd(NDJSON))``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from zstandard import ZstdError
+
+from airflow_provider_snowpipe.local.accounts import Account
+from airflow_provider_snowpipe.local.datadir import write_file
+from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_zstd
+
+BUCKET = "snowpipe-local-stage"
+MAX_UPLOAD_BYTES = 256 << 20
+_KEY_BYTES = 32
+_KEEP_SECONDS = 24 * 3600
+_PREFIX = re.compile(r"[0-9a-f]{16}\Z")
+_FILE = re.compile(r"[\w.-]{1,128}\Z")
+_CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Files that clients uploaded and that are not committed yet.
+
+    :param root: folder of the files.
+    """
+
+    root: Path
+    bucket: str = BUCKET
+
+    def path(self, location: str) -> Path:
+        """Return the file behind ``bucket/prefix/name``.
+
+        :raises Refusal: 400 for a path outside the stage.
+        """
+        parts = location.split("/")
+        if (
+            len(parts) != 3
+            or parts[0] != self.bucket
+            or not _PREFIX.match(parts[1])
+            or not _is_file_name(parts[2])
+        ):
+            raise Refusal(400, "INVALID_FILE_PATH", f"{location} is not a path of the streaming stage")
+        return self.root / parts[1] / parts[2]
+
+    def remove_leftovers(self) -> None:
+        """Delete uploads that no commit took within a day."""
+        limit = time.time() - _KEEP_SECONDS
+        for folder in self.root.iterdir():
+            if folder.is_dir() and folder.stat().st_mtime < limit:
+                shutil.rmtree(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """The part of an uploaded file that one append names."""
+
+    file_path: str
+    start_byte: int
+    length: int
+    iv: bytes = field(repr=False)
+    start_offset_token: str | None
+    end_offset_token: str | None
+
+    @classmethod
+    def from_request(cls, request: Request) -> Fragment:
+        """Read the body of a ``filebuffer`` call: a JSON array with one fragment.
+
+        :raises Refusal: 400 for anything else.
+        """
+        try:
+            listed: Any = json.loads(request.body)
+            (entry,) = listed
+            return cls(
+                file_path=str(entry["file_path"]),
+                start_byte=int(entry.get("fragment_start_byte_offset") or 0),
+                length=int(entry["fragment_length_bytes"]),
+                iv=base64.b64decode(entry["iv_base64"], validate=True),
+                start_offset_token=entry.get("fragment_start_offset_token") or None,
+                end_offset_token=entry.get("fragment_end_offset_token") or None,
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
+            raise Refusal(
+                400, "INVALID_REQUEST_BODY", "filebuffer needs a JSON array with one fragment of a file"
+            ) from error
+
+
+def put_object(account: Account, stage: Stage, request: Request) -> Response:
+    """Answer an S3 PutObject of the streaming SDK.
+
+    :param request: path-style request ``PUT /<bucket>/<prefix>/<name>``, body possibly ``aws-chunked``.
+    :raises Refusal: 403 without the key that pipe-info handed out for the prefix.
+    """
+    path = stage.path("/".join(request.segments))
+    credential = _CREDENTIAL.search(request.headers.get("authorization", ""))
+    if credential is None or credential[1] != account.upload_key_id(path.parent.name):
+        raise Refusal(403, "AccessDenied", "the access key does not belong to this path; ask pipe-info again")
+    body = request.body
+    if "aws-chunked" in request.headers.get("content-encoding", ""):
+        body = decode_aws_chunked(body)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    write_file(path, body, mode=0o600)
+    etag = hashlib.md5(body, usedforsecurity=False).hexdigest()
+    return Response(200, b"", "application/xml", ((b"etag", f'"{etag}"'.encode()),))
+
+
+def decode_aws_chunked(body: bytes) -> bytes:
+    """Join the chunks of an ``aws-chunked`` body; trailers and chunk extensions are ignored.
+
+    :raises Refusal: 400 for a broken chunk.
+    """
+    parts: list[bytes] = []
+    position = 0
+    while True:
+        end = body.find(b"\r\n", position)
+        try:
+            size = int(body[position:end].split(b";")[0], 16) if end >= 0 else -1
+        except ValueError:
+            size = -1
+        if size < 0 or end + 2 + size > len(body):
+            raise Refusal(400, "IncompleteBody", "the aws-chunked body is broken")
+        if size == 0:
+            return b"".join(parts)
+        parts.append(body[end + 2 : end + 2 + size])
+        position = end + 2 + size + 2
+
+
+def read_fragment(path: Path, fragment: Fragment, key: bytes) -> bytes:
+    """Decrypt and decompress one fragment.
+
+    :param key: AES key of the pipe; its first 32 bytes count.
+    :raises Refusal: 400 when the bytes are not what the fragment says.
+    """
+    content = path.read_bytes()[fragment.start_byte : fragment.start_byte + fragment.length]
+    if len(content) != fragment.length or len(fragment.iv) != algorithms.AES.block_size // 8:
+        raise Refusal(400, "INVALID_FILE_FRAGMENT", f"{fragment.file_path} does not hold this fragment")
+    decryptor = Cipher(algorithms.AES(key[:_KEY_BYTES]), modes.CTR(fragment.iv)).decryptor()
+    try:
+        return decode_zstd(decryptor.update(content) + decryptor.finalize())
+    except ZstdError as error:
+        raise Refusal(400, "INVALID_FILE_FRAGMENT", f"{fragment.file_path} cannot be decompressed") from error
+
+
+def _is_file_name(name: str) -> bool:
+    return _FILE.match(name) is not None and not name.startswith(".")

@@ -1,0 +1,286 @@
+"""Snowpipe Streaming REST API v2: hostname, token, pipe-info, channels, rows.
+
+Shapes are those that SDK 1.9.1 needs (observed); a comment marks where the documentation differs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+from urllib.parse import parse_qs
+
+from airflow_provider_snowpipe.local.accounts import INGEST_HOST, Account
+from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.engine.channels import ELASTIC, Append, Channel, Pipe
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.lines import Lines, split_lines
+from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
+from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
+
+MAX_NAMES_PER_STATUS = 100
+_ELASTIC_WAIT_SECONDS = 25.0
+_STAGE_LIFETIME_MS = 7 * 24 * 3600 * 1000
+_JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic calls"
+
+
+class StreamingFront:
+    """Handlers of the streaming REST API.
+
+    :param account: verifies credentials.
+    :param catalog: databases.
+    :param stage: store of files uploaded in file mode.
+    :param faults: faults for tests.
+    :param port: port of the service, which the stage location names.
+    """
+
+    def __init__(self, account: Account, catalog: Catalog, stage: Stage, faults: Faults, port: int) -> None:
+        self._account = account
+        self._catalog = catalog
+        self._stage = stage
+        self._faults = faults
+        self._port = port
+
+    def handle(self, request: Request) -> Response:
+        """Answer one request.
+
+        :raises Refusal: for everything that is not answered with 2xx.
+        """
+        match request.method, request.segments:
+            case "GET", ("v2", "streaming", "hostname"):
+                self._account.verify_key_pair(request.bearer())
+                return Response.of_text(INGEST_HOST)
+            case "POST", ("oauth", "token"):
+                return self._token(request)
+            case "POST", ("telemetry", "send", "sessionless"):
+                return Response.of_json({"data": "", "code": None, "message": None, "success": True})
+            case _, (
+                "v2",
+                "streaming",
+                "data",
+                "databases",
+                d,
+                "schemas",
+                s,
+                "pipes",
+                p,
+                "channels",
+                c,
+                kind,
+            ):
+                return self._append(request, (d, s, p), c, kind)
+            case "POST", ("v2", "streaming", "data", "databases", d, "schemas", s, "tables", t, "rows"):
+                return self._append(request, (d, s, f"{t}-STREAMING"), ELASTIC, "rows")
+            case _, ("v2", "streaming", "databases", d, "schemas", s, "pipes", p):
+                return self._pipe_call(request, d, s, p)
+            case _, ("v2", "streaming", "databases", d, "schemas", s, "pipes", p, "channels", c):
+                return self._channel_call(request, d, s, p, c)
+        raise Refusal(
+            404, "NOT_FOUND", f"{request.method} /{'/'.join(request.segments)} is no call of this service"
+        )
+
+    # -- credentials ----------------------------------------------------------------------------------------
+
+    def _token(self, request: Request) -> Response:
+        form = parse_qs(request.body.decode("utf-8", errors="replace"))
+        grant, scope = form.get("grant_type", [""])[0], form.get("scope", [""])[0]
+        if grant != _JWT_GRANT:
+            raise Refusal(
+                400,
+                "UNSUPPORTED_GRANT_TYPE",
+                f"grant type '{grant}': the local service knows key-pair authentication only ({_JWT_GRANT})",
+            )
+        self._account.verify_key_pair(request.bearer())
+        return Response.of_text(self._account.issue_scoped_token(scope))
+
+    # -- control plane --------------------------------------------------------------------------------------
+
+    def _pipe_call(self, request: Request, database: str, schema: str, last: str) -> Response:
+        name, _, verb = last.rpartition(":")
+        calls: dict[tuple[str, str], Callable[[Request, Database, Pipe], Response]] = {
+            ("POST", "pipe-info"): self._pipe_info,
+            ("POST", "bulk-channel-status"): self._bulk_status,
+        }
+        call = calls.get((request.method, verb))
+        if call is None or not name:
+            raise Refusal(404, "NOT_FOUND", f"{request.method} ..:{verb} is no call of this service")
+        self._account.verify_any(request.bearer())
+        owner, pipe = self._pipe(database, schema, name)
+        return call(request, owner, pipe)
+
+    def _pipe_info(self, _request: Request, _database: Database, pipe: Pipe) -> Response:
+        prefix = f"{secrets.token_hex(8)}/"
+        location = {
+            "location_type": "S3",
+            "bucket_name": self._stage.bucket,
+            "path_prefix": prefix,
+            "location": f"{self._stage.bucket}/{prefix}",
+            "region": "us-east-1",
+            "use_s3_regional_url": False,
+            "storage_endpoint": f"{INGEST_HOST}:{self._port}",
+            "expiry_time_ms": int(time.time() * 1000) + _STAGE_LIFETIME_MS,
+            "creds": {
+                "AWS_KEY_ID": self._account.upload_key_id(prefix.rstrip("/")),
+                "AWS_SECRET_KEY": secrets.token_hex(20),
+                "AWS_TOKEN": secrets.token_hex(20),
+            },
+        }
+        return Response.of_json(
+            {
+                "rowset_stage_location": location,
+                "durable_stage_location": location,
+                "encryption_info": {
+                    "pipe_key": pipe.encryption_key,
+                    "pipe_key_id": "1",
+                    "diversifier": pipe.key.name,
+                },
+                "parameter_overrides": {},
+            }
+        )
+
+    def _bulk_status(self, request: Request, database: Database, pipe: Pipe) -> Response:
+        names = request.json().get("channel_names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise Refusal(400, "INVALID_REQUEST_BODY", "channel_names must be a list of strings")
+        if len(names) > MAX_NAMES_PER_STATUS:
+            raise Refusal(
+                400,
+                "TOO_MANY_CHANNELS",
+                f"{len(names)} names; at most {MAX_NAMES_PER_STATUS} are allowed a request",
+            )
+        found = {name: database.find_channel(pipe, name) for name in names}
+        statuses = {name: channel.status() for name, channel in found.items() if channel is not None}
+        return Response.of_json({"channel_statuses": statuses})
+
+    def _channel_call(
+        self, request: Request, database: str, schema: str, pipe: str, channel: str
+    ) -> Response:
+        self._account.verify_any(request.bearer())
+        owner, target = self._pipe(database, schema, pipe)
+        if request.method == "PUT":
+            return self._open(request, owner, target, channel)
+        if request.method == "DELETE":
+            return self._drop(request, owner, target, channel)
+        raise Refusal(405, "METHOD_NOT_ALLOWED", "use PUT to open a channel and DELETE to drop it")
+
+    def _open(self, request: Request, database: Database, pipe: Pipe, name: str) -> Response:
+        body = request.json()
+        token = body.get("offset_token")
+        if token is not None and not isinstance(token, str):
+            raise Refusal(400, "INVALID_REQUEST_BODY", "offset_token must be a string")
+        channel = database.open_channel(
+            pipe,
+            name,
+            offset_token=token,
+            fail_on_uncommitted_rows=bool(body.get("fail_on_uncommitted_rows", False)),
+        )
+        return Response.of_json(
+            {"next_continuation_token": channel.continuation_token, "channel_status": channel.status()}
+        )
+
+    def _drop(self, request: Request, database: Database, pipe: Pipe, name: str) -> Response:
+        channel = database.channel(pipe, name)
+        if request.json().get("fail_on_uncommitted_rows") and channel.has_uncommitted_rows:
+            raise Refusal(409, "ERR_CHANNEL_HAS_UNCOMMITTED_DATA", f"channel {name} has uncommitted rows")
+        token = database.drop_channel(pipe, name).committed.offset_token
+        return Response.of_json({"last_committed_offset_token": token})
+
+    def _pipe(self, database: str, schema: str, name: str) -> tuple[Database, Pipe]:
+        owner = self._catalog.database_for_url(database)
+        return owner, owner.pipe(schema, name)
+
+    # -- data plane -----------------------------------------------------------------------------------------
+
+    def _append(self, request: Request, path: tuple[str, str, str], name: str, kind: str) -> Response:
+        if request.method != "POST" or kind not in ("rows", "filebuffer"):
+            raise Refusal(404, "NOT_FOUND", f"{request.method} ../{kind} is no call of this service")
+        self._account.verify_scoped_token(request.bearer())
+        if self._faults.refuse_append():
+            raise Refusal(503, "SERVICE_UNAVAILABLE", "fault append-503")
+        database, pipe = self._pipe(*path)
+        make = self._from_body if kind == "rows" else self._from_files
+        if name.upper() == ELASTIC:
+            return self._append_elastic(request, database, pipe, make)
+        channel = database.channel(pipe, name)
+        answer = channel.accept(
+            _required(request, "continuationToken"),
+            _required(request, "requestId"),
+            make(request, channel, pipe),
+            database.enqueue,
+        )
+        return Response.of_json({"next_continuation_token": answer})
+
+    def _append_elastic(
+        self,
+        request: Request,
+        database: Database,
+        pipe: Pipe,
+        make: Callable[[Request, Channel, Pipe], Callable[[int, int], Append]],
+    ) -> Response:
+        if any(request.query.get(name) for name in ("offsetToken", "endOffsetToken", "continuationToken")):
+            raise Refusal(400, "INVALID_REQUEST", _NO_CHANNEL_TOKENS)
+        channel = database.find_channel(pipe, ELASTIC)
+        assert channel is not None  # noqa: S101 - the elastic channel always exists
+        append = channel.accept_unordered(
+            _required(request, "requestId"), make(request, channel, pipe), database.enqueue
+        )
+        if append is not None:
+            try:
+                append.durable.result(timeout=_ELASTIC_WAIT_SECONDS)
+            except (TimeoutError, CancelledError) as error:
+                raise Refusal(
+                    503, "SERVICE_UNAVAILABLE", "the rows are not durable yet; send again"
+                ) from error
+        # Documented as {"message": "OK"}; SDK 1.9.1 needs the token.
+        return Response.of_json({"message": "OK", "next_continuation_token": "0_0"})
+
+    def _from_body(self, request: Request, channel: Channel, _pipe: Pipe) -> Callable[[int, int], Append]:
+        lines = split_lines(decode_body(request.body, request.headers.get("content-encoding", "")))
+        # Older clients send one offsetToken.
+        end = request.query.get("endOffsetToken") or request.query.get("offsetToken") or None
+        start = request.query.get("startOffsetToken") or None
+        return _appender(request, channel, lines, start, end)
+
+    def _from_files(self, request: Request, channel: Channel, pipe: Pipe) -> Callable[[int, int], Append]:
+        fragment = Fragment.from_request(request)
+        path = self._stage.path(fragment.file_path)
+        try:
+            key = base64.b64decode(pipe.encryption_key)
+            lines = split_lines(read_fragment(path, fragment, key))
+        except (FileNotFoundError, binascii.Error) as error:
+            return _unless_repeated(
+                Refusal(400, "FILE_NOT_FOUND", f"file {fragment.file_path} was not uploaded"), error
+            )
+        return _appender(
+            request, channel, lines, fragment.start_offset_token, fragment.end_offset_token, upload=path
+        )
+
+
+def _appender(
+    request: Request, channel: Channel, lines: Lines, start: str | None, end: str | None, **more: Any
+) -> Callable[[int, int], Append]:
+    request_id, now = _required(request, "requestId"), time.monotonic()
+    return lambda client, row: Append(channel, client, row, request_id, lines, start, end, now, **more)
+
+
+def _unless_repeated(refusal: Refusal, cause: Exception) -> Callable[[int, int], Append]:
+    """Refuse only when the append is new: a repeated request finds its file deleted by the commit."""
+
+    def make(_client: int, _row: int) -> Append:
+        raise refusal from cause
+
+    return make
+
+
+def _required(request: Request, name: str) -> str:
+    value = request.query.get(name)
+    if not value:
+        raise Refusal(400, "INVALID_REQUEST", f"the query parameter {name} is required")
+    return value

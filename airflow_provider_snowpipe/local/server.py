@@ -1,0 +1,185 @@
+"""The local service: one process, one port, TLS on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local.accounts import Account, ensure_account
+from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
+from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.fronts import stage_upload
+from airflow_provider_snowpipe.local.fronts.connector import ConnectorFront
+from airflow_provider_snowpipe.local.fronts.http import (
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    in_thread,
+    read_body,
+    request_of,
+    respond,
+)
+from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
+from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
+from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+HEALTH_PATH = "/health"
+# Documented limit of one append on the wire; other bodies (stage uploads, SQL) may be larger.
+MAX_APPEND_BYTES = 4 << 20
+_WORKERS = 32
+
+
+class Service:
+    """ASGI application that hands every request to its front.
+
+    :param account: the account.
+    :param catalog: databases.
+    :param home: data directory.
+    :param faults: faults for tests.
+    :param port: port of the service.
+    """
+
+    def __init__(
+        self, account: Account, catalog: Catalog, home: DataDirectory, faults: Faults, port: int
+    ) -> None:
+        self._account = account
+        self._faults = faults
+        self._stage = Stage(home.stage_dir)
+        self._stage.remove_leftovers()
+        self._streaming = StreamingFront(account, catalog, self._stage, faults, port)
+        self._sql_api = SqlApiFront(account, catalog)
+        self._connector = ConnectorFront(account, catalog)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; every failure becomes a JSON error."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        is_append = scope["path"].endswith(("/rows", "/filebuffer"))
+        try:
+            limit = MAX_APPEND_BYTES if is_append else stage_upload.MAX_UPLOAD_BYTES
+            request = request_of(scope, await read_body(receive, limit))
+            response = await in_thread(lambda: self._answer(request))
+        except Refusal as refusal:
+            response = Response.of_refusal(refusal)
+        if is_append and response.status == 200 and self._faults.drop_response():
+            _cut_connection(receive)
+            return
+        await respond(send, response)
+
+    def _answer(self, request: Request) -> Response:
+        try:
+            match request.segments[0]:
+                case "health":
+                    return Response.of_json({"status": "ready", "instance": self._account.instance})
+                case "api":
+                    return self._sql_api.handle(request)
+                case stage_upload.BUCKET:
+                    return stage_upload.put_object(self._account, self._stage, request)
+                case "session" | "queries" | "monitoring":
+                    return self._connector.handle(request)
+                case "telemetry" if request.segments == ("telemetry", "send"):
+                    return self._connector.handle(request)
+            return self._streaming.handle(request)
+        except Refusal as refusal:
+            return Response.of_refusal(refusal)
+        except Exception:
+            log.exception(
+                "request %s /%s failed inside the service", request.method, "/".join(request.segments)
+            )
+            return Response.of_refusal(
+                Refusal(400, "INTERNAL_ERROR", "the local service failed on this request; see its log")
+            )
+
+
+def serve(home: DataDirectory, port: int, faults: Faults) -> None:
+    """Run the service until SIGTERM or SIGINT.
+
+    :param home: data directory; created on first start.
+    :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
+    :raises DataDirectoryError: when the directory or the port is in use.
+    """
+    home.create()
+    # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
+    signal.signal(signal.SIGTERM, _exit)
+    with home.lock():
+        tls.ensure_certificates(home)
+        account = ensure_account(home)
+        with _bind(home, port) as listener:
+            bound = listener.getsockname()[1]
+            home.remember_port(bound)
+            catalog = Catalog(home.databases_dir, faults)
+            try:
+                log.info("serving https://%s:%d from %s", HOST, bound, home.root)
+                _run(Service(account, catalog, home, faults, bound), home, listener)
+            finally:
+                catalog.close()
+
+
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        service,
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=str(home.tls_dir / "server.pem"),
+        ssl_keyfile=str(home.tls_dir / "server.key"),
+        ssl_version=ssl.PROTOCOL_TLS_SERVER,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _bind(home: DataDirectory, port: int) -> socket.socket:
+    wanted = port or home.remembered_port() or 0
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # A killed service leaves connections in TIME_WAIT; the restart needs the same port at once.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, wanted))
+    except OSError as error:
+        listener.close()
+        raise DataDirectoryError(
+            f"port {wanted} on {HOST} is in use; stop its owner, or choose another with --port: {error}"
+        ) from error
+    return listener
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="request")
+    asyncio.get_running_loop().set_default_executor(pool)
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+def _cut_connection(receive: Any) -> None:
+    # Fault "drop-append-response": uvicorn offers no public way to close without a response, so its cycle
+    # object, the owner of the receive method, is asked for the transport.
+    receive.__self__.transport.abort()

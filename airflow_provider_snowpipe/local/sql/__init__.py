@@ -1,0 +1,1 @@
+"""SQL front: owned statements as small handlers, everything else transpiled to DuckDB."""

@@ -1,0 +1,94 @@
+"""Bound values of a statement, as connector protocol and SQL API send them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_snowpipe.local.errors import SqlError
+
+_EPOCH = dt.datetime(1970, 1, 1)
+_EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """Values for the placeholders of one statement.
+
+    :param sent: position, counting from ``"1"``, to ``{"type": .., "value": ..}``; a list of values repeats
+        the statement (``executemany`` of the connector).
+    """
+
+    sent: Mapping[str, Mapping[str, Any]]
+
+    def __bool__(self) -> bool:
+        """True when there is any value."""
+        return bool(self.sent)
+
+    def rows(self) -> list[list[Any]]:
+        """Return the values of each repetition, in the order of positions.
+
+        :raises SqlError: for a value that does not fit its type.
+        """
+        ordered = [self.sent[key] for key in sorted(self.sent, key=int)]
+        lists = [
+            entry["value"] if isinstance(entry["value"], list) else [entry["value"]] for entry in ordered
+        ]
+        try:
+            columns = [
+                [_value(str(entry["type"]).upper(), value) for value in values]
+                for entry, values in zip(ordered, lists, strict=True)
+            ]
+            return [list(row) for row in zip(*columns, strict=True)]
+        except (ValueError, ArithmeticError, TypeError) as error:
+            raise SqlError("100038", "22018", f"a bound value does not fit its type: {error}") from error
+
+
+def _value(kind: str, text: Any) -> Any:
+    if text is None:
+        return None
+    text = str(text)
+    if kind in _READERS:
+        return _READERS[kind](text)
+    return text
+
+
+def _nanos(text: str) -> dt.timedelta:
+    return dt.timedelta(microseconds=int(text.split()[0]) // 1000)
+
+
+def _timestamp_ntz(text: str) -> dt.datetime:
+    return _EPOCH + _nanos(text) if text.lstrip("-").isdigit() else dt.datetime.fromisoformat(text)
+
+
+def _timestamp_utc(text: str) -> dt.datetime:
+    if text.lstrip("-").split()[0].isdigit():
+        return _EPOCH_UTC + _nanos(text)
+    moment = dt.datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
+def _date(text: str) -> dt.date:
+    if text.lstrip("-").isdigit():
+        return (_EPOCH + dt.timedelta(milliseconds=int(text))).date()
+    return dt.date.fromisoformat(text)
+
+
+def _time(text: str) -> dt.time:
+    return (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "FIXED": lambda text: decimal.Decimal(text) if "." in text or "e" in text.lower() else int(text),
+    "REAL": float,
+    "BOOLEAN": lambda text: text.lower() in {"true", "1"},
+    "BINARY": bytes.fromhex,
+    "DATE": _date,
+    "TIME": _time,
+    "TIMESTAMP_NTZ": _timestamp_ntz,
+    "TIMESTAMP_LTZ": _timestamp_utc,
+    "TIMESTAMP_TZ": _timestamp_utc,
+}

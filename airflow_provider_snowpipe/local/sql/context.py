@@ -1,0 +1,70 @@
+"""Statements about the session: USE, ALTER SESSION, transactions."""
+
+from __future__ import annotations
+
+import re
+
+from airflow_provider_snowpipe.local.errors import compilation_error
+from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.session import Session
+
+_DONE = "Statement executed successfully."
+_USE = re.compile(
+    r"USE\s+(?:(DATABASE|SCHEMA|ROLE|WAREHOUSE|SECONDARY\s+ROLES)\s+)?(.*)", re.IGNORECASE | re.DOTALL
+)
+_SET = re.compile(r"ALTER\s+SESSION\s+(SET|UNSET)\s+(.*)", re.IGNORECASE | re.DOTALL)
+_PARAMETER = re.compile(r"(\w+)\s*=\s*('(?:[^']|'')*'|[\w.+-]+)\s*,?\s*")
+
+
+def use(session: Session, text: str, _bindings: Bindings) -> Result:
+    """USE [DATABASE | SCHEMA | ROLE | WAREHOUSE] name."""
+    match = _USE.match(text)
+    if match is None or not match[2].strip():
+        raise compilation_error("syntax error: USE needs a name.")
+    kind = " ".join((match[1] or "").upper().split())
+    if kind == "SECONDARY ROLES":
+        return status(_DONE)
+    path, _ = read_path(match[2])
+    if kind == "ROLE":
+        session.role = path[-1]
+    elif kind == "WAREHOUSE":
+        session.warehouse = path[-1]
+    elif kind == "SCHEMA":
+        session.use(path[0] if len(path) == 2 else None, path[-1])
+    else:
+        session.use(path[0], path[1] if len(path) == 2 else None)
+    return status(_DONE)
+
+
+def alter_session(session: Session, text: str, _bindings: Bindings) -> Result:
+    """ALTER SESSION SET | UNSET: parameters are remembered and have no effect here."""
+    match = _SET.match(text)
+    if match is None:
+        raise compilation_error("syntax error: expected ALTER SESSION SET or UNSET.")
+    if match[1].upper() == "SET":
+        for name, value in _PARAMETER.findall(match[2]):
+            session.parameters[name.upper()] = value.strip("'").replace("''", "'")
+    else:
+        for name in match[2].split(","):
+            session.parameters.pop(name.strip().upper(), None)
+    return status(_DONE)
+
+
+def begin(session: Session, _text: str, _bindings: Bindings) -> Result:
+    """BEGIN [TRANSACTION | WORK]."""
+    session.begin()
+    return status(_DONE)
+
+
+def commit(session: Session, _text: str, _bindings: Bindings) -> Result:
+    """COMMIT; succeeds outside a transaction, as in Snowflake."""
+    session.commit()
+    return status(_DONE)
+
+
+def rollback(session: Session, _text: str, _bindings: Bindings) -> Result:
+    """ROLLBACK; succeeds outside a transaction, as in Snowflake."""
+    session.rollback()
+    return status(_DONE)

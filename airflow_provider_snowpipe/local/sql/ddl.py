@@ -1,0 +1,237 @@
+"""CREATE, DROP and TRUNCATE of databases, schemas and tables."""
+
+# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
+from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
+from airflow_provider_snowpipe.local.sql import translate
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.types import ColumnType
+
+_HEAD = re.compile(
+    r"(?:CREATE|DROP|TRUNCATE)\s+(?P<replace>OR\s+REPLACE\s+)?(?:\w+\s+)??(?:DATABASE|SCHEMA|TABLE)\s+"
+    r"(?P<exists>IF\s+(?:NOT\s+)?EXISTS\s+)?(?P<name>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+# Accepted because they change nothing about the rows; kept out of the stored table.
+_IGNORED_CONSTRAINTS = (
+    exp.CommentColumnConstraint,
+    exp.PrimaryKeyColumnConstraint,
+    exp.UniqueColumnConstraint,
+    exp.CollateColumnConstraint,
+    exp.Reference,
+)
+
+
+def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
+    """CREATE [OR REPLACE] DATABASE [IF NOT EXISTS] name."""
+    session.commit()
+    replace, tolerant, path = _head(text, parts=1)
+    name = path[0]
+    exists = session.catalog.find(name) is not None
+    if exists and tolerant:
+        session.use(name, None)
+        return status(f"{name} already exists, statement succeeded.")
+    if exists and replace:
+        session.catalog.drop_database(name)
+    session.catalog.create_database(name)
+    session.use(name, None)
+    return status(f"Database {name} successfully created.")
+
+
+def create_schema(session: Session, text: str, _bindings: Bindings) -> Result:
+    """CREATE [OR REPLACE] SCHEMA [IF NOT EXISTS] [database.]name."""
+    session.commit()
+    replace, tolerant, path = _head(text, parts=2)
+    database, name = session.resolve_schema(path)
+    if name in database.schemas:
+        if tolerant:
+            return status(f"{name} already exists, statement succeeded.")
+        if replace:
+            database.drop_schema(name)
+    database.create_schema(name)
+    session.use(database.name, name)
+    return status(f"Schema {name} successfully created.")
+
+
+def drop_database(session: Session, text: str, _bindings: Bindings) -> Result:
+    """DROP DATABASE [IF EXISTS] name."""
+    session.commit()
+    _, tolerant, path = _head(text, parts=1)
+    if session.catalog.find(path[0]) is None and tolerant:
+        return _already_dropped(path[0])
+    session.catalog.drop_database(path[0])
+    if session.database == path[0]:
+        session.database = session.schema = None
+    return status(f"{path[0]} successfully dropped.")
+
+
+def drop_schema(session: Session, text: str, _bindings: Bindings) -> Result:
+    """DROP SCHEMA [IF EXISTS] [database.]name."""
+    session.commit()
+    _, tolerant, path = _head(text, parts=2)
+    database, name = session.resolve_schema(path)
+    if name not in database.schemas:
+        if tolerant:
+            return _already_dropped(name)
+        raise object_missing("Schema", f"{database.name}.{name}")
+    database.drop_schema(name)
+    if (session.database, session.schema) == (database.name, name):
+        session.schema = None
+    return status(f"{name} successfully dropped.")
+
+
+def drop_table(session: Session, text: str, _bindings: Bindings) -> Result:
+    """DROP TABLE [IF EXISTS] name; its default pipe and channels go with it."""
+    session.commit()
+    _, tolerant, path = _head(text, parts=3)
+    try:
+        database, schema, name = session.resolve(path)
+        database.drop_table(schema, name)
+    except SqlError as error:
+        if tolerant and error.code == "002003":
+            return _already_dropped(path[-1])
+        raise
+    return status(f"{name} successfully dropped.")
+
+
+def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
+    """TRUNCATE TABLE [IF EXISTS] name; channels keep their tokens."""
+    session.commit()
+    match = re.match(r"TRUNCATE\s+(?:TABLE\s+)?(IF\s+EXISTS\s+)?(.*)", text, re.IGNORECASE | re.DOTALL)
+    if match is None:
+        raise compilation_error("syntax error in TRUNCATE.")
+    path, _ = read_path(match[2])
+    database, schema, name = session.resolve(path)
+    table = database.table(schema, name)
+    if table is None:
+        if match[1]:
+            return status("Statement executed successfully.")
+        raise object_missing("Table", f"{database.name}.{schema}.{name}")
+    with database.write_lock:
+        session.cursor.execute(f"DELETE FROM {table.path}")
+    return status("Statement executed successfully.")
+
+
+def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
+    """CREATE [OR REPLACE] TABLE [IF NOT EXISTS], with columns or AS SELECT."""
+    session.commit()
+    tree = translate.parse(text)
+    if not isinstance(tree, exp.Create):
+        raise unsupported("this form of CREATE TABLE")
+    _refuse_forms(tree)
+    named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    translate.normalize_identifiers(named)
+    database, schema, name = session.resolve(tuple(part.name for part in named.parts))
+    if tree.args.get("exists") and database.table(schema, name) is not None:
+        return status(f"{name} already exists, statement succeeded.")
+    if tree.expression is not None:
+        table, statements = _as_select(session, database, schema, name, tree)
+    else:
+        table, statements = _with_columns(database, schema, name, tree.this)
+    database.create_table(table, statements, replace=bool(tree.args.get("replace")))
+    return status(f"Table {name} successfully created.")
+
+
+def _refuse_forms(tree: exp.Create) -> None:
+    if tree.args.get("clone"):
+        raise unsupported("CREATE TABLE ... CLONE")
+    for setting in tree.args["properties"].expressions if tree.args.get("properties") else ():
+        if isinstance(setting, exp.TemporaryProperty):
+            raise unsupported("CREATE TEMPORARY TABLE")
+        if isinstance(setting, exp.LikeProperty):
+            raise unsupported("CREATE TABLE ... LIKE")
+
+
+def _with_columns(database: Database, schema: str, name: str, body: exp.Expr) -> tuple[Table, list[str]]:
+    if not isinstance(body, exp.Schema):
+        raise compilation_error("CREATE TABLE needs a list of columns or AS SELECT.")
+    translate.normalize_identifiers(body)
+    statements: list[str] = []
+    columns = tuple(
+        _column(database, definition, statements)
+        for definition in body.expressions
+        if isinstance(definition, exp.ColumnDef)
+    )
+    folded = [column.name.upper() for column in columns]
+    if not columns or len(set(folded)) != len(folded):
+        raise compilation_error(
+            "CREATE TABLE needs columns with different names; the local service ignores case."
+        )
+    table = Table(database.name, schema, name, columns, int(time.time() * 1000))
+    statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
+    return table, statements
+
+
+def _column(database: Database, definition: exp.ColumnDef, statements: list[str]) -> Column:
+    if definition.kind is None:
+        raise compilation_error(f"column {definition.name} has no type.")
+    nullable, default, written = True, None, None
+    for constraint in definition.constraints:
+        kind = constraint.kind
+        if isinstance(kind, exp.NotNullColumnConstraint):
+            nullable = bool(kind.args.get("allow_null"))
+        elif isinstance(kind, exp.DefaultColumnConstraint):
+            default, written = _default(kind.this), kind.this.sql(dialect="snowflake")
+        elif isinstance(kind, (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnConstraint)):
+            default, written = _sequence(database, kind, statements)
+        elif not isinstance(kind, _IGNORED_CONSTRAINTS):
+            raise unsupported(f"column constraint {constraint.sql(dialect='snowflake')}")
+        if isinstance(kind, exp.PrimaryKeyColumnConstraint):
+            nullable = False
+    return Column(definition.name, ColumnType.from_sqlglot(definition.kind), nullable, default, written)
+
+
+def _default(expression: exp.Expr) -> str:
+    if isinstance(expression, (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime)):
+        return translate.to_duckdb(expression)
+    return f"({translate.to_duckdb(expression)})"
+
+
+def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tuple[str, str]:
+    start = kind.args.get("start")
+    step = kind.args.get("increment")
+    first, by = (start.name if start else "1"), (step.name if step else "1")
+    name = quote_path(database.name, HIDDEN_SCHEMA, f"identity_{uuid.uuid4().hex}")
+    statements.append(f"CREATE SEQUENCE {name} START {int(first)} INCREMENT {int(by)}")
+    return f"nextval({literal(name)})", f"IDENTITY START {first} INCREMENT {by} NOORDER"
+
+
+def _as_select(
+    session: Session, database: Database, schema: str, name: str, tree: exp.Create
+) -> tuple[Table, list[str]]:
+    if isinstance(tree.this, exp.Schema):
+        raise unsupported("CREATE TABLE with columns and AS SELECT")
+    sql = translate.to_duckdb(translate.prepare(session, tree.expression.copy()))
+    described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
+    columns = tuple(Column(row[0], ColumnType.from_duckdb(row[1])) for row in described)
+    table = Table(database.name, schema, name, columns, int(time.time() * 1000))
+    create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})"
+    return table, [create, f"INSERT INTO {table.path} {sql}"]
+
+
+def _head(text: str, *, parts: int) -> tuple[bool, bool, tuple[str, ...]]:
+    match = _HEAD.match(text)
+    if match is None:
+        raise compilation_error(f"syntax error in '{' '.join(text.split()[:3])}'.")
+    path, _ = read_path(match["name"])
+    if len(path) > parts:
+        raise compilation_error(f"'{'.'.join(path)}' has too many parts.")
+    return bool(match["replace"]), bool(match["exists"]), path
+
+
+def _already_dropped(name: str) -> Result:
+    return status(f"Drop statement executed successfully ({name} already dropped).")

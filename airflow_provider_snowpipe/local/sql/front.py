@@ -1,0 +1,137 @@
+"""Entry of the SQL front: one statement in, one result or one Snowflake-shaped error out."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import duckdb
+import sqlglot.errors
+
+from airflow_provider_snowpipe.local.errors import SqlError, unsupported
+from airflow_provider_snowpipe.local.sql import context, ddl, query, show
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.results import Result
+from airflow_provider_snowpipe.local.sql.session import Session
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Session, str, Bindings], Result]
+
+_COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
+_MODIFIERS = r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
+
+# Owned statements, matched in this order against the start of the statement.
+_HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
+    (re.compile(pattern + r"\b", re.IGNORECASE), handler)
+    for pattern, handler in (
+        (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
+        (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
+        (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
+        (r"DROP\s+DATABASE", ddl.drop_database),
+        (r"DROP\s+SCHEMA", ddl.drop_schema),
+        (r"DROP\s+TABLE", ddl.drop_table),
+        (r"TRUNCATE", ddl.truncate_table),
+        (r"(?:DESCRIBE|DESC)\s+TABLE", show.describe_table),
+        (r"SHOW\s+(?:TERSE\s+)?TABLES", show.show_tables),
+        (r"SHOW\s+(?:TERSE\s+)?SCHEMAS", show.show_schemas),
+        (r"SHOW\s+(?:TERSE\s+)?DATABASES", show.show_databases),
+        (r"SHOW\s+CHANNELS", show.show_channels),
+        (r"SHOW\s+PARAMETERS", show.show_parameters),
+        (r"USE", context.use),
+        (r"ALTER\s+SESSION", context.alter_session),
+        (r"BEGIN|START\s+TRANSACTION", context.begin),
+        (r"COMMIT", context.commit),
+        (r"ROLLBACK", context.rollback),
+        (r"SELECT|WITH|VALUES", query.select),
+        (r"INSERT|UPDATE|DELETE|MERGE", query.modify),
+    )
+)
+
+
+def execute(
+    session: Session, statement: str, bindings: Mapping[str, Mapping[str, Any]] | None = None
+) -> Result:
+    """Run one statement in a session.
+
+    :param session: the session; its lock is held while the statement runs.
+    :param statement: one Snowflake statement, with or without a closing semicolon.
+    :param bindings: values for ``?`` or ``:1``, in the form of the connector protocol and the SQL API.
+    :raises SqlError: for every failure; no other exception leaves this function.
+    """
+    text = strip_comments(statement).rstrip().rstrip(";")
+    if not text:
+        raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
+    with session.lock:
+        try:
+            result = _handler(text)(session, text, Bindings(bindings or {}))
+        except SqlError:
+            raise
+        except sqlglot.errors.SqlglotError as error:
+            raise _syntax_error(error) from error
+        except duckdb.Error as error:
+            session_failed(session)
+            raise translate_error(error) from error
+        except Exception as error:
+            log.exception("statement failed inside the service")
+            raise SqlError(
+                "000603",
+                "XX000",
+                f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
+            ) from error
+        session.last_query_id = str(uuid.uuid4())
+        return result
+
+
+def strip_comments(statement: str) -> str:
+    """Remove blanks and comments before the first keyword."""
+    while match := _COMMENT.match(statement):
+        statement = statement[match.end() :]
+    return statement
+
+
+def session_failed(session: Session) -> None:
+    """Undo what a failed statement left behind: DuckDB refuses everything in an aborted transaction."""
+    if session.in_transaction:
+        session.rollback()
+
+
+def translate_error(error: duckdb.Error) -> SqlError:
+    """Return Snowflake's error for a DuckDB error."""
+    message = str(error).split("\n\nLINE ")[0].split("\nLINE ")[0].strip()
+    for kind, code, sqlstate in _ERROR_CODES:
+        if isinstance(error, kind):
+            prefix = "SQL compilation error:\n" if sqlstate.startswith("42") else ""
+            return SqlError(code, sqlstate, prefix + message)
+    return SqlError("000603", "XX000", message)
+
+
+_ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
+    (duckdb.CatalogException, "002003", "42S02"),
+    (duckdb.BinderException, "000904", "42000"),
+    (duckdb.ParserException, "001003", "42000"),
+    (duckdb.SyntaxException, "001003", "42000"),
+    (duckdb.NotImplementedException, "000002", "0A000"),
+    (duckdb.ConstraintException, "100072", "22000"),
+    (duckdb.ConversionException, "100038", "22018"),
+    (duckdb.OutOfRangeException, "100046", "22003"),
+    (duckdb.InvalidInputException, "100069", "22P02"),
+    (duckdb.TransactionException, "000625", "57014"),
+    (duckdb.PermissionException, "003001", "42501"),
+)
+
+
+def _handler(text: str) -> Handler:
+    for pattern, handler in _HANDLERS:
+        if pattern.match(text):
+            return handler
+    raise unsupported(" ".join(text.split()[:3]))
+
+
+def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
+    detail = str(error).split("\n", maxsplit=1)[0]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
+    return SqlError("001003", "42000", f"SQL compilation error:\nsyntax error: {plain}")

@@ -1,0 +1,95 @@
+"""SELECT and DML: transpiled to DuckDB, run in the session's cursor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.errors import unsupported
+from airflow_provider_snowpipe.local.sql import results, translate
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.types import ColumnType
+
+
+def select(session: Session, text: str, bindings: Bindings) -> Result:
+    """SELECT, WITH ... SELECT and VALUES."""
+    tree = translate.parse(text)
+    if isinstance(tree, (exp.Insert, exp.Update, exp.Delete, exp.Merge)):
+        return modify(session, text, bindings)
+    if not isinstance(tree, exp.Query):
+        raise unsupported(" ".join(text.split()[:3]))
+    sql = translate.to_duckdb(translate.prepare(session, tree))
+    rows = bindings.rows()
+    cursor = session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql)
+    columns = tuple(
+        ResultColumn(name, ColumnType.from_duckdb(str(kind))) for name, kind, *_ in cursor.description
+    )
+    return Result(columns, list(cursor.fetchall()))
+
+
+def modify(session: Session, text: str, bindings: Bindings) -> Result:
+    """INSERT, UPDATE, DELETE and MERGE.
+
+    Outside a transaction the database's write lock is held, so that commits of channels wait instead of
+    colliding.
+    """
+    tree = translate.parse(text)
+    if isinstance(tree, exp.Insert) and tree.args.get("overwrite"):
+        raise unsupported("INSERT OVERWRITE")
+    tree = translate.prepare(session, tree)
+    database = _target(session, tree)
+    sql = translate.to_duckdb(tree)
+    if not session.autocommit:
+        session.begin()
+    if session.in_transaction:
+        changed = _run(session, sql, bindings)
+    else:
+        with database.write_lock:
+            changed = _run(session, sql, bindings)
+            database.dirty = True
+    return _counts(tree, changed)
+
+
+def _run(session: Session, sql: str, bindings: Bindings) -> int:
+    rows: list[list[Any]] = bindings.rows()
+    if len(rows) > 1 and not session.in_transaction:
+        session.begin()
+        try:
+            changed = sum(_execute(session, sql, row) for row in rows)
+        except BaseException:
+            session.rollback()
+            raise
+        session.commit()
+        return changed
+    return sum(_execute(session, sql, row) for row in rows or [[]])
+
+
+def _execute(session: Session, sql: str, row: list[Any]) -> int:
+    cursor = session.cursor.execute(sql, row) if row else session.cursor.execute(sql)
+    counted = cursor.fetchone()
+    return int(counted[0]) if counted else 0
+
+
+def _target(session: Session, tree: exp.Expr) -> Database:
+    target = tree.this
+    if isinstance(target, exp.Schema):
+        target = target.this
+    if not isinstance(target, exp.Table):
+        raise unsupported(f"{tree.key.upper()} into something that is not a table")
+    return session.catalog.database(target.catalog)
+
+
+def _counts(tree: exp.Expr, changed: int) -> Result:
+    if isinstance(tree, exp.Insert):
+        return results.row_counts(results.INSERT, number_of_rows_inserted=changed)
+    if isinstance(tree, exp.Delete):
+        return results.row_counts(results.DELETE, number_of_rows_deleted=changed)
+    if isinstance(tree, exp.Merge):
+        return results.row_counts(results.MERGE, number_of_rows_affected=changed)
+    return results.row_counts(
+        results.UPDATE, number_of_rows_updated=changed, **{"number_of_multi-joined_rows_updated": 0}
+    )

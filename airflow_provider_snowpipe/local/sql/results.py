@@ -1,0 +1,93 @@
+"""Results of statements, and their encoding as text values for the wire."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_snowpipe.local.types import NUMBER, TEXT, ColumnType
+
+_EPOCH = dt.datetime(1970, 1, 1)
+_EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICRO = dt.timedelta(microseconds=1)
+
+# Statement type ids of the connector protocol (snowflake.connector.constants, STATEMENT_TYPE_ID_*).
+SELECT, DML, INSERT, UPDATE, DELETE, MERGE, OTHER = 0x1000, 0x3000, 0x3100, 0x3200, 0x3300, 0x3400, 0x6000
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """One column of a result."""
+
+    name: str
+    type: ColumnType = TEXT
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Rows that a statement returned, as Python values.
+
+    :param columns: in order.
+    :param rows: one sequence of Python values per row.
+    :param statement_type: type id of the connector protocol.
+    """
+
+    columns: tuple[ResultColumn, ...]
+    rows: list[Sequence[Any]] = field(repr=False)
+    statement_type: int = SELECT
+
+
+def status(message: str) -> Result:
+    """Return the one-cell result of a statement that only reports success."""
+    return Result((ResultColumn("status"),), [(message,)], OTHER)
+
+
+def row_counts(statement_type: int, **counts: int) -> Result:
+    """Return the result of a DML statement.
+
+    :param counts: column name with ``_`` for blanks, and number of rows.
+    """
+    columns = tuple(ResultColumn(name.replace("_", " "), NUMBER, nullable=False) for name in counts)
+    return Result(columns, [tuple(counts.values())], statement_type)
+
+
+def encode(value: Any, kind: str) -> str | None:
+    """Encode one value as the connector's JSON rowset and the SQL API's jsonv2 expect it.
+
+    DATE is days since the epoch; TIME and TIMESTAMP are seconds with nine decimals; TIMESTAMP_TZ adds the
+    offset in minutes plus 1440; BINARY is hexadecimal (protocol observed with connector 4.8.1).
+
+    :param value: Python value from DuckDB.
+    :param kind: Snowflake type word.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex().upper()
+    if isinstance(value, dt.datetime):
+        return _timestamp(value, kind)
+    if isinstance(value, dt.date):
+        return str((value - _EPOCH.date()).days)
+    if isinstance(value, dt.time):
+        seconds = value.hour * 3600 + value.minute * 60 + value.second
+        return f"{seconds}.{value.microsecond:06d}000"
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    return str(value)
+
+
+def _timestamp(value: dt.datetime, kind: str) -> str:
+    epoch = _EPOCH if value.tzinfo is None else _EPOCH_UTC
+    seconds, micros = divmod((value - epoch) // _MICRO, 1_000_000)
+    if seconds < 0 and micros:
+        # The connector reads sign and fraction together, so -0.25 s is "-0.25", not "-1.75".
+        text = f"{decimal.Decimal(seconds) + decimal.Decimal(micros) / 1_000_000:.9f}"
+    else:
+        text = f"{seconds}.{micros:06d}000"
+    return f"{text} 1440" if kind == "TIMESTAMP_TZ" else text

@@ -1,0 +1,208 @@
+"""DESCRIBE and SHOW."""
+
+# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from airflow_provider_snowpipe.local.engine.channels import Channel
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
+from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
+
+_LIKE = re.compile(r"\bLIKE\s+'((?:[^']|'')*)'", re.IGNORECASE)
+_IN = re.compile(r"\bIN\s+(?:(ACCOUNT|DATABASE|SCHEMA|TABLE|PIPE)\b\s*)?(.*)", re.IGNORECASE | re.DOTALL)
+
+
+def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
+    """DESCRIBE TABLE name."""
+    path, _ = read_path(text.split(None, 2)[2])
+    database, schema, name = session.resolve(path)
+    table = database.table(schema, name)
+    if table is None:
+        raise object_missing("Table", f"{database.name}.{schema}.{name}")
+    rows = [
+        (
+            c.name,
+            str(c.type),
+            "COLUMN",
+            "Y" if c.nullable else "N",
+            c.default_text,
+            "N",
+            "N",
+            None,
+            None,
+            None,
+            None,
+        )
+        for c in table.columns
+    ]
+    names = (
+        "name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
+        "comment", "policy name",
+    )  # fmt: skip
+    return _texts(names, rows)
+
+
+def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW [TERSE] TABLES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
+    chosen = [
+        (
+            _moment(table.created_on_ms),
+            table.name,
+            database.name,
+            table.schema,
+            "TABLE",
+            _count(session, table.path),
+        )
+        for database, schema in _schemas(session, text)
+        for table in database.tables
+        if table.schema == schema and _matches(text, table.name)
+    ]
+    return _moments(("name", "database_name", "schema_name", "kind"), chosen, ("rows",))
+
+
+def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW SCHEMAS [LIKE] [IN ACCOUNT | DATABASE d]."""
+    databases = session.catalog.databases
+    scope = _scope(text)
+    if scope is not None and scope[0] != "ACCOUNT":
+        databases = [session.catalog.database(scope[1][0])]
+    elif scope is None and session.database is not None:
+        databases = [session.catalog.database(session.database)]
+    rows = [(s, d.name) for d in databases for s in sorted(d.schemas) if _matches(text, s)]
+    return _texts(("name", "database_name"), rows)
+
+
+def show_databases(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW DATABASES [LIKE]."""
+    return _texts(("name",), [(d.name,) for d in session.catalog.databases if _matches(text, d.name)])
+
+
+def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW CHANNELS [LIKE] [IN ACCOUNT | DATABASE | SCHEMA | TABLE | PIPE x]."""
+    accept = _channel_filter(session, _scope(text))
+    rows = [
+        (
+            _moment(channel.committed.created_on_ms),
+            channel.name,
+            database.name,
+            channel.pipe.key.schema,
+            channel.pipe.table,
+            channel.committed.offset_token,
+            channel.pipe.key.name,
+            "PIPE",
+            channel.committed.client_sequencer,
+            channel.committed.row_sequencer,
+        )
+        for database in session.catalog.databases
+        for channel in database.channels
+        if accept(database, channel) and _matches(text, channel.name)
+    ]
+    return _moments(
+        (
+            "name",
+            "database_name",
+            "schema_name",
+            "table_name",
+            "offset_token",
+            "parent_name",
+            "parent_domain",
+        ),
+        rows,
+        ("client_sequencer", "row_sequencer"),
+    )
+
+
+def show_parameters(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW PARAMETERS: those that ALTER SESSION has set."""
+    rows = [(name, str(value)) for name, value in sorted(session.parameters.items()) if _matches(text, name)]
+    return _texts(("key", "value"), rows)
+
+
+def _channel_filter(
+    session: Session, scope: tuple[str, tuple[str, ...]] | None
+) -> Callable[[Database, Channel], bool]:
+    if scope is None and session.database is None:
+        scope = ("ACCOUNT", ())
+    kind, path = scope or ("SCHEMA" if session.schema else "DATABASE", ())
+    if kind == "ACCOUNT":
+        return lambda _database, _channel: True
+    if kind == "DATABASE":
+        name = path[0] if path else session.current_database()
+        return lambda database, _channel: database.name == name
+    if kind == "SCHEMA":
+        owner, schema = session.resolve_schema(path or (session.schema or "",))
+        return lambda database, channel: database is owner and channel.pipe.key.schema == schema
+    owner, schema, name = session.resolve(path)
+    if kind == "TABLE":
+        return lambda d, c: d is owner and (c.pipe.key.schema, c.pipe.table) == (schema, name)
+    return lambda d, c: d is owner and (c.pipe.key.schema, c.pipe.key.name) == (schema, name)
+
+
+def _schemas(session: Session, text: str) -> list[tuple[Database, str]]:
+    scope = _scope(text)
+    if scope is None:
+        if session.database is None:
+            scope = ("ACCOUNT", ())
+        else:
+            scope = ("SCHEMA", (session.schema,)) if session.schema else ("DATABASE", (session.database,))
+    kind, path = scope
+    if kind == "ACCOUNT":
+        return [(d, s) for d in session.catalog.databases for s in sorted(d.schemas)]
+    if kind == "DATABASE":
+        database = session.catalog.database(path[0] if path else session.current_database())
+        return [(database, schema) for schema in sorted(database.schemas)]
+    database, schema = session.resolve_schema(path or (session.schema or "",))
+    if schema not in database.schemas:
+        raise object_missing("Schema", f"{database.name}.{schema}")
+    return [(database, schema)]
+
+
+def _scope(text: str) -> tuple[str, tuple[str, ...]] | None:
+    match = _IN.search(_LIKE.sub("", text))
+    if match is None:
+        return None
+    kind, rest = (match[1] or "SCHEMA").upper(), match[2].strip()
+    path = read_path(rest)[0] if rest else ()
+    if kind in {"TABLE", "PIPE"} and not path:
+        raise compilation_error(f"syntax error: IN {kind} needs a name.")
+    return kind, path
+
+
+def _matches(text: str, name: str) -> bool:
+    match = _LIKE.search(text)
+    if match is None:
+        return True
+    parts = ("." if c == "_" else ".*" if c == "%" else re.escape(c) for c in match[1].replace("''", "'"))
+    return re.fullmatch("".join(parts), name, re.IGNORECASE | re.DOTALL) is not None
+
+
+def _count(session: Session, path: str) -> int:
+    row = session.cursor.execute(f"SELECT count(*) FROM {path}").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _moment(epoch_ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
+
+
+def _texts(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Result:
+    return Result(tuple(ResultColumn(name) for name in names), list(rows), OTHER)
+
+
+def _moments(texts: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[str]) -> Result:
+    columns = (
+        ResultColumn("created_on", TIMESTAMP_LTZ),
+        *(ResultColumn(name, TEXT) for name in texts),
+        *(ResultColumn(name, NUMBER) for name in numbers),
+    )
+    return Result(columns, list(rows), OTHER)

@@ -1,0 +1,152 @@
+"""Translation of Snowflake queries and DML to DuckDB."""
+
+from __future__ import annotations
+
+import sqlglot
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
+from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
+from airflow_provider_snowpipe.local.sql.session import Session
+
+_VERSION = "10.0.0"
+
+
+def parse(text: str) -> exp.Expr:
+    """Parse one Snowflake statement.
+
+    :raises SqlError: for more than one statement.
+    """
+    trees = [tree for tree in sqlglot.parse(text, dialect="snowflake") if tree is not None]
+    if len(trees) != 1:
+        raise SqlError(
+            "000008",
+            "0A000",
+            f"Actual statement count {len(trees)} did not match the desired statement count 1.",
+        )
+    return trees[0]
+
+
+def to_duckdb(tree: exp.Expr) -> str:
+    """Generate DuckDB SQL for a prepared tree."""
+    return tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.RAISE)
+
+
+def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
+    """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names."""
+    _name_projections(tree)
+    normalize_identifiers(tree)
+    tree = tree.transform(_context_function, session)
+    tree = tree.transform(_subscript)
+    tree = tree.transform(_text_of_json)
+    tree = tree.transform(_placeholder)
+    qualify_tables(session, tree)
+    return tree
+
+
+def normalize_identifiers(tree: exp.Expr) -> None:
+    """Upper-case unquoted identifiers and quote all of them."""
+    for identifier in tree.find_all(exp.Identifier):
+        if not identifier.args.get("quoted"):
+            identifier.set("this", identifier.this.upper())
+            identifier.set("quoted", True)
+
+
+def qualify_tables(session: Session, tree: exp.Expr) -> None:
+    """Complete every table name with the session's database and schema.
+
+    :raises SqlError: when a table's database, schema or the table itself does not exist.
+    """
+    common = {cte.alias for cte in tree.find_all(exp.CTE)}
+    for table in list(tree.find_all(exp.Table)):
+        if not isinstance(table.this, exp.Identifier):
+            if isinstance(table.this, exp.Anonymous):
+                raise unsupported(f"table function {table.this.name}")
+            continue
+        if not table.args.get("db") and table.name in common:
+            continue
+        _qualify(session, table)
+
+
+def _qualify(session: Session, table: exp.Table) -> None:
+    path = tuple(part.name for part in table.parts)
+    if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
+        raise object_missing("Object", ".".join(path))
+    if len(path) >= 2 and path[-2] == "INFORMATION_SCHEMA":
+        raise unsupported("INFORMATION_SCHEMA")
+    database, schema, name = session.resolve(path)
+    if database.table(schema, name) is None:
+        raise object_missing("Object", f"{database.name}.{schema}.{name}")
+    alias = table.args.get("alias")
+    table.set("catalog", exp.to_identifier(database.name, quoted=True))
+    table.set("db", exp.to_identifier(schema, quoted=True))
+    if alias is None and isinstance(table.parent, (exp.From, exp.Join)):
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+
+
+def _name_projections(tree: exp.Expr) -> None:
+    """Name expressions without alias by their text in upper case, as Snowflake does."""
+    select = tree
+    while isinstance(select, (exp.SetOperation, exp.Subquery)):
+        select = select.this
+    if not isinstance(select, exp.Select):
+        return
+    for projection in list(select.expressions):
+        if isinstance(projection, (exp.Alias, exp.Column, exp.Star)) or projection.is_star:
+            continue
+        name = projection.sql(dialect="snowflake").upper()
+        projection.replace(exp.alias_(projection.copy(), exp.to_identifier(name, quoted=True)))
+
+
+def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
+    name = ""
+    if isinstance(node, exp.Anonymous):
+        name = node.name.upper()
+    elif isinstance(node, exp.Func):
+        name = node.sql_name().upper()
+    values = {
+        "CURRENT_VERSION": _VERSION,
+        "CURRENT_ACCOUNT": "LOCAL",
+        "CURRENT_ACCOUNT_NAME": "LOCAL",
+        "CURRENT_REGION": "LOCAL",
+        "CURRENT_USER": session.user,
+        "CURRENT_ROLE": session.role,
+        "CURRENT_DATABASE": session.database,
+        "CURRENT_SCHEMA": session.schema,
+        "CURRENT_WAREHOUSE": session.warehouse,
+        "CURRENT_SESSION": str(session.session_id),
+        "LAST_QUERY_ID": session.last_query_id,
+    }
+    if name not in values:
+        return node
+    value = values[name]
+    return exp.null() if value is None else exp.Literal.string(value)
+
+
+def _subscript(node: exp.Expr) -> exp.Expr:
+    if not isinstance(node, exp.Bracket) or len(node.expressions) != 1:
+        return node
+    index = node.expressions[0]
+    if not isinstance(index, exp.Literal):
+        raise unsupported("subscripts that are not literals")
+    path = f'$."{index.name}"' if index.is_string else f"$[{index.name}]"
+    return exp.Anonymous(this="json_extract", expressions=[node.this, exp.Literal.string(path)])
+
+
+def _text_of_json(node: exp.Expr) -> exp.Expr:
+    """A path cast to text yields the string itself, not its JSON form with quotes."""
+    if not isinstance(node, exp.Cast) or not node.to.is_type(*exp.DataType.TEXT_TYPES):
+        return node
+    inner = node.this
+    if isinstance(inner, exp.JSONExtract):
+        return exp.JSONExtractScalar(this=inner.this, expression=inner.expression)
+    if isinstance(inner, exp.Anonymous) and inner.name.lower() == "json_extract":
+        return exp.Anonymous(this="json_extract_string", expressions=inner.expressions)
+    return node
+
+
+def _placeholder(node: exp.Expr) -> exp.Expr:
+    """``:1`` becomes DuckDB's ``$1``; ``?`` stays."""
+    if isinstance(node, exp.Placeholder) and str(node.this or "").isdigit():
+        return exp.Parameter(this=exp.Literal.number(node.this))
+    return node

@@ -1,0 +1,62 @@
+"""What the service knows about a table beyond DuckDB's catalog: Snowflake types, defaults, nullability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_snowpipe.local.identifiers import quote, quote_path
+from airflow_provider_snowpipe.local.types import ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column as Snowflake describes it.
+
+    :param name: exact name.
+    :param type: Snowflake type.
+    :param nullable: False for NOT NULL.
+    :param default: DuckDB expression, or None; sequences behind AUTOINCREMENT appear as ``nextval``.
+    :param default_text: the default as the statement wrote it, for DESCRIBE TABLE.
+    """
+
+    name: str
+    type: ColumnType
+    nullable: bool = True
+    default: str | None = None
+    default_text: str | None = None
+
+    def ddl(self) -> str:
+        """Return the column's part of a DuckDB CREATE TABLE."""
+        parts = [quote(self.name), self.type.duckdb]
+        if self.default is not None:
+            parts.append(f"DEFAULT {self.default}")
+        if not self.nullable:
+            parts.append("NOT NULL")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table.
+
+    :param database: exact database name.
+    :param schema: exact schema name.
+    :param name: exact table name.
+    :param columns: in order.
+    :param created_on_ms: creation time, epoch milliseconds.
+    """
+
+    database: str
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+    created_on_ms: int
+
+    @property
+    def path(self) -> str:
+        """Quoted, fully qualified name."""
+        return quote_path(self.database, self.schema, self.name)
+
+    def __str__(self) -> str:
+        """Name as Snowflake's messages print it."""
+        return f"{self.database}.{self.schema}.{self.name}"

@@ -1,0 +1,112 @@
+"""What surrounds one ``spark-submit`` of the job: its environment, its application name, its error."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.spark.jvm import OLDEST_JAVA, ensure_java_home
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.report import RunReport
+
+_JOB_ERROR = re.compile(r"^.*?snowpipe error: (?P<kind>\w+): (?P<text>.*)$", re.MULTILINE)
+_PERMANENT = frozenset({"ConfigurationError", "OffsetTokenError", "RowsRejectedError"})
+"""A retry cannot mend these. After RowsRejectedError it would even succeed: the tokens have moved on."""
+_UNUSABLE_IN_NAME = re.compile(r"[^A-Za-z0-9_.:+-]+")
+
+
+def application_name(dag_id: str, task_id: str, run_id: str, map_index: int | None) -> str:
+    """Name the Spark application of a task instance, the same on every try.
+
+    :param map_index: -1 or None for a task that is not mapped
+    """
+    mapped = [str(map_index)] if map_index is not None and map_index >= 0 else []
+    parts = ["snowpipe", dag_id, task_id, run_id, *mapped]
+    return ".".join(_UNUSABLE_IN_NAME.sub("-", part) for part in parts)
+
+
+def launch_environment(cache_dir: Path) -> dict[str, str]:
+    """Make the environment in which ``spark-submit`` and the driver find Java, Python and Spark.
+
+    The scripts that lie beside this Python come first on ``PATH``, also where the virtual environment was
+    never activated.
+
+    :param cache_dir: a private directory, for the wrapper of a Java runtime from a wheel
+    :raises ConfigurationError: if there is no Java 17 or later
+    """
+    java = ensure_java_home(cache_dir)
+    if java is None:
+        raise ConfigurationError(
+            f"no Java {OLDEST_JAVA} or later on this machine, which Spark needs: install one, set JAVA_HOME, "
+            "or install airflow-provider-snowpipe[spark], which brings one"
+        )
+    scripts = str(Path(sys.executable).parent)
+    return {
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
+        "JAVA_HOME": str(java),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def require_client_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> None:
+    """Refuse a driver that would run on another machine, where the plan's files are not.
+
+    :param deploy_mode: of the operator or the Spark connection
+    :param conf: the Spark settings
+    :raises ConfigurationError: if the driver would run in the cluster
+    """
+    for origin, mode in (
+        ("deploy mode", deploy_mode),
+        ("conf 'spark.submit.deployMode'", (conf or {}).get("spark.submit.deployMode")),
+    ):
+        if mode and str(mode).lower() != "client":
+            raise ConfigurationError(
+                f"the {origin} is {mode!r}: only 'client' is supported, because the driver reads its plan "
+                "and credentials from files of the worker; the executors may run anywhere"
+            )
+
+
+def job_error(report: RunReport | None, output: str) -> tuple[str, bool] | None:
+    """Find the job's own words for its failure.
+
+    :param report: the run report, None if there is none
+    :param output: the end of what ``spark-submit`` printed
+    :return: the error in one line, and whether a retry is pointless; None if the job did not say
+    """
+    if report is not None and report.error is not None:
+        kind, text = report.error_type or "SnowpipeError", report.error
+    else:
+        found = list(_JOB_ERROR.finditer(output))
+        if not found:
+            return None
+        kind, text = found[-1]["kind"], found[-1]["text"]
+    return f"snowpipe error: {kind}: {text}", kind in _PERMANENT
+
+
+def report_lines(report: RunReport) -> list[str]:
+    """Lay a run report out as a table, one line for each channel."""
+    header = ("channel", "rows", "bytes", "rejected", "from", "to", "committed")
+    rows = [
+        (
+            channel.channel,
+            f"{channel.rows:,}",
+            f"{channel.bytes:,}",
+            f"{channel.rejected:,}",
+            channel.from_token or "NULL",
+            channel.to_token or "NULL",
+            "yes" if channel.committed else "no",
+        )
+        for channel in report.channels
+    ]
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    ]

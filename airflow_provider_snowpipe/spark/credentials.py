@@ -1,0 +1,128 @@
+"""The file that carries credentials to the Spark driver, and to nobody else.
+
+The submitting process writes it with mode 0600 just before ``spark-submit``; the driver reads it once and
+removes it at once, so that the key is on the disk only while Spark starts. It never appears on a command
+line, in a Spark setting, or on an executor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, OAuthToken, ProgrammaticAccessToken
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+_KEYS = {
+    "key_pair": {"kind", "account", "user", "role", "private_key_pem", "passphrase"},
+    "pat": {"kind", "token"},
+    "oauth": {"kind", "token"},
+}
+
+
+def write_credentials(credentials: Credentials, path: str | os.PathLike[str]) -> None:
+    """Write credentials to a new file that only its owner can read.
+
+    :param credentials: a key pair, a programmatic access token or an OAuth token
+    :param path: a file that does not exist yet, in a directory of the submitting user
+    :raises ConfigurationError: if the file exists already, or the credentials are of another type
+    """
+    body = json.dumps(_to_mapping(credentials)).encode()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        raise ConfigurationError(
+            f"credentials file {os.fspath(path)!r} exists already: give a path that is new for each run"
+        ) from None
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(body)
+
+
+def read_credentials(path: str | os.PathLike[str]) -> Credentials:
+    """Read the credentials file and remove it.
+
+    A file that others can read is refused and left where it is: whoever wrote it has to know.
+
+    :param path: the file that :func:`write_credentials` wrote
+    :raises ConfigurationError: if it is missing, readable by others, or not such a file
+    :raises AuthenticationError: if the private key in it cannot be read
+    """
+    name = os.fspath(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigurationError(
+            f"credentials file {name!r} cannot be opened ({error.strerror}): the submitting process "
+            f"writes it "
+            "for one run only, so submit again"
+        ) from None
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode) or facts.st_mode & 0o077 or facts.st_uid != os.geteuid():
+            raise ConfigurationError(
+                f"credentials file {name!r} has mode {stat.filemode(facts.st_mode)} and owner "
+                f"{facts.st_uid}: "
+                "only a plain file of this user with mode 0600 is read; replace the key if others saw it"
+            )
+        body = file.read()
+    Path(path).unlink()
+    return _from_mapping(body, name)
+
+
+def _to_mapping(credentials: Credentials) -> dict[str, str | None]:
+    if isinstance(credentials, KeyPair):
+        return {
+            "kind": "key_pair",
+            "account": credentials.account,
+            "user": credentials.user,
+            "role": credentials.role,
+            "private_key_pem": _text(credentials.private_key),
+            "passphrase": _text(credentials.passphrase),
+        }
+    if isinstance(credentials, ProgrammaticAccessToken):
+        return {"kind": "pat", "token": credentials.token}
+    if isinstance(credentials, OAuthToken):
+        return {"kind": "oauth", "token": credentials.token}
+    raise ConfigurationError(
+        f"credentials of type {type(credentials).__name__} cannot be given to a Spark driver: use KeyPair, "
+        "ProgrammaticAccessToken or OAuthToken"
+    )
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _from_mapping(body: bytes, name: str) -> Credentials:
+    try:
+        data: Any = json.loads(body)
+    except ValueError:
+        raise ConfigurationError(f"credentials file {name!r} holds no JSON: submit again") from None
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if kind not in _KEYS:
+        raise ConfigurationError(
+            f"credentials file {name!r} has the kind {kind!r}: it must be one of {sorted(_KEYS)}"
+        )
+    unknown = set(data) - _KEYS[kind]
+    if unknown:
+        raise ConfigurationError(f"credentials file {name!r} has unknown keys {sorted(unknown)}")
+    values = {key: data.get(key) for key in _KEYS[kind] - {"kind"}}
+    wrong = sorted(key for key, value in values.items() if value is not None and not isinstance(value, str))
+    missing = sorted(key for key, value in values.items() if not value and key not in ("role", "passphrase"))
+    if wrong or missing:
+        raise ConfigurationError(
+            f"credentials file {name!r} of kind {kind!r} needs texts: missing {missing}, not a text {wrong}"
+        )
+    if kind == "key_pair":
+        return KeyPair(
+            account=values["account"],
+            user=values["user"],
+            private_key=values["private_key_pem"],
+            passphrase=values["passphrase"],
+            role=values["role"],
+        )
+    return ProgrammaticAccessToken(values["token"]) if kind == "pat" else OAuthToken(values["token"])

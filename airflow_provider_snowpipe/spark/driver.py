@@ -1,0 +1,273 @@
+"""What the Spark driver does: check, resume, load, and believe nothing but the committed tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_snowpipe.spark.failures import error_of_task, final_error
+from airflow_provider_snowpipe.spark.file_source import FileGroup, freeze
+from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
+from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.resume import OnDataLoss, Resume, file_after, files_to_read, resume_after
+from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings, load_partition
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    CommitTimeoutError,
+    RowsRejectedError,
+    SnowpipeError,
+)
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_MOST_IDLE_ROUNDS = 3
+
+
+class Run:
+    """One run of the job, step by step.
+
+    :meth:`prepare` opens no channel and sends nothing; whatever it raises leaves the channels as they were.
+    :attr:`channels` is filled as far as the run came, also when a step raises.
+
+    :param plan: what to do
+    :param client: the driver's client, which has the credentials
+    """
+
+    def __init__(self, plan: JobPlan, client: SnowpipeClient) -> None:
+        self._plan = plan
+        self._client = client
+        self._groups: dict[str, FileGroup] = {}
+        self._start: dict[str, ChannelStatus] = {}
+        self._committed: dict[str, FileLineOffset | None] = {}
+        self._results: dict[str, PartitionResult] = {}
+        self.channels: tuple[ChannelReport, ...] = ()
+
+    def prepare(self) -> None:
+        """Check pipe, source and committed tokens against each other.
+
+        :raises PipeNotFoundError: if pipe or table is unknown
+        :raises SourcePositionError: if the source is not there, or not where the channels have come to
+        :raises OffsetTokenError: if a committed token does not parse
+        """
+        plan = self._plan
+        self._client.pipe_info()
+        self._groups = {plan.channel(group.partition): group for group in freeze(plan.source)}
+        self._start = self._client.channel_statuses(list(self._groups))
+        for name, status in self._start.items():
+            committed = status.committed
+            self._committed[name] = (
+                None if committed is None else FileLineOffset.parse(committed, channel=name)
+            )
+        for name, position in self._committed.items():
+            file_after(self._groups[name], position, plan.on_data_loss, name)
+
+    def load(self, spark: SparkContext) -> None:
+        """Find each channel's place in its files and send what lies behind it, one task a channel.
+
+        :param spark: the context whose executors do the work
+        :raises SnowpipeError: if a task failed for good
+        """
+        pending = self._locate(spark)
+        settings = SinkSettings.of(self._plan)
+        groups = {work.channel: work.group for work in pending}
+        idle_rounds = 0
+        while pending:
+            token = self._client.scoped_token()
+            client = partial(
+                SnowpipeClient, self._plan.account_url, token, self._plan.pipe, ca_bundle=self._plan.ca_bundle
+            )
+            with ProgressLines(client, groups, self._start):
+                results = _one_task_each(spark, partial(load_partition, settings, token), pending)
+            self._take(results)
+            unfinished = {result.channel for result in results if not result.complete}
+            pending = [work for work in pending if work.channel in unfinished]
+            moved = any(result.complete or result.rows for result in results)
+            idle_rounds = 0 if moved else idle_rounds + 1
+            if idle_rounds == _MOST_IDLE_ROUNDS:
+                raise AuthenticationError(
+                    f"the service's scoped tokens live too short: {len(pending)} channels of pipe "
+                    f"{self._plan.pipe} got nowhere in {idle_rounds} rounds; check this machine's clock"
+                )
+
+    def verify(self) -> None:
+        """Read what is committed now and hold it against what was sent; the run's only evidence.
+
+        :raises CommitTimeoutError: if a channel's committed token is behind its target
+        :raises RowsRejectedError: if the service skipped rows and the plan says ``abort``
+        """
+        now = self._client.channel_statuses(list(self._groups)) if self._plan.wait_for_commit else {}
+        self.channels = tuple(self._report(name, now.get(name)) for name in self._groups)
+        if not self._plan.wait_for_commit:
+            return
+        for report in self.channels:
+            if not report.committed and report.target_token is not None:
+                status = now[report.channel]
+                raise CommitTimeoutError(
+                    f"channel {report.channel!r} of pipe {self._plan.pipe}: its task saw "
+                    f"{report.target_token!r} committed, but now the committed token is "
+                    f"{report.to_token or 'NULL'!r} (status {status.code}). Another writer or a reset "
+                    "interfered; run again, which resumes from the committed token",
+                    channel=report.channel,
+                    committed=report.to_token,
+                    target=report.target_token,
+                )
+        if self._plan.on_error == "abort":
+            self._refuse_rejections(now)
+
+    def _locate(self, spark: SparkContext) -> list[PartitionWork]:
+        """Give each channel its place; tasks read the committed files up to there, all before any open."""
+        plan = self._plan
+        resumed = [
+            (name, group, self._committed[name])
+            for name, group in self._groups.items()
+            if self._committed[name] is not None
+        ]
+        places = _one_task_each(spark, partial(_locate_one, plan.on_data_loss), resumed) if resumed else []
+        found: dict[str, Resume] = {}
+        for (name, _, _), place in zip(resumed, places, strict=True):
+            if isinstance(place, tuple):
+                raise final_error(*place)
+            found[name] = place
+        works = []
+        for name, group in self._groups.items():
+            committed = self._committed[name]
+            resume = found.get(name, Resume(0, 0, 0))
+            self._results[name] = PartitionResult(name, committed)
+            if next(files_to_read(group, resume, growing=plan.source.growing), None) is not None:
+                works.append(PartitionWork(name, group, committed, resume))
+        return works
+
+    def _take(self, results: Iterable[PartitionResult]) -> None:
+        failed: list[PartitionResult] = []
+        for result in results:
+            before = self._results[result.channel]
+            if result.error_type is not None:
+                failed.append(result)
+                continue
+            self._results[result.channel] = PartitionResult(
+                channel=result.channel,
+                position=result.position or before.position,
+                rows=before.rows + result.rows,
+                bytes=before.bytes + result.bytes,
+                complete=result.complete,
+            )
+        if failed:
+            first = failed[0]
+            more = f" ({len(failed) - 1} more channels failed)" if len(failed) > 1 else ""
+            raise final_error(first.error_type or "", first.error + more)
+
+    def _report(self, name: str, now: ChannelStatus | None) -> ChannelReport:
+        """Sum up one channel.
+
+        Rows: what the successful attempts sent, or what the service counted since the run began, whichever
+        is more. An attempt that was killed has sent rows too, and only the service knows of them.
+        """
+        start, result = self._start[name], self._results[name]
+        target = result.position
+        report = ChannelReport(
+            channel=name,
+            partition=self._groups[name].partition,
+            from_token=start.committed,
+            to_token=None if target is None else str(target),
+            target_token=None if target is None else str(target),
+            rows=result.rows,
+            bytes=result.bytes,
+            rejected=0,
+            committed=False,
+        )
+        if now is None:
+            return report
+        committed = None if now.committed is None else FileLineOffset.parse(now.committed, channel=name)
+        rejected = max(now.rows_error_count - start.rows_error_count, 0)
+        counted = now.rows_inserted - start.rows_inserted + rejected
+        return ChannelReport(
+            channel=name,
+            partition=report.partition,
+            from_token=report.from_token,
+            to_token=now.committed,
+            target_token=report.target_token,
+            rows=max(result.rows, counted),
+            bytes=result.bytes,
+            rejected=rejected,
+            committed=target is None or (committed is not None and committed >= target),
+        )
+
+    def _refuse_rejections(self, now: dict[str, ChannelStatus]) -> None:
+        bad = [report for report in self.channels if report.rejected]
+        if not bad:
+            return
+        total = sum(report.rejected for report in bad)
+        worst = max(bad, key=lambda report: report.rejected)
+        status = now[worst.channel]
+        table = self._plan.pipe.default_table or "the table"
+        where = f"SELECT * FROM ERROR_TABLE({table})"  # noqa: S608  text for people, never run
+        raise RowsRejectedError(
+            f"the service skipped {total} row(s) on {len(bad)} channel(s) of pipe {self._plan.pipe}; channel "
+            f"{worst.channel!r}: {worst.rejected}, the last one at or before offset "
+            f"{status.last_error_offset_upper_bound!r}: "
+            f"{status.last_error_message or 'no message'}. All other rows are committed and the tokens have "
+            f"advanced, so a repeated run sends none of them again. Look at {where} where the table has "
+            "ERROR_LOGGING = TRUE, and put the mended rows into a later file of the source; "
+            "on_error='continue' accepts skipped rows",
+            channel=worst.channel,
+            rejected=total,
+            last_error=status.last_error_message,
+        )
+
+
+def start_spark(application: str) -> Any:
+    """Start Spark with the settings that exactly-once needs; the master is the submitter's to choose.
+
+    :param application: the application's name
+    :return: the session
+    """
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.appName(application)
+        .config("spark.speculation", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+
+
+def _locate_one(
+    on_data_loss: OnDataLoss, work: tuple[str, FileGroup, FileLineOffset | None]
+) -> Resume | tuple[str, str]:
+    """Find a place in a task; an error comes back as a value, since another attempt would meet it again."""
+    name, group, committed = work
+    try:
+        return resume_after(group, committed, on_data_loss, name)
+    except SnowpipeError as error:
+        return type(error).__name__, str(error)
+
+
+def _one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
+    """Run one Spark task for each item, in one job.
+
+    :raises SnowpipeError: the error of the task that made Spark give up
+    """
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        results: list[_R] = spark.parallelize(items, len(items)).map(work).collect()
+    except Py4JJavaError as error:
+        ours = error_of_task(str(error.java_exception))
+        if ours is None:
+            raise
+        raise ours from None
+    return results
+
+
+def elapsed(since: float) -> float:
+    """Seconds since a reading of the monotonic clock, to the millisecond."""
+    return round(time.monotonic() - since, 3)

@@ -1,0 +1,177 @@
+"""The file source: ordered groups of newline-delimited files, frozen once for a run.
+
+A group is the source's partition: its files form one series of lines, ordered by the files' names, and one
+task reads them in that order. The list and the sizes are taken once, on the driver, so that a run has a
+fixed end however the files grow meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from airflow_provider_snowpipe.spark.plan import FileSourceSpec
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    OffsetTokenError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+
+_NUMBER = re.compile(r"([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file as it was when the run began.
+
+    :param name: its name within the group, the file part of its offset tokens
+    :param path: where it is
+    :param size: its size in bytes at that time; nothing behind it is read in this run
+    """
+
+    name: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """One partition of the source: a series of files read in the order of their names.
+
+    :param partition: the partition's name
+    :param files: its files, ordered
+    """
+
+    partition: str
+    files: tuple[SourceFile, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all its files."""
+        return sum(file.size for file in self.files)
+
+
+def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
+    """List the source's groups and files, with their present sizes.
+
+    :param spec: the source
+    :return: the groups ordered by partition name; each has at least one file
+    :raises SourcePositionError: if the path is missing or no file matches
+    :raises ConfigurationError: if a file belongs to no group, or names do not sort as their numbers do
+    """
+    root = Path(spec.path)
+    if not root.is_dir():
+        state = "is not a directory" if root.exists() else "does not exist"
+        raise SourcePositionError(
+            f"source path {spec.path!r} {state}: give the directory that holds the files, as the "
+            f"Spark driver "
+            "sees it"
+        )
+    found = _by_directory(root, spec) if spec.group_by == "directory" else _by_name(root, spec)
+    groups = tuple(_group(partition, files, spec) for partition, files in sorted(found.items()))
+    if not groups:
+        where = "in its subdirectories" if spec.group_by == "directory" else "in it"
+        raise SourcePositionError(
+            f"source path {spec.path!r}: no file {where} matches {spec.pattern!r}; check the path and the "
+            "pattern. Nothing was read or sent"
+        )
+    return groups
+
+
+def _by_directory(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
+    stray = sorted(_matching(root, spec.pattern, below=False))
+    if stray:
+        raise ConfigurationError(
+            f"source path {spec.path!r}: {len(stray)} matching file(s) such as {stray[0].name!r} lie outside "
+            "any group directory and would be left out; move them into one directory for each partition, or "
+            "use group_by='name' with a name_pattern"
+        )
+    groups: dict[str, list[tuple[str, Path]]] = {}
+    for directory in (entry for entry in root.iterdir() if entry.is_dir()):
+        files = [
+            (path.relative_to(directory).as_posix(), path) for path in _matching(directory, spec.pattern)
+        ]
+        if files:
+            groups[directory.name] = files
+    return groups
+
+
+def _by_name(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
+    pattern = re.compile(spec.name_pattern or "")
+    groups: dict[str, list[tuple[str, Path]]] = {}
+    for path in _matching(root, spec.pattern):
+        name = path.relative_to(root).as_posix()
+        match = pattern.fullmatch(name)
+        partition = match.group("partition") if match else None
+        if not partition:
+            raise ConfigurationError(
+                f"source path {spec.path!r}: file {name!r} matches {spec.pattern!r} but its whole "
+                f"name gives no "
+                f"partition by name_pattern {spec.name_pattern!r}; make one of the two patterns fit"
+            )
+        groups.setdefault(partition, []).append((name, path))
+    return groups
+
+
+def _matching(directory: Path, pattern: str, *, below: bool = True) -> Iterator[Path]:
+    for path in directory.glob(pattern):
+        if path.is_file() and (below or path.parent == directory):
+            yield path
+
+
+def _group(partition: str, files: Iterable[tuple[str, Path]], spec: FileSourceSpec) -> FileGroup:
+    ordered = tuple(_file(name, path) for name, path in sorted(files))
+    for file in ordered:
+        _check_name(file, partition)
+    if spec.numbering == "checked":
+        _check_numbering([file.name for file in ordered], partition)
+    return FileGroup(partition=partition, files=ordered)
+
+
+def _file(name: str, path: Path) -> SourceFile:
+    try:
+        return SourceFile(name=name, path=os.path.abspath(path), size=path.stat().st_size)
+    except FileNotFoundError:
+        raise SourcePositionError(
+            f"file {str(path)!r} vanished while the source was being listed; run again when nothing "
+            f"moves files"
+        ) from None
+
+
+def _check_name(file: SourceFile, partition: str) -> None:
+    """Refuse a name that would not come back unchanged from an offset token."""
+    try:
+        token = str(FileLineOffset(file.name, 1))
+        token.encode("utf-8")
+        survives = token.isprintable() and FileLineOffset.parse(token).file == file.name
+    except (OffsetTokenError, UnicodeEncodeError):
+        survives = False
+    if not survives:
+        raise ConfigurationError(
+            f"partition {partition!r}: the file name {file.name!r} cannot be part of an offset token (not "
+            "printable UTF-8 text); rename the file"
+        )
+
+
+def _check_numbering(names: list[str], partition: str) -> None:
+    """Refuse ``log_10`` before ``log_9``: a file that sorts before the committed one would never be read."""
+    for earlier, later in pairwise(names):
+        if _numbers_disagree(earlier, later):
+            raise ConfigurationError(
+                f"partition {partition!r}: {earlier!r} sorts before {later!r}, although its number is "
+                "larger; files are read in the order of their names. Pad the numbers with zeros, or set "
+                "numbering='ignored' if the order of these names means nothing and none is added later"
+            )
+
+
+def _numbers_disagree(earlier: str, later: str) -> bool:
+    """True when two names first differ in a number, and the one that sorts first has the larger one."""
+    for one, other in zip(_NUMBER.split(earlier), _NUMBER.split(later), strict=False):
+        if one != other:
+            return one.isdecimal() and other.isdecimal() and int(one) > int(other)
+    return False

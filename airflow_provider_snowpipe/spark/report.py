@@ -1,0 +1,136 @@
+"""What one run of the job did, channel by channel, as a file that the submitting process reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelReport:
+    """What a run did on one channel.
+
+    :param channel: the channel's name
+    :param partition: the source's partition
+    :param from_token: the committed offset token that the run found, None for NULL
+    :param to_token: the committed offset token that the run left behind (read after the last task; the last
+        one sent where ``wait_for_commit`` is off)
+    :param target_token: the offset token that proves this run complete, None if the partition has no row
+    :param rows: rows that this run put behind ``from_token``
+    :param bytes: their size as NDJSON, before compression
+    :param rejected: rows that the service skipped during the run; part of ``rows``
+    :param committed: True when the committed token was seen at or past the target
+    """
+
+    channel: str
+    partition: str
+    from_token: str | None
+    to_token: str | None
+    target_token: str | None
+    rows: int
+    bytes: int
+    rejected: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did.
+
+    :param application: the Spark application's name
+    :param channels: one report for each channel, in the order of the partitions' names
+    :param seconds: elapsed time of the run
+    :param error: None for a successful run, else the text of the error that ended it
+    :param error_type: the error's class name, for example ``RowsRejectedError``
+    """
+
+    application: str
+    channels: tuple[ChannelReport, ...]
+    seconds: float
+    error: str | None = None
+    error_type: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows over all channels."""
+        return sum(channel.rows for channel in self.channels)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of NDJSON over all channels."""
+        return sum(channel.bytes for channel in self.channels)
+
+    def to_json(self) -> str:
+        """The report as JSON text."""
+        return json.dumps({"report_version": REPORT_VERSION, **asdict(self)}, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read a report.
+
+        :raises ConfigurationError: if the text is no report of this version
+        """
+        try:
+            data: Any = json.loads(text)
+        except ValueError as error:
+            raise ConfigurationError(f"the run report holds no JSON ({error})") from None
+        if not isinstance(data, Mapping) or data.get("report_version") != REPORT_VERSION:
+            raise ConfigurationError(
+                f"the run report is not of version {REPORT_VERSION}: install one version of "
+                "airflow-provider-snowpipe where Airflow and where Spark run"
+            )
+        wanted = {field.name for field in fields(ChannelReport)}
+        try:
+            channels = tuple(
+                ChannelReport(**{name: channel[name] for name in wanted}) for channel in data["channels"]
+            )
+            return cls(
+                application=data["application"],
+                channels=channels,
+                seconds=float(data["seconds"]),
+                error=data.get("error"),
+                error_type=data.get("error_type"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"the run report is incomplete ({error!r})") from None
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the report so that a reader sees all of it or nothing.
+
+        :param path: the file, replaced if it exists
+        """
+        target = Path(path)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(self.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a report's file.
+
+        :raises ConfigurationError: if there is none, or it is not a report
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(
+                f"the run report {os.fspath(path)!r} cannot be read ({error.strerror}): the Spark job ended "
+                "before it could write it; its log says why"
+            ) from None
+        return cls.from_json(text)

@@ -1,0 +1,1 @@
+"""Triggers behind the deferrable sensors."""

@@ -1,0 +1,175 @@
+"""A real Airflow on the loopback interface: API server, scheduler, triggerer and DAG processor."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import requests
+
+from demo.airflow_api import AirflowApi
+from demo.processes import ProcessGroup, stop_left_behind
+
+USER = "admin"
+POLL_SECONDS = 0.5
+_AIRFLOW = (sys.executable, "-m", "airflow")
+COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+
+
+class AirflowProcesses:
+    """Airflow's own processes under one ``AIRFLOW_HOME``, with SQLite and the LocalExecutor.
+
+    Everything listens on 127.0.0.1 only: the log servers, which know no address to bind to, stay off; the API
+    server reads the log files itself.
+
+    :param home: the ``AIRFLOW_HOME``; made when missing, kept afterwards
+    :param dags_folder: where the DAGs are
+    """
+
+    def __init__(self, home: Path, dags_folder: Path) -> None:
+        self.home = home.resolve()
+        self.logs = self.home / "logs"
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._state_file = self.home / "processes.json"
+        self._group = ProcessGroup(self._state_file)
+        self._password_file = self.home / "simple_auth_manager_passwords.json.generated"
+        self._env = {**_inherited(), **self._settings(dags_folder.resolve())}
+        self.api = AirflowApi(self.url, USER, self._password)
+
+    @property
+    def login(self) -> tuple[str, str]:
+        """User and password of the UI."""
+        return USER, self._password()
+
+    def prepare(self) -> None:
+        """Stop what an earlier owner of this home left running, and make home, login and database."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.logs.mkdir(exist_ok=True)
+        stop_left_behind(self._state_file)
+        self._write_password()
+        if not (self.home / "airflow.db").exists():
+            self._migrate()
+
+    def start(self, env: Mapping[str, str]) -> None:
+        """Start the four processes; `wait_until_healthy` tells when they are of use.
+
+        :param env: variables added to the environment of every process (connections, certificates)
+        """
+        env = {**self._env, **env}
+        for name, arguments in {
+            "api-server": ["api-server", "--host", "127.0.0.1", "--port", str(self.port)],
+            "scheduler": ["scheduler", "--skip-serve-logs"],
+            "dag-processor": ["dag-processor"],
+            "triggerer": ["triggerer", "--skip-serve-logs"],
+        }.items():
+            self._group.start(name, [*_AIRFLOW, *arguments], env, self.log_file(name))
+
+    def wait_until_healthy(self, timeout: float = 180.0) -> None:
+        """Wait until the API server answers and calls every component healthy.
+
+        :param timeout: seconds
+        :raises RuntimeError: if a process ends, or the time is over; names the log files
+        """
+        deadline = time.monotonic() + timeout
+        health: Mapping[str, str | None] = {}
+        while time.monotonic() < deadline:
+            if ended := self._group.ended():
+                raise RuntimeError(self._post_mortem(ended))
+            try:
+                health = self.api.health()
+            except requests.RequestException:
+                health = {}
+            if all(health.get(component) == "healthy" for component in COMPONENTS):
+                return
+            time.sleep(POLL_SECONDS)
+        raise RuntimeError(
+            f"Airflow is not healthy after {timeout:.0f} s: {health or 'no answer'}; see {self.logs}"
+        )
+
+    def members(self) -> list[psutil.Process]:
+        """List every living process of this Airflow, Spark drivers included."""
+        return self._group.members()
+
+    def log_file(self, component: str) -> Path:
+        """Return the log file of one component (``scheduler``, ``api-server``, …)."""
+        return self.logs / f"{component}.log"
+
+    def stop(self) -> None:
+        """Stop every process of this Airflow, running tasks included."""
+        self._group.stop()
+
+    def _settings(self, dags_folder: Path) -> dict[str, str]:
+        return {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._password_file),
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.logs),
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+            "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _migrate(self) -> None:
+        with self.log_file("db-migrate").open("ab") as output:
+            done = subprocess.run(
+                [*_AIRFLOW, "db", "migrate"],
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=180,
+            )
+        if done.returncode:
+            raise RuntimeError(self._post_mortem({"db-migrate": done.returncode}))
+
+    def _write_password(self) -> None:
+        if not self._password_file.exists():
+            descriptor = os.open(self._password_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump({USER: secrets.token_urlsafe(12)}, file)
+
+    def _password(self) -> str:
+        password: str = json.loads(self._password_file.read_text())[USER]
+        return password
+
+    def _post_mortem(self, ended: Mapping[str, int]) -> str:
+        parts = []
+        for name, code in ended.items():
+            log = self.log_file(name)
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            parts.append(f"airflow {name} ended with exit code {code}; the end of {log}:\n{tail}")
+        return "\n\n".join(parts)
+
+
+def _inherited() -> dict[str, str]:
+    """Keep the caller's environment, except for the settings of an Airflow of its own."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

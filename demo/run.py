@@ -1,0 +1,188 @@
+"""One demo: start the service and Airflow, run the DAG, compare every number, stop everything."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from airflow_provider_snowpipe.streaming.names import channel_name
+from demo.airflow_api import FINAL_STATES
+from demo.airflow_processes import AirflowProcesses
+from demo.progress import LiveProgress, Snapshot
+from demo.report import Report
+from demo.snowpipe_service import SnowpipeService
+
+DAG_ID = "flights_to_snowflake"
+TABLE = "FLIGHTS"
+ORIGINS = ("EWR", "JFK", "LGA")
+POLL_SECONDS = 0.5
+RUN_SECONDS = 900.0
+SPARK_CONNECTION = {"conn_type": "spark", "host": "local[2,4]"}
+# Small batches, for the eye: with the defaults each channel would jump from nothing to all in three steps.
+BATCH_LIMITS = {"rows": 10_000}
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the text says why and where to look."""
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the demo's folder for this process alone.
+
+    :raises DemoError: if another demo holds it
+    """
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DemoError(
+                f"another demo is running in {folder.resolve()}: end it with Ctrl-C first"
+            ) from None
+        yield
+
+
+class Demo:
+    """The demo in one folder, which keeps the service's and Airflow's state for the next run.
+
+    :param folder: for all state, files and logs
+    :param keep: True leaves everything running in the end, until Ctrl-C
+    """
+
+    def __init__(self, folder: Path, *, keep: bool) -> None:
+        self._folder = folder.resolve()
+        self._keep = keep
+        self._console = Console()
+        self._service = SnowpipeService(self._folder / "service")
+        self._airflow = AirflowProcesses(self._folder / "airflow", Path(__file__).parents[1] / "dags")
+        self._channels = {origin: channel_name(DAG_ID, TABLE.lower(), origin) for origin in ORIGINS}
+        self._began = time.monotonic()
+
+    def run(self) -> int:
+        """Run the demo and return its exit code: 0 only if every number agrees."""
+        try:
+            self._start()
+            report = self._load()
+            self._console.print(report.render())
+            self._show_ui()
+            if self._keep:
+                self._console.print("Everything keeps running; press Ctrl-C to stop it.")
+                signal.pause()
+            return 0 if report.agrees else 1
+        except (RuntimeError, TimeoutError) as error:
+            raise DemoError(f"{error}\nLogs: {self._service.log} and {self._airflow.logs}") from error
+        finally:
+            try:
+                self._airflow.stop()
+            finally:
+                self._service.stop()
+
+    def _start(self) -> None:
+        self._say("starting the local Snowpipe service and Airflow")
+        self._service.start()
+        self._airflow.prepare()
+        self._service.wait_until_ready()
+        connections = {
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK_CONNECTION),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        self._airflow.start({**self._service.env, **connections})
+        self._airflow.wait_until_healthy()
+        self._airflow.api.wait_for_dag(DAG_ID)
+        self._say(f"Airflow is healthy: {self._airflow.url}")
+
+    def _load(self) -> Report:
+        before = self._table_counts()
+        api = self._airflow.api
+        api.unpause(DAG_ID)
+        if left := api.fail_unfinished_runs(DAG_ID):
+            self._say(f"an interrupted demo left {', '.join(left)}: its channels resume where they committed")
+        run_id = f"demo__{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
+        conf = {"table": TABLE, "data_dir": str(self._folder / "flights"), "batch_limits": BATCH_LIMITS}
+        api.trigger(DAG_ID, run_id, conf)
+        self._say(f"DAG run {DAG_ID} / {run_id}")
+        with LiveProgress(self._console) as progress:
+            state = self._watch(run_id, progress)
+        if state != "success":
+            raise DemoError(self._failure(run_id, state))
+        return self._report(run_id, before)
+
+    def _watch(self, run_id: str, progress: LiveProgress) -> str:
+        api = self._airflow.api
+        expected: Mapping[str, Any] | None = None
+        deadline = time.monotonic() + RUN_SECONDS
+        with self._service.client(TABLE) as client:
+            while True:
+                state = api.run_state(DAG_ID, run_id)
+                tasks = {task["task_id"]: task["state"] or "waiting" for task in api.tasks(DAG_ID, run_id)}
+                if expected is None and tasks.get("split_flights") == "success":
+                    expected = api.xcom(DAG_ID, run_id, "split_flights")
+                statuses = {}
+                if tasks.get("create_table") == "success":
+                    statuses = client.channel_statuses(list(self._channels.values()))
+                progress.show(Snapshot(tasks, self._channels, statuses, expected))
+                if state in FINAL_STATES:
+                    return state
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"{DAG_ID} / {run_id} is {state} after {RUN_SECONDS:.0f} s; tasks: {tasks}"
+                    )
+                time.sleep(POLL_SECONDS)
+
+    def _report(self, run_id: str, before: Mapping[str, int]) -> Report:
+        api = self._airflow.api
+        with self._service.client(TABLE) as client:
+            statuses = client.channel_statuses(list(self._channels.values()))
+        return Report(
+            table=f"{TABLE}",
+            expected=api.xcom(DAG_ID, run_id, "split_flights"),
+            before=before["rows"],
+            found=self._table_counts(),
+            sent=api.xcom(DAG_ID, run_id, "stream")["rows"],
+            tries=api.task(DAG_ID, run_id, "stream")["try_number"],
+            targets=api.xcom(DAG_ID, run_id, "stream", "targets"),
+            statuses=statuses,
+            seconds=time.monotonic() - self._began,
+        )
+
+    def _table_counts(self) -> dict[str, int]:
+        tables = self._service.sql(f"SHOW TABLES LIKE '{TABLE}'")
+        if not tables:
+            return {"rows": 0, "flights": 0}
+        question = f"SELECT COUNT(*) AS R, COUNT(DISTINCT FLIGHT_ID) AS F FROM {TABLE}"  # noqa: S608 - a constant
+        (row,) = self._service.sql(question)
+        return {"rows": int(row["R"]), "flights": int(row["F"])}
+
+    def _failure(self, run_id: str, state: str) -> str:
+        api = self._airflow.api
+        lines = [
+            f"the DAG run is {state}. Logs of Airflow: {self._airflow.logs}, of the service: {self._service.log}"
+        ]
+        for task in api.tasks(DAG_ID, run_id):
+            if task["state"] == "failed":
+                log = api.task_log(DAG_ID, run_id, task["task_id"], task["try_number"])
+                lines += [
+                    f"--- task {task['task_id']}, try {task['try_number']}: the end of its log",
+                    *log[-20:],
+                ]
+        return "\n".join(lines)
+
+    def _show_ui(self) -> None:
+        user, password = self._airflow.login
+        state = "" if self._keep else " (while it runs: make demo KEEP=1)"
+        self._console.print(
+            f"Airflow UI {self._airflow.url}  login {user} / {password}{state}", highlight=False
+        )
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"[dim]{time.monotonic() - self._began:5.1f} s[/dim]  {text}", highlight=False)

@@ -1,0 +1,102 @@
+"""The local Snowpipe service as a child process, driven by its own command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.names import PipeName
+from demo.processes import ProcessGroup, stop_left_behind
+
+POLL_SECONDS = 0.2
+_COMMAND = str(Path(sys.executable).with_name("snowpipe-local"))
+
+
+class SnowpipeService:
+    """``snowpipe-local serve`` on a free port that it remembers in its data directory.
+
+    :param data_dir: the service's whole state; made when missing, kept afterwards
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir.resolve()
+        self.log = self.data_dir.with_name(f"{self.data_dir.name}.log")
+        self.env: Mapping[str, str] = {}
+        self._state_file = self.data_dir.with_name(f"{self.data_dir.name}-processes.json")
+        self._group = ProcessGroup(self._state_file)
+
+    def start(self, options: Sequence[str] = ()) -> None:
+        """Start the service; `wait_until_ready` tells when it answers.
+
+        :param options: more options of ``snowpipe-local serve``
+        """
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        stop_left_behind(self._state_file)
+        command = [_COMMAND, "serve", "--data-dir", str(self.data_dir), "--port", "0", *options]
+        self._group.start("snowpipe-local", command, os.environ, self.log)
+
+    def wait_until_ready(self, timeout: float = 60.0) -> None:
+        """Wait until the service answers, and take over the environment it wants its clients to have.
+
+        :param timeout: seconds
+        :raises RuntimeError: if the service ends, or does not answer in time
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            answer = self._run("env")
+            if answer.returncode == 0:
+                self.env = _exports(answer.stdout)
+                return
+            if self._group.ended() or time.monotonic() > deadline:
+                tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+                raise RuntimeError(
+                    f"snowpipe-local does not answer: {answer.stderr.strip()}\n{self.log}:\n{tail}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def sql(self, statement: str) -> list[dict[str, Any]]:
+        """Run one statement in the service and return its rows.
+
+        :raises RuntimeError: if the service refuses it
+        """
+        answer = self._run("sql", "--format", "json", statement)
+        if answer.returncode:
+            raise RuntimeError(f"snowpipe-local sql: {answer.stderr.strip()}")
+        rows: list[dict[str, Any]] = json.loads(answer.stdout or "[]")
+        return rows
+
+    def client(self, table: str) -> SnowpipeClient:
+        """Return a client of the default pipe of a table in the connection's database and schema."""
+        connection = json.loads(self.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
+        key = KeyPair(
+            account=self.env["SNOWPIPE_LOCAL_ACCOUNT"],
+            user=self.env["SNOWPIPE_LOCAL_USER"],
+            private_key=Path(self.env["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"]).read_bytes(),
+        )
+        pipe = PipeName.default_for_table(connection["extra"]["database"], connection["schema"], table)
+        return SnowpipeClient(
+            self.env["SNOWPIPE_LOCAL_URL"], key, pipe, ca_bundle=self.env["REQUESTS_CA_BUNDLE"]
+        )
+
+    def stop(self) -> None:
+        """Stop the service; its state stays."""
+        self._group.stop()
+
+    def _run(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [_COMMAND, verb, "--data-dir", str(self.data_dir), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def _exports(text: str) -> dict[str, str]:
+    """Read the ``export NAME='value'`` lines of ``snowpipe-local env``."""
+    words = shlex.split(text, comments=True)
+    return dict(word.split("=", 1) for word in words if word != "export" and "=" in word)

@@ -1,0 +1,39 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from local_service import LocalService
+
+ServiceFactory = Callable[..., LocalService]
+
+
+@pytest.fixture(scope="module")
+def local_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A running local service with a fresh data directory, shared by the tests of a module."""
+    service = LocalService.start(tmp_path_factory.mktemp("service"))
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
+    """A function ``(faults=None, data_dir=None) -> LocalService``; the services end with the test."""
+    started: list[LocalService] = []
+
+    def start(faults: str | None = None, data_dir: Path | None = None) -> LocalService:
+        service = LocalService(data_dir or tmp_path / f"service{len(started)}", faults)
+        started.append(service)
+        service.launch()
+        return service
+
+    yield start
+    for service in started:
+        service.kill()

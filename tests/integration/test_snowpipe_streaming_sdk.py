@@ -1,0 +1,224 @@
+"""The official ``snowpipe-streaming`` SDK, unmodified, over TLS against the local service.
+
+Each scenario runs in a child process because the SDK reads ``SSL_CERT_FILE`` when it is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+from local_service import LocalService
+
+pytest.importorskip("snowflake.ingest.streaming")
+
+_PRELUDE = """
+import json, os, sys, time
+from snowflake.ingest.streaming import StreamingIngestClient
+
+PROPERTIES = {
+    "account": os.environ["SNOWPIPE_LOCAL_ACCOUNT"],
+    "user": os.environ["SNOWPIPE_LOCAL_USER"],
+    "url": os.environ["SNOWPIPE_LOCAL_URL"],
+    "private_key": open(os.environ["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"]).read(),
+    "mgmt_retry_total_backoff_seconds": "5",
+    "data_retry_total_backoff_seconds": "5",
+    "misclassified_404_retry_total_backoff_seconds": "5",
+    "non_scoped_auth_failure_retry_total_backoff_seconds": "2",
+    "open_channel_409_retry_total_backoff_seconds": "10",
+}
+
+def connect(table, name="client", **more):
+    return StreamingIngestClient(
+        name, "LOCAL", "PUBLIC", table + "-STREAMING", profile_json=None, properties={**PROPERTIES, **more})
+
+def committed(channel, token, seconds=30):
+    channel.wait_for_commit(lambda seen: seen is not None and int(seen) >= token, timeout_seconds=seconds)
+
+def report(**values):
+    print("REPORT " + json.dumps(values))
+"""
+
+
+def _run(service: LocalService, scenario: str, timeout: float = 120) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", _PRELUDE + textwrap.dedent(scenario)],
+        env=service.process_env({**os.environ, "SS_LOG_LEVEL": "warn"}),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
+    assert reports, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    report: dict[str, Any] = json.loads(reports[-1].removeprefix("REPORT "))
+    return report
+
+
+def test_rows_of_append_rows_are_in_the_table_when_wait_for_commit_returns(
+    local_service: LocalService,
+) -> None:
+    local_service.sql(
+        "CREATE OR REPLACE TABLE t1 (id INT, name VARCHAR, at TIMESTAMP_NTZ, v VARIANT, raw BINARY)"
+    )
+    seen = _run(
+        local_service,
+        """
+        import datetime, decimal
+        client = connect("T1")
+        channel, status = client.open_channel("c0")
+        opened = [status.status_code, status.latest_committed_offset_token]
+        channel.append_rows(
+            [{"id": i, "name": f"n{i}", "at": datetime.datetime(2026, 1, 1, 0, 0, i), "v": {"k": [i]},
+              "raw": b"hi"} for i in range(10)], "0", "9")
+        channel.append_row({"id": decimal.Decimal("10"), "name": None}, "10")
+        committed(channel, 10)
+        status = channel.get_channel_status()
+        report(opened=opened, code=status.status_code, token=status.latest_committed_offset_token,
+               inserted=status.rows_inserted_count, errors=status.rows_error_count,
+               tokens=client.get_latest_committed_offset_tokens(["c0", "nowhere"]))
+        channel.close(); client.close()
+        """,
+    )
+    assert seen["opened"] == ["SUCCESS", None]
+    assert (seen["code"], seen["token"], seen["inserted"], seen["errors"]) == ("SUCCESS", "10", 11, 0)
+    assert seen["tokens"] == {"c0": "10", "nowhere": None}
+    rows = local_service.sql("SELECT * FROM t1 ORDER BY id")
+    assert [row["ID"] for row in rows] == list(range(11))
+    assert rows[3] == {"ID": 3, "NAME": "n3", "AT": "2026-01-01T00:00:03", "V": {"k": [3]}, "RAW": "6869"}
+
+
+def test_a_reopened_channel_resumes_after_its_committed_token(local_service: LocalService) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t2 (id INT)")
+    seen = _run(
+        local_service,
+        """
+        client = connect("T2")
+        channel, _ = client.open_channel("c0")
+        channel.append_rows([{"id": i} for i in range(100)], "0", "99")
+        committed(channel, 99)
+        channel.close(); client.close()
+        client = connect("T2", "second")
+        channel, status = client.open_channel("c0")
+        first = int(status.latest_committed_offset_token) + 1
+        channel.append_rows([{"id": i} for i in range(first, 150)], str(first), "149")
+        committed(channel, 149)
+        report(first=first, inserted=channel.get_channel_status().rows_inserted_count)
+        channel.close(); client.close()
+        """,
+    )
+    assert seen == {"first": 100, "inserted": 150}
+    assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d, max(id) m FROM t2") == [
+        {"N": 150, "D": 150, "M": 149}
+    ]
+
+
+def test_the_older_of_two_clients_on_one_channel_is_fenced(local_service: LocalService) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t3 (id INT)")
+    seen = _run(
+        local_service,
+        """
+        old, new = connect("T3", "old"), connect("T3", "new")
+        first, _ = old.open_channel("c0")
+        first.append_row({"id": 0}, "0")
+        committed(first, 0)
+        second, status = new.open_channel("c0")
+        first.append_row({"id": 666}, "1")
+        error = ""
+        deadline = time.monotonic() + 30
+        while not error and time.monotonic() < deadline:
+            try:
+                first.wait_for_flush(timeout_seconds=5)
+                first.get_channel_status()
+            except Exception as caught:
+                error = str(caught)
+        second.append_row({"id": 1}, "1")
+        committed(second, 1)
+        report(token=status.latest_committed_offset_token, error=error)
+        sys.stdout.flush(); os._exit(0)
+        """,
+    )
+    assert seen["token"] == "0"
+    assert "STALE_CONTINUATION_TOKEN_SEQUENCER" in seen["error"]
+    assert [row["ID"] for row in local_service.sql("SELECT id FROM t3 ORDER BY id")] == [0, 1]
+
+
+def test_a_dropped_channel_starts_over_without_a_token(local_service: LocalService) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t4 (id INT)")
+    seen = _run(
+        local_service,
+        """
+        client = connect("T4")
+        channel, _ = client.open_channel("c0")
+        channel.append_row({"id": 0}, "7")
+        committed(channel, 7)
+        client.drop_channel("c0")
+        # The SDK serves statuses from a cache that it refreshes every second.
+        deadline, gone = time.monotonic() + 20, "SUCCESS"
+        while gone == "SUCCESS" and time.monotonic() < deadline:
+            gone = client.get_channel_statuses(["c0"])["c0"].status_code
+        channel, status = client.open_channel("c0")
+        report(gone=gone, token=status.latest_committed_offset_token)
+        channel.close(); client.close()
+        """,
+    )
+    assert seen == {"gone": "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED", "token": None}
+
+
+def test_a_batch_above_one_mebibyte_arrives_through_file_mode(local_service: LocalService) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t5 (id INT, filler VARCHAR)")
+    seen = _run(
+        local_service,
+        """
+        client = connect("T5")
+        channel, _ = client.open_channel("c0")
+        for start in range(0, 20000, 5000):
+            channel.append_rows([{"id": i, "filler": "x" * 500} for i in range(start, start + 5000)],
+                                str(start), str(start + 4999))
+        committed(channel, 19999, 60)
+        report(inserted=channel.get_channel_status().rows_inserted_count)
+        channel.close(); client.close()
+        """,
+    )
+    assert seen["inserted"] == 20000
+    assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d, sum(length(filler)) s FROM t5") == [
+        {"N": 20000, "D": 20000, "S": 10_000_000}
+    ]
+    assert not [file for file in (local_service.data_dir / "stage").rglob("*") if file.is_file()]
+
+
+def test_elastic_rows_are_acknowledged_and_stored(local_service: LocalService) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t6 (id INT)")
+    seen = _run(
+        local_service,
+        """
+        client = connect("T6")
+        channel = client.get_elastic_channel()
+        channel.append_rows_with_wait([{"id": i} for i in range(5)], "t").result(30)
+        report(done=True)
+        client.close()
+        """,
+    )
+    assert seen == {"done": True}
+    assert local_service.sql("SELECT count(*) n FROM t6") == [{"N": 5}]
+
+
+def test_an_unknown_table_fails_at_once_with_its_code(local_service: LocalService) -> None:
+    seen = _run(
+        local_service,
+        """
+        started = time.monotonic()
+        try:
+            connect("NO_SUCH_TABLE"); error = ""
+        except Exception as caught:
+            error = str(caught)
+        report(error=error, quick=time.monotonic() - started < 20)
+        """,
+    )
+    assert "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED" in seen["error"]
+    assert seen["quick"]

@@ -1,0 +1,382 @@
+"""The job under a real ``spark-submit`` against a real local service."""
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from airflow_provider_snowpipe.spark.driver import Run, start_spark
+from airflow_provider_snowpipe.spark.file_source import freeze
+from airflow_provider_snowpipe.spark.plan import FileSourceSpec, JobPlan
+from airflow_provider_snowpipe.spark.resume import Resume
+from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import LexicographicOffset
+from tests.spark_job import SparkJob, ids_in, new_table, write_rows
+
+pytestmark = pytest.mark.spark
+
+MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
+
+
+@pytest.fixture
+def job(local_service, tmp_path, request):
+    """A job with its own table and an empty growing source."""
+    table = new_table(local_service, "T_" + str(abs(hash(request.node.nodeid)) % 10**9))
+    (tmp_path / "source").mkdir()
+    return SparkJob(
+        service=local_service,
+        directory=tmp_path / "runs",
+        table=table,
+        source=FileSourceSpec(path=str(tmp_path / "source"), growing=True),
+    )
+
+
+@pytest.fixture
+def source(tmp_path):
+    return tmp_path / "source"
+
+
+def _fill(source):
+    """900 rows: three groups of three files of one hundred lines."""
+    number = 0
+    for group in ("ewr", "jfk", "lga"):
+        for file in ("01.ndjson", "02.ndjson", "03.ndjson"):
+            write_rows(source / group / file, range(number, number + 100))
+            number += 100
+    return ("ewr", "jfk", "lga")
+
+
+def _open_and_commit(job, partition, token, body=b'{"ID": -1}\n'):
+    """Put a channel where a test wants it: one row, committed under a token of the test's choice."""
+    with job.service.client(job.table) as client:
+        client.pipe_info()
+        with Channel.open(client, job.channel(partition), LexicographicOffset) as channel:
+            position = LexicographicOffset(token)
+            channel.append(body, position, position, rows=1)
+            channel.wait_for_commit(position, timeout=30)
+
+
+def _refused(finished, kind):
+    """The one line that a failed run prints."""
+    assert finished.code == 1, finished.err[-3000:]
+    (line,) = finished.error_lines
+    assert line.startswith(f"snowpipe error: {kind}: "), line
+    assert "Traceback" not in finished.out + finished.err
+    return line
+
+
+def test_groups_load_once_then_nothing_then_only_what_was_added(job, source):
+    groups = _fill(source)
+
+    first = job.run()
+
+    assert first.code == 0, first.err[-3000:]
+    assert ids_in(job.service, job.table) == list(range(900))
+    assert job.committed(*groups) == dict.fromkeys(groups, "03.ndjson:100")
+    assert [(c.partition, c.from_token, c.to_token, c.rows, c.committed) for c in first.report.channels] == [
+        (group, None, "03.ndjson:100", 300, True) for group in groups
+    ]
+    assert first.report.bytes == sum(path.stat().st_size for path in source.rglob("*.ndjson"))
+    assert f"snowpipe loaded channel={job.channel('ewr')} from=NULL to=03.ndjson:100 rows=300" in first.out
+
+    second = job.run()
+
+    assert second.code == 0, second.err[-3000:]
+    assert [(c.from_token, c.target_token, c.rows, c.bytes) for c in second.report.channels] == [
+        ("03.ndjson:100", "03.ndjson:100", 0, 0)
+    ] * 3
+    assert ids_in(job.service, job.table) == list(range(900))
+
+    write_rows(source / "ewr" / "03.ndjson", range(900, 910))
+    write_rows(source / "jfk" / "04.ndjson", range(910, 915))
+    write_rows(source / "jfk" / "04.ndjson", [915], end="")
+    third = job.run()
+
+    assert third.code == 0, third.err[-3000:]
+    assert [(c.to_token, c.rows) for c in third.report.channels] == [
+        ("03.ndjson:110", 10),
+        ("04.ndjson:5", 5),
+        ("03.ndjson:100", 0),
+    ]
+    assert ids_in(job.service, job.table) == list(range(915))
+
+
+def test_resume_in_the_middle_of_a_file_reads_on_from_the_next_line(job, source):
+    _fill(source)
+    _open_and_commit(job, "jfk", "02.ndjson:42")
+
+    finished = job.run()
+
+    assert finished.code == 0, finished.err[-3000:]
+    wanted = {-1, *range(900)} - set(range(300, 442))
+    assert ids_in(job.service, job.table) == sorted(wanted)
+    by_partition = {c.partition: c for c in finished.report.channels}
+    assert (by_partition["jfk"].from_token, by_partition["jfk"].rows) == ("02.ndjson:42", 158)
+
+
+def test_last_line_of_a_finished_source_needs_no_line_ending(job, source):
+    write_rows(source / "a" / "1.ndjson", range(3), end="")
+    finished = job.run(source=FileSourceSpec(path=str(source)))
+
+    assert finished.code == 0, finished.err[-3000:]
+    assert ids_in(job.service, job.table) == [0, 1, 2]
+    assert job.committed("a") == {"a": "1.ndjson:3"}
+
+
+def test_blank_lines_and_windows_line_endings_keep_their_numbers(job, source):
+    (source / "a").mkdir()
+    (source / "a" / "1.ndjson").write_bytes(b'\r\n{"ID": 1}\r\n\r\n{"ID": 2}\r\n\r\n')
+    (source / "a" / "2.ndjson").write_bytes(b"\n\n")
+    (source / "a" / "3.ndjson").write_bytes(b'\n{"ID": 3}\n')
+
+    finished = job.run()
+
+    assert finished.code == 0, finished.err[-3000:]
+    assert ids_in(job.service, job.table) == [1, 2, 3]
+    assert job.committed("a") == {"a": "3.ndjson:2"}
+    assert finished.report.rows == 3
+
+
+def test_lines_of_text_go_to_one_column(job, source, local_service):
+    local_service.sql(f"CREATE TABLE LOCAL.PUBLIC.{job.table}_TEXT (MESSAGE VARCHAR)")
+    lines = ['GET /a "quoted" \\ back', "é — 日本", "\ttabbed "]
+    (source / "web").mkdir()
+    (source / "web" / "1.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    job.table += "_TEXT"
+
+    finished = job.run(
+        source=FileSourceSpec(path=str(source), pattern="*.log", format="text", text_column="MESSAGE")
+    )
+
+    assert finished.code == 0, finished.err[-3000:]
+    rows = local_service.sql(f"SELECT MESSAGE FROM LOCAL.PUBLIC.{job.table}")  # noqa: S608
+    assert sorted(row["MESSAGE"] for row in rows) == sorted(lines)
+    assert job.committed("web") == {"web": "1.log:3"}
+
+
+def test_order_within_a_channel_is_the_order_of_the_lines(job, source):
+    write_rows(source / "a" / "1.ndjson", range(2000))
+
+    with job.start(limits=BatchLimits(rows=300, requests_per_second=100.0)) as running:
+        finished = running.wait()
+
+    assert finished.code == 0, finished.err[-3000:]
+    rows = job.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{job.table}")  # noqa: S608
+    assert [int(row["ID"]) for row in rows] == list(range(2000))
+
+
+def test_rejected_rows_abort_the_run_and_say_where_to_look(job, source):
+    write_rows(source / "a" / "1.ndjson", range(5))
+    with (source / "a" / "1.ndjson").open("a") as file:
+        file.write('{"ID": "not a number"}\n{"ID": 6}\n')
+
+    finished = job.run()
+
+    line = _refused(finished, "RowsRejectedError")
+    assert "skipped 1 row(s)" in line
+    assert job.channel("a") in line
+    assert f"ERROR_TABLE({job.table})" in line
+    assert finished.report.error_type == "RowsRejectedError"
+    assert [(c.rejected, c.committed) for c in finished.report.channels] == [(1, True)]
+    assert ids_in(job.service, job.table) == [0, 1, 2, 3, 4, 6]
+
+
+def test_rejected_rows_are_reported_when_the_plan_says_continue(job, source):
+    write_rows(source / "a" / "1.ndjson", range(5))
+    with (source / "a" / "1.ndjson").open("a") as file:
+        file.write('{"ID": "not a number"}\n')
+
+    finished = job.run(on_error="continue")
+
+    assert finished.code == 0, finished.err[-3000:]
+    assert [(c.rows, c.rejected, c.to_token) for c in finished.report.channels] == [(6, 1, "1.ndjson:6")]
+
+
+def test_run_that_does_not_wait_reports_rows_as_not_committed(job, source):
+    write_rows(source / "a" / "1.ndjson", range(5))
+
+    finished = job.run(wait_for_commit=False)
+
+    assert finished.code == 0, finished.err[-3000:]
+    assert [(c.rows, c.target_token, c.committed) for c in finished.report.channels] == [
+        (5, "1.ndjson:5", False)
+    ]
+
+
+def test_unknown_table_is_refused_before_anything_is_read(job, source):
+    _fill(source)
+    job.table = "NO_SUCH_TABLE"
+
+    finished = job.run()
+
+    assert "NO_SUCH_TABLE-STREAMING" in _refused(finished, "PipeNotFoundError")
+    assert finished.report.channels == ()
+
+
+def test_wrong_key_is_refused(job, source):
+    _fill(source)
+    stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    job.key_pem = stranger.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    finished = job.run()
+
+    line = _refused(finished, "AuthenticationError")
+    assert "credentials" in line
+    assert "PRIVATE KEY" not in finished.out + finished.err
+    job.key_pem = None
+    assert {status.code for status in job.statuses("ewr", "jfk").values()} == {MISSING}
+
+
+def test_token_of_another_format_is_refused_and_the_channels_stay_untouched(job, source):
+    _fill(source)
+    _open_and_commit(job, "jfk", "17")
+    before = job.statuses("ewr", "jfk")
+
+    finished = job.run()
+
+    line = _refused(finished, "OffsetTokenError")
+    assert job.channel("jfk") in line
+    assert "'17'" in line
+    assert "file:line" in line
+    assert job.statuses("ewr", "jfk") == before
+    assert before["ewr"].code == MISSING
+
+
+@pytest.mark.parametrize(
+    ("token", "evidence"),
+    [
+        ("04.ndjson:7", "sort before that file"),
+        ("02a.ndjson:7", "not among those"),
+        ("02.ndjson:101", "has 100 line(s)"),
+    ],
+)
+def test_source_that_lacks_the_committed_position_is_refused_untouched(job, source, token, evidence):
+    _fill(source)
+    _open_and_commit(job, "jfk", token)
+    before = job.statuses("ewr", "jfk")
+
+    finished = job.run()
+
+    line = _refused(finished, "SourcePositionError")
+    assert token in line or "line 101 of it" in line
+    assert evidence in line
+    assert job.statuses("ewr", "jfk") == before
+    assert before["ewr"].code == MISSING
+    assert ids_in(job.service, job.table) == [-1]
+
+
+def test_skip_goes_on_after_a_committed_file_that_is_gone(job, source):
+    _fill(source)
+    _open_and_commit(job, "jfk", "02a.ndjson:7")
+
+    finished = job.run(on_data_loss="skip")
+
+    assert finished.code == 0, finished.err[-3000:]
+    assert ids_in(job.service, job.table) == sorted({-1, *range(900)} - set(range(300, 500)))
+
+
+@pytest.mark.parametrize("case", ["missing", "empty"])
+def test_source_without_files_is_refused_by_path(job, source, case):
+    path = source / "nowhere" if case == "missing" else source
+
+    finished = job.run(source=FileSourceSpec(path=str(path)))
+
+    assert str(path) in _refused(finished, "SourcePositionError")
+
+
+def test_secrets_are_on_no_command_line_in_no_setting_and_in_no_output(job, source):
+    write_rows(source / "a" / "1.ndjson", range(50))
+    secret = "".join(Path(job.service.key_file).read_text().split("\n")[1:3])[:80]
+
+    with job.start() as running:
+        finished = running.wait()
+
+    assert finished.code == 0, finished.err[-3000:]
+    left = {path.name: path.read_text() for path in (job.directory / "run1").iterdir() if path.is_file()}
+    assert "credentials.json" not in left
+    assert not [name for name, text in left.items() if secret in text or "BEGIN" in text]
+    assert not [name for name, text in left.items() if "eyJ" in text]
+    assert "private_key" not in json.dumps(left["plan.json"])
+
+
+class _ShortLived(SnowpipeClient):
+    """Hands out tokens that say they end in eight seconds; the service's own idea of their end is later."""
+
+    handed_out = 0
+
+    def scoped_token(self):
+        self.handed_out += 1
+        return replace(super().scoped_token(), expires_at=time.time() + 8)
+
+
+def test_task_stops_ahead_of_its_tokens_end_and_further_rounds_finish(job, source, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] --conf spark.ui.enabled=false pyspark-shell")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    write_rows(source / "a" / "1.ndjson", range(1000))
+    write_rows(source / "b" / "1.ndjson", range(1000, 1020))
+    plan = JobPlan(
+        application="rounds",
+        account_url=job.service.url,
+        ca_bundle=str(job.service.ca_file),
+        pipe=job.pipe,
+        channel_prefix="test",
+        source_name=job.table,
+        source=job.source,
+        report_path=str(tmp_path / "report.json"),
+        credentials_path=str(tmp_path / "credentials.json"),
+        commit_timeout=30,
+        limits=BatchLimits(rows=20, requests_per_second=5),
+    )
+    key = KeyPair(job.service.account, job.service.user, Path(job.service.key_file).read_bytes())
+    with _ShortLived(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
+        run = Run(plan, client)
+        run.prepare()
+        spark = start_spark("rounds")
+        try:
+            run.load(spark.sparkContext)
+        finally:
+            spark.stop()
+        run.verify()
+        rounds = client.handed_out
+
+    assert ids_in(job.service, job.table) == list(range(1020))
+    assert rounds >= 2
+    assert [(c.partition, c.rows, c.committed) for c in run.channels] == [("a", 1000, True), ("b", 20, True)]
+
+
+def test_task_with_an_expired_token_asks_for_another_round(job, source):
+    write_rows(source / "a" / "1.ndjson", range(5))
+    (group,) = freeze(job.source)
+    settings = SinkSettings(
+        account_url=job.service.url,
+        ca_bundle=str(job.service.ca_file),
+        pipe=job.pipe,
+        format="ndjson",
+        text_column="LINE",
+        growing=True,
+        on_data_loss="fail",
+        wait_for_commit=True,
+        commit_timeout=30.0,
+        limits=BatchLimits(),
+    )
+    work = PartitionWork(job.channel("a"), group, None, Resume(0, 0, 0))
+    with job.service.client(job.table) as client:
+        client.pipe_info()
+        token = client.scoped_token()
+
+    late = load_partition(settings, replace(token, expires_at=time.time() - 1), work)
+    fresh = load_partition(settings, token, work)
+
+    assert (late.complete, late.error_type, late.rows) == (False, None, 0)
+    assert (fresh.complete, fresh.rows, str(fresh.position)) == (True, 5, "1.ndjson:5")
+    assert ids_in(job.service, job.table) == [0, 1, 2, 3, 4]

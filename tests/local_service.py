@@ -1,0 +1,164 @@
+"""A real local service in its own process, started through the real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+
+_CLI = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli"]
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 30.0
+
+
+class LocalService:
+    """One service process on one data directory; its output is kept in ``<data_dir>/service.log``."""
+
+    def __init__(self, data_dir: Path, faults: str | None = None) -> None:
+        self.data_dir = Path(data_dir)
+        self.faults = faults
+        self.env: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def start(cls, data_dir: Path, faults: str | None = None) -> LocalService:
+        """Start a service and wait until it answers."""
+        service = cls(data_dir, faults)
+        service.launch()
+        return service
+
+    def launch(self) -> None:
+        """Start the process and wait until it answers."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        command = [*_CLI, "serve", "--data-dir", str(self.data_dir), "--port", "0"]
+        if self.faults:
+            command += ["--faults", self.faults]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._wait_until_ready()
+
+    @property
+    def log_file(self) -> Path:
+        return self.data_dir / "service.log"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        return self.env["SNOWPIPE_LOCAL_URL"]
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def account(self) -> str:
+        return self.env["SNOWPIPE_LOCAL_ACCOUNT"]
+
+    @property
+    def user(self) -> str:
+        return self.env["SNOWPIPE_LOCAL_USER"]
+
+    @property
+    def key_file(self) -> Path:
+        return Path(self.env["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"])
+
+    @property
+    def ca_file(self) -> Path:
+        return Path(self.env["SSL_CERT_FILE"])
+
+    def sql(self, statement: str) -> list[dict[str, Any]]:
+        """Run one statement through ``snowpipe-local sql`` and return its rows."""
+        done = self.cli("sql", "--format", "json", statement)
+        assert done.returncode == 0, f"{statement}\n{done.stderr}"
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        return rows
+
+    def cli(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run another command of ``snowpipe-local`` on this data directory."""
+        return subprocess.run(
+            [*_CLI, command, "--data-dir", str(self.data_dir), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def client(
+        self, table_or_pipe: str, *, database: str = "LOCAL", schema: str = "PUBLIC"
+    ) -> SnowpipeClient:
+        """Return our client on a table's default pipe, or on a pipe when the name ends in ``-STREAMING``."""
+        from airflow_provider_snowpipe.streaming.auth import KeyPair
+        from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+        from airflow_provider_snowpipe.streaming.names import PipeName
+
+        if table_or_pipe.upper().endswith("-STREAMING"):
+            pipe = PipeName(database, schema, table_or_pipe)
+        else:
+            pipe = PipeName.default_for_table(database, schema, table_or_pipe)
+        credentials = KeyPair(self.account, self.user, self.key_file.read_bytes())
+        return SnowpipeClient(self.url, credentials, pipe, ca_bundle=str(self.ca_file))
+
+    def process_env(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return an environment for a child process that is a client of this service."""
+        return {**(os.environ if base is None else base), **self.env}
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(_STOP_SECONDS)
+            self._process = None
+
+    def stop(self) -> None:
+        """Stop the process in order: queued rows are committed."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        self._process = None
+
+    def restart(self, faults: str | None = None) -> None:
+        """Start again on the same data directory and port; stops a running process first."""
+        self.stop()
+        self.faults = faults
+        self.launch()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise AssertionError(f"the service ended: {self.log_file.read_text()[-2000:]}")
+            done = self.cli("env")
+            if done.returncode == 0:
+                self.env = _parse_exports(done.stdout)
+                return
+            time.sleep(0.1)
+        self.kill()
+        raise AssertionError(f"the service did not answer in time: {self.log_file.read_text()[-2000:]}")
+
+
+def _parse_exports(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.removeprefix("export ").partition("=")
+        values[name] = shlex.split(value)[0]
+    return values

@@ -1,0 +1,177 @@
+"""Runs the Spark job as its users do: a plan, a credentials file, and ``spark-submit`` as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark.credentials import write_credentials
+from airflow_provider_snowpipe.spark.plan import FileSourceSpec, JobPlan, write_plan
+from airflow_provider_snowpipe.spark.report import RunReport
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.local_service import LocalService
+
+SUBMIT_SECONDS = 240
+SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run left: exit code, output, report."""
+
+    code: int
+    out: str
+    err: str
+    report: RunReport | None
+
+    @property
+    def error_lines(self) -> list[str]:
+        """The lines that a failed job prints; spark-submit passes its standard error on as output."""
+        said = self.out.splitlines() + self.err.splitlines()
+        return [line for line in said if line.startswith("snowpipe error: ")]
+
+
+@dataclass
+class Running:
+    """A run under way; killed with all its processes when the block ends."""
+
+    process: subprocess.Popen[str]
+    report_path: Path
+    out: Path
+    err: Path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill_all()
+
+    def kill_driver(self) -> None:
+        """SIGKILL the driver's JVM; what it started is left behind to notice."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def kill_all(self) -> None:
+        """SIGKILL the JVM, the Python driver and the workers at once."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self.process.wait(30)
+
+    def wait(self) -> Finished:
+        code = self.process.wait(SUBMIT_SECONDS)
+        report = RunReport.read(self.report_path) if self.report_path.exists() else None
+        return Finished(code, self.out.read_text(), self.err.read_text(), report)
+
+
+@dataclass
+class SparkJob:
+    """One job on one table of a local service, run as often as a test likes."""
+
+    service: LocalService
+    directory: Path
+    table: str
+    source: FileSourceSpec
+    options: dict[str, Any] = field(default_factory=dict)
+    key_pem: bytes | None = None
+    runs: int = 0
+
+    @property
+    def pipe(self) -> PipeName:
+        return PipeName.default_for_table("LOCAL", "PUBLIC", self.table)
+
+    def channel(self, partition: str) -> str:
+        return f"test_{self.table}_{partition}"
+
+    def start(self, *, master: str = "local[2]", **changes: Any) -> Running:
+        self.runs += 1
+        work = self.directory / f"run{self.runs}"
+        work.mkdir(parents=True)
+        plan = JobPlan(
+            **{
+                "application": f"load {self.table}",
+                "account_url": self.service.url,
+                "ca_bundle": str(self.service.ca_file),
+                "pipe": self.pipe,
+                "channel_prefix": "test",
+                "source_name": self.table,
+                "source": self.source,
+                "report_path": str(work / "report.json"),
+                "credentials_path": str(work / "credentials.json"),
+                "commit_timeout": 60.0,
+                **self.options,
+                **changes,
+            }
+        )
+        pem = self.key_pem or Path(self.service.key_file).read_bytes()
+        write_credentials(KeyPair(self.service.account, self.service.user, pem), plan.credentials_path)
+        write_plan(plan, work / "plan.json")
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with (work / "out").open("w") as out, (work / "err").open("w") as err:
+            process = subprocess.Popen(
+                [
+                    str(SPARK_SUBMIT),
+                    *("--master", master, "--conf", "spark.ui.enabled=false"),
+                    *(str(job_file()), str(work / "plan.json")),
+                ],
+                env=environment,
+                cwd=work,
+                stdout=out,
+                stderr=err,
+                text=True,
+                start_new_session=True,
+            )
+        return Running(process, work / "report.json", work / "out", work / "err")
+
+    def run(self, **changes: Any) -> Finished:
+        with self.start(**changes) as running:
+            return running.wait()
+
+    def statuses(self, *partitions: str) -> dict[str, Any]:
+        names = [self.channel(partition) for partition in partitions]
+        with self.service.client(self.table) as client:
+            found = client.channel_statuses(names)
+        return {partition: found[self.channel(partition)] for partition in partitions}
+
+    def committed(self, *partitions: str) -> dict[str, str | None]:
+        return {partition: status.committed for partition, status in self.statuses(*partitions).items()}
+
+
+def new_table(service: LocalService, name: str) -> str:
+    """Make a table for numbered rows."""
+    service.sql(f"CREATE TABLE LOCAL.PUBLIC.{name} (ID NUMBER, FILE VARCHAR, NOTE VARCHAR)")
+    return name
+
+
+def write_rows(path: Path, ids: Iterable[int], *, note: str = "", end: str = "\n") -> None:
+    """Append numbered rows to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [json.dumps({"ID": number, "FILE": path.name, "NOTE": note}) for number in ids]
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n".join(rows) + (end if rows else ""))
+
+
+def ids_in(service: LocalService, table: str) -> list[int]:
+    """All rows' numbers in order; a row that appears twice is there twice."""
+    rows = service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")  # noqa: S608
+    return [int(next(iter(row.values()))) for row in rows]
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
+    """Wait for a condition, or fail."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.05)

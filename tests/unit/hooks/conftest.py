@@ -1,0 +1,14 @@
+"""Airflow connections for these tests."""
+
+from __future__ import annotations
+
+from tests.airflow_connections import (
+    encrypted_pem,
+    pem,
+    private_key,
+    service,
+    service_connection,
+    set_connection,
+)
+
+__all__ = ["encrypted_pem", "pem", "private_key", "service", "service_connection", "set_connection"]

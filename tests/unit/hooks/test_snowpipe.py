@@ -1,0 +1,108 @@
+"""The hook against a scripted service."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.airflow_connections import PAT, statuses
+from tests.scripted_service import Reply, ScriptedService, error
+
+
+def test_constructor_looks_nothing_up() -> None:
+    hook = SnowpipeHook("there_is_no_such_connection", table="T")
+
+    assert hook.snowflake_conn_id == "there_is_no_such_connection"
+
+
+def test_client_reaches_the_pipe_of_the_connection(service: ScriptedService, service_connection: str) -> None:
+    service.on("bulk-channel-status", statuses(c1="a:1"))
+
+    found = SnowpipeHook(service_connection, table="T").channel_statuses(["c1"])
+
+    assert found["c1"].committed == "a:1"
+    assert "/databases/DB/schemas/S/pipes/T-STREAMING:" in service.requests("bulk-channel-status")[0].path
+
+
+def test_statuses_are_asked_for_on_an_event_loop(service: ScriptedService, service_connection: str) -> None:
+    service.on("bulk-channel-status", statuses(c1="a:1"))
+
+    found = asyncio.run(SnowpipeHook(service_connection, pipe="P").async_channel_statuses(["c1"]))
+
+    assert found["c1"].committed == "a:1"
+
+
+class TestTestButton:
+    def test_says_that_the_pipe_is_there(self, service: ScriptedService, service_connection: str) -> None:
+        service.on("pipe-info", Reply())
+
+        assert SnowpipeHook(service_connection, table="T").test_connection() == (
+            True,
+            "Credentials accepted, ingest host 127.0.0.1, pipe DB.S.T-STREAMING is there.",
+        )
+
+    def test_needs_no_pipe(self, service_connection: str) -> None:
+        ok, text = SnowpipeHook(service_connection).test_connection()
+
+        assert ok
+        assert "No default pipe or table" in text
+
+    @pytest.mark.parametrize(
+        ("part", "reply", "step"),
+        [
+            ("hostname", error(401, "ERR_BAD_KEY"), "account URL and credentials"),
+            ("token", error(400, "ERR_BAD_GRANT"), "token for the ingest host"),
+            ("pipe-info", error(404, "ERR_TABLE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), "pipe"),
+        ],
+    )
+    def test_names_the_step_that_failed_and_no_secret(
+        self, service: ScriptedService, service_connection: str, part: str, reply: Reply, step: str
+    ) -> None:
+        service.on(part, reply)
+
+        ok, text = SnowpipeHook(service_connection, table="T").test_connection()
+
+        assert not ok
+        assert text.startswith(f"Failed at: {step}. ")
+        assert PAT not in text
+
+    def test_names_a_setting_that_is_wrong(self, set_connection: Any) -> None:
+        conn_id = set_connection("broken", conn_type="snowpipe", extra={"auth": "key_pair"})
+
+        ok, text = SnowpipeHook(conn_id).test_connection()
+
+        assert not ok
+        assert "'broken'" in text
+        assert "'account'" in text
+
+
+def test_a_connection_of_another_type_is_refused(set_connection: Any) -> None:
+    with pytest.raises(ConfigurationError, match="'pg' has the type 'postgres'"):
+        SnowpipeHook(set_connection("pg", conn_type="postgres"), table="T").get_client()
+
+
+def test_oauth_token_is_fetched_as_airflows_snowflake_provider_does(
+    service: ScriptedService, set_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", service.ca_bundle)
+    service.on("token-request", Reply(body='{"access_token": "fetched", "expires_in": 600}'))
+    conn_id = set_connection(
+        login="client-id",
+        password="client-secret",
+        schema="S",
+        extra={
+            "account": "a",
+            "authenticator": "oauth",
+            "grant_type": "client_credentials",
+            "token_endpoint": f"{service.url}/oauth/token-request",
+        },
+    )
+
+    credentials = SnowpipeHook(conn_id).credentials()
+
+    assert [credentials.bearer(), credentials.bearer()] == ["fetched", "fetched"]
+    assert len(service.requests("token-request")) == 1

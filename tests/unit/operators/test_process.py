@@ -1,0 +1,54 @@
+"""Nothing of a stopped application stays behind."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_provider_snowpipe.operators.process import _runs, stop_process_tree
+
+
+def _start(script: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(["/bin/bash", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("sleep 300 & echo ready; wait", id="obedient"),
+        pytest.param("(trap '' TERM; sleep 300) & sleep 300 & echo ready; wait", id="deaf-child"),
+    ],
+)
+def test_descendants_end_with_the_process(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_snowpipe.operators.process._REAP_SECONDS", 0.3)
+    process = _start(script)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert family
+
+    stop_process_tree(process)
+
+    assert process.poll() is not None
+    assert not [child for child in family if _runs(child)]
+
+
+def test_a_process_that_ignores_the_request_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_snowpipe.operators.process._GRACE_SECONDS", 0.2)
+    process = _start("trap '' TERM; echo ready; while true; do read -t 1 _ <> <(:); done")
+
+    stop_process_tree(process)
+
+    assert process.wait(5) == -9
+
+
+def test_an_ended_process_is_left_alone(tmp_path: Path) -> None:
+    process = subprocess.Popen(["/bin/true"], text=True)
+    process.wait()
+
+    stop_process_tree(process)
+    stop_process_tree(None)

@@ -1,0 +1,364 @@
+"""The operator around a real ``spark-submit`` command; a script stands in for Spark itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark.plan import read_plan
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.airflow_connections import PASSPHRASE, SetConnection
+
+REPORT = RunReport(
+    "app",
+    (
+        ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 2, 20, 0, True),
+        ChannelReport("p_src_JFK", "JFK", "b:1", "b:1", "b:1", 0, 0, 0, True),
+        ChannelReport("p_src_LGA", "LGA", None, None, None, 0, 0, 0, True),
+    ),
+    1.5,
+)
+
+
+class TaskInstance:
+    """As much of a running task instance as the operator asks for."""
+
+    def __init__(self) -> None:
+        self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", "manual__1", -1
+        self.xcoms: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = value
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for temporary files where leftovers are seen."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
+@pytest.fixture
+def connections(set_connection: SetConnection, encrypted_pem: str) -> None:
+    set_connection("spark_default", conn_type="spark", host="local[2,4]")
+    set_connection(
+        "snowflake_default",
+        login="LOADER",
+        password=PASSPHRASE,
+        schema="PUBLIC",
+        extra={
+            "account": "LOCAL",
+            "host": "127.0.0.1",
+            "port": 8443,
+            "database": "LOCAL",
+            "private_key_content": encrypted_pem,
+        },
+    )
+
+
+@pytest.fixture
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make a program in the place of ``spark-submit`` that notes what it was given, then does as told."""
+
+    def make(then: str) -> tuple[str, Path]:
+        program, notes = tmp_path / "fake-spark-submit", tmp_path / "notes"
+        notes.mkdir()
+        program.write_text(
+            "#!/bin/bash\n"
+            'plan="${@: -1}"; work="$(dirname "$plan")"\n'
+            f'cp "$plan" {notes}/plan.json; env > {notes}/env; printf "%s\\n" "$@" > {notes}/args\n'
+            f'stat -c "%a %n" "$work" "$work"/* > {notes}/modes; cp "$work"/credentials.json {notes}/\n'
+            + then
+            + "\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("NOTES", str(notes))
+        return str(program), notes
+
+    return make
+
+
+def make(**options: Any) -> SnowpipeStreamOperator:
+    arguments: dict[str, Any] = {
+        "task_id": "load",
+        "source": {"path": "/data/src"},
+        "table": "FLIGHTS",
+        "channel_prefix": "p",
+    }
+    return SnowpipeStreamOperator(**{**arguments, **options})
+
+
+def run(operator: SnowpipeStreamOperator) -> tuple[dict[str, Any], TaskInstance]:
+    instance = TaskInstance()
+    return operator.execute({"ti": instance}), instance  # type: ignore[typeddict-item]
+
+
+@pytest.mark.usefixtures("connections")
+class TestSubmission:
+    def test_no_secret_is_on_the_command_line_or_in_a_setting(
+        self, tmp_path: Path, encrypted_pem: str
+    ) -> None:
+        operator = make(conf={"spark.ui.enabled": "false"}, verbose=True)
+        operator.name = "app"
+        operator._directory = tmp_path
+        operator._prepare(tmp_path)
+        hook = operator._get_hook()
+
+        command = hook._build_spark_submit_command(operator.application)
+
+        assert command[0] == "spark-submit"
+        assert command[-2:] == [str(job_file()), str(tmp_path / "plan.json")]
+        assert command[command.index("--master") + 1] == "local[2,4]"
+        shown = "\n".join([*command, json.dumps(hook._env_vars), json.dumps(hook._conf)])
+        shown += (tmp_path / "plan.json").read_text() + repr(vars(operator))
+        for secret in (PASSPHRASE, *encrypted_pem.splitlines()[1:-1]):
+            assert secret not in shown
+            assert secret in (tmp_path / "credentials.json").read_text().replace("\\n", "\n")
+
+    def test_the_job_gets_its_plan_and_private_files(self, submit: Any, temporary_files: Path) -> None:
+        program, notes = submit("exit 3")
+
+        with pytest.raises(AirflowException):
+            run(make(spark_binary=program, batch_limits={"rows": 500}))
+
+        plan = read_plan(notes / "plan.json")
+        assert (plan.application, str(plan.pipe)) == (
+            "snowpipe.d.load.manual__1",
+            "LOCAL.PUBLIC.FLIGHTS-STREAMING",
+        )
+        assert plan.account_url == "https://127.0.0.1:8443"
+        assert (plan.channel("EWR"), plan.limits.rows) == ("p_src_EWR", 500)
+        modes = dict(reversed(line.split()) for line in (notes / "modes").read_text().splitlines())
+        assert modes[os.path.dirname(plan.report_path)] == "700"
+        assert modes[plan.credentials_path] == "600"
+        args = (notes / "args").read_text().splitlines()
+        assert args[args.index("--name") + 1] == plan.application
+
+    def test_channels_are_named_by_the_dag_unless_told_otherwise(self, submit: Any) -> None:
+        from airflow.sdk import DAG
+
+        program, notes = submit("exit 3")
+        with DAG("my_dag", schedule=None):
+            operator = make(spark_binary=program, channel_prefix=None, source={"path": "/data/in/"})
+
+        with pytest.raises(AirflowException):
+            run(operator)
+
+        assert read_plan(notes / "plan.json").channel("EWR") == "my_dag_in_EWR"
+
+    def test_environment_of_the_user_wins(self, submit: Any) -> None:
+        program, notes = submit("exit 3")
+
+        with pytest.raises(AirflowException):
+            run(make(spark_binary=program, env_vars={"PYSPARK_PYTHON": "/other/python"}))
+
+        environment = (notes / "env").read_text().splitlines()
+        assert "PYSPARK_PYTHON=/other/python" in environment
+        assert any(line.startswith("JAVA_HOME=") for line in environment)
+        assert not [
+            line for line in environment if PASSPHRASE in line and not line.startswith("AIRFLOW_CONN_")
+        ]
+
+
+@pytest.mark.usefixtures("connections")
+class TestResult:
+    def success(self, tmp_path: Path) -> str:
+        (tmp_path / "report.json").write_text(REPORT.to_json())
+        return f'cp {tmp_path}/report.json "$work"/report.json'
+
+    def test_is_the_report_and_the_targets(self, submit: Any, tmp_path: Path, temporary_files: Path) -> None:
+        program, _ = submit(self.success(tmp_path))
+
+        value, instance = run(make(spark_binary=program))
+
+        assert value["pipe"] == "LOCAL.PUBLIC.FLIGHTS-STREAMING"
+        assert (value["offset_format"], value["rows"], value["bytes"]) == ("file:line", 2, 20)
+        assert value["channels"]["p_src_EWR"] == {
+            "from": None,
+            "to": "a:2",
+            "rows": 2,
+            "bytes": 20,
+            "rejected": 0,
+        }
+        assert instance.xcoms == {"targets": {"p_src_EWR": "a:2", "p_src_JFK": "b:1"}}
+        assert json.loads(json.dumps(value)) == value
+        assert list(temporary_files.iterdir()) == []
+
+    def test_each_channel_is_logged(
+        self, submit: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        program, _ = submit(self.success(tmp_path))
+
+        run(make(spark_binary=program))
+
+        printed = capsys.readouterr().out
+        assert "p_src_EWR  2     20     0         NULL  a:2   yes" in printed
+        assert PASSPHRASE not in printed
+
+    def test_success_without_a_report_is_no_success(self, submit: Any) -> None:
+        program, _ = submit("exit 0")
+
+        with pytest.raises(AirflowException, match=r"report.*cannot be read"):
+            run(make(spark_binary=program))
+
+    def test_the_same_operator_runs_twice(self, submit: Any, tmp_path: Path) -> None:
+        program, _ = submit(self.success(tmp_path))
+        operator = make(spark_binary=program)
+
+        assert run(operator)[0] == run(operator)[0]
+
+
+@pytest.mark.usefixtures("connections")
+class TestFailure:
+    def test_is_said_in_the_jobs_own_words_and_leaves_nothing(
+        self, submit: Any, temporary_files: Path
+    ) -> None:
+        program, _ = submit(
+            "echo noise; "
+            "echo \"snowpipe error: SourcePositionError: source path '/data/src' does not exist\" >&2; exit 1"
+        )
+
+        with pytest.raises(AirflowException) as raised:
+            run(make(spark_binary=program))
+
+        assert (
+            str(raised.value) == "snowpipe error: SourcePositionError: source path '/data/src' does not exist"
+        )
+        assert type(raised.value) is AirflowException
+        assert list(temporary_files.iterdir()) == []
+
+    def test_rejected_rows_are_not_retried_since_a_retry_would_not_see_them(
+        self, submit: Any, tmp_path: Path, temporary_files: Path
+    ) -> None:
+        report = RunReport("a", (), 1.0, error="3 row(s) skipped", error_type="RowsRejectedError")
+        (tmp_path / "report.json").write_text(report.to_json())
+        program, _ = submit(f'cp {tmp_path}/report.json "$work"/report.json; exit 1')
+
+        with pytest.raises(AirflowFailException, match=r"RowsRejectedError: 3 row\(s\) skipped"):
+            run(make(spark_binary=program))
+        assert list(temporary_files.iterdir()) == []
+
+    def test_without_words_of_the_job_is_sparks_own(self, submit: Any) -> None:
+        program, _ = submit("echo 'Exception: no more memory'; exit 137")
+
+        with pytest.raises(AirflowException, match=r"Error code is: 137[\s\S]*no more memory"):
+            run(make(spark_binary=program))
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"source": {"path": "/d", "glob": "*"}}, "unknown key 'glob'"),
+            ({"batch_limits": {"wire_bytes": 5_000_000}}, "wire_bytes is 5000000"),
+            ({"table": None}, "no table and no pipe"),
+            ({"conf": {"spark.submit.deployMode": "cluster"}}, "only 'client'"),
+        ],
+    )
+    def test_of_the_settings_comes_before_anything_runs(
+        self, submit: Any, temporary_files: Path, options: dict[str, Any], text: str
+    ) -> None:
+        program, notes = submit("exit 0")
+
+        with pytest.raises(AirflowFailException, match=f"snowpipe error: ConfigurationError: .*{text}"):
+            run(make(spark_binary=program, **options))
+        assert list(notes.iterdir()) == []
+        assert list(temporary_files.iterdir()) == []
+
+    def test_cluster_mode_of_the_connection_is_refused(
+        self, set_connection: SetConnection, temporary_files: Path
+    ) -> None:
+        set_connection(
+            "far", conn_type="spark", host="spark://127.0.0.1:7077", extra={"deploy-mode": "cluster"}
+        )
+
+        with pytest.raises(AirflowFailException, match="only 'client'"):
+            run(make(spark_conn_id="far"))
+        assert list(temporary_files.iterdir()) == []
+
+
+@pytest.mark.usefixtures("connections")
+def test_kill_stops_every_process_and_removes_the_files(
+    submit: Any, temporary_files: Path, tmp_path: Path
+) -> None:
+    program, notes = submit(f"sleep 300 & echo $! > {tmp_path}/child; echo started; wait")
+    operator = make(spark_binary=program)
+    failures: list[BaseException] = []
+
+    def execute() -> None:
+        try:
+            run(operator)
+        except AirflowException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    _until(lambda: (tmp_path / "child").is_file() and (tmp_path / "child").read_text().strip())
+    child = psutil.Process(int((tmp_path / "child").read_text()))
+
+    operator.on_kill()
+    thread.join(20)
+
+    assert not thread.is_alive()
+    assert len(failures) == 1
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert child.status() == psutil.STATUS_ZOMBIE
+    assert list(temporary_files.iterdir()) == []
+    assert stat.S_ISDIR(notes.stat().st_mode)
+
+
+def test_kill_before_the_start_is_harmless() -> None:
+    make().on_kill()
+
+
+class TestArguments:
+    def test_constructor_looks_nothing_up(self) -> None:
+        make(snowflake_conn_id="none_such", spark_conn_id="none_such_either")
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"pipe": "P"}, "both given"),
+            ({"source": {"pattern": "*"}}, "needs a 'path'"),
+            ({"on_error": "ignore"}, r"on_error is 'ignore'.*abort"),
+            ({"on_data_loss": "x"}, "on_data_loss is 'x'"),
+            ({"commit_timeout": 0}, "commit_timeout is 0"),
+            ({"deploy_mode": "cluster"}, "only 'client'"),
+            ({"application": "x.py"}, "application='x.py' cannot be given"),
+        ],
+    )
+    def test_wrong_ones_are_refused_when_the_dag_is_read(self, options: dict[str, Any], text: str) -> None:
+        with pytest.raises(ConfigurationError, match=text):
+            make(**options)
+
+    def test_source_and_names_are_templates(self) -> None:
+        operator = make(source={"path": "/data/{{ x }}"}, table="{{ x }}", channel_prefix="{{ x }}")
+        operator.render_template_fields({"x": "v"})
+
+        assert (operator.source, operator.table, operator.channel_prefix) == ({"path": "/data/v"}, "v", "v")
+
+    def test_every_template_field_is_set_by_the_constructor(self) -> None:
+        operator = make()
+
+        assert [name for name in operator.template_fields if not hasattr(operator, name)] == []
+
+
+def _until(condition: Any, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.02)

@@ -1,0 +1,112 @@
+"""The environment, the name and the error of one submission."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_snowpipe.operators.submission import (
+    application_name,
+    job_error,
+    launch_environment,
+    report_lines,
+    require_client_mode,
+)
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+CHANNEL = ChannelReport("p_s_EWR", "EWR", None, "a:2", "a:2", 1234, 99, 0, True)
+
+
+@pytest.mark.parametrize("map_index", [-1, None])
+def test_application_name_is_made_from_dag_task_and_run(map_index: int | None) -> None:
+    assert application_name("d", "g.t", "manual__2026-01-01T00:00:00+00:00", map_index) == (
+        "snowpipe.d.g.t.manual__2026-01-01T00:00:00+00:00"
+    )
+
+
+def test_application_names_of_mapped_tasks_differ() -> None:
+    assert application_name("d", "t", "r", 0) == "snowpipe.d.t.r.0"
+
+
+def test_application_name_has_no_blanks_or_shell_signs() -> None:
+    assert application_name("d", "t", "my run; $(x)", -1) == "snowpipe.d.t.my-run-x-"
+
+
+def test_spark_submit_of_this_environment_is_found_without_activating_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    environment = launch_environment(tmp_path)
+
+    assert shutil.which("spark-submit", path=environment["PATH"]) == str(
+        Path(sys.executable).parent / "spark-submit"
+    )
+    assert environment["PYSPARK_PYTHON"] == sys.executable
+    assert os.access(Path(environment["JAVA_HOME"]) / "bin" / "java", os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("mode", "conf"), [("cluster", None), (None, {"spark.submit.deployMode": "cluster"}), ("Cluster", {})]
+)
+def test_cluster_mode_is_refused_with_the_reason(mode: str | None, conf: dict[str, str] | None) -> None:
+    with pytest.raises(ConfigurationError, match=r"[cC]luster.*only 'client' is supported, because"):
+        require_client_mode(mode, conf)
+
+
+@pytest.mark.parametrize("mode", [None, "client"])
+def test_client_mode_is_accepted(mode: str | None) -> None:
+    require_client_mode(mode, {"spark.master": "local"})
+
+
+class TestJobError:
+    def test_comes_from_the_report(self) -> None:
+        report = RunReport("a", (), 1.0, error="3 rows", error_type="RowsRejectedError")
+
+        assert job_error(report, "noise") == ("snowpipe error: RowsRejectedError: 3 rows", True)
+
+    def test_comes_from_the_output_when_there_is_no_report(self) -> None:
+        output = (
+            "Cannot execute: spark-submit. Error code is: 1.\nLast spark-submit output:\n"
+            "WARN x\nsnowpipe error: SourcePositionError: source path '/x' does not exist\nINFO bye"
+        )
+
+        assert job_error(None, output) == (
+            "snowpipe error: SourcePositionError: source path '/x' does not exist",
+            False,
+        )
+
+    def test_is_absent_when_the_job_said_nothing(self) -> None:
+        assert job_error(None, "Cannot execute") is None
+        assert job_error(RunReport("a", (), 1.0), "Killed") is None
+
+    @pytest.mark.parametrize(
+        ("kind", "permanent"),
+        [
+            ("RowsRejectedError", True),
+            ("ConfigurationError", True),
+            ("OffsetTokenError", True),
+            ("CommitTimeoutError", False),
+            ("RetriesExhaustedError", False),
+            ("ChannelFencedError", False),
+        ],
+    )
+    def test_says_whether_a_retry_is_pointless(self, kind: str, permanent: bool) -> None:
+        found = job_error(RunReport("a", (), 1.0, error="x", error_type=kind), "")
+
+        assert found is not None
+        assert found[1] is permanent
+
+
+def test_report_is_a_table_with_a_line_for_each_channel() -> None:
+    lines = report_lines(RunReport("a", (CHANNEL,), 1.0))
+
+    assert lines == [
+        "channel  rows   bytes  rejected  from  to   committed",
+        "p_s_EWR  1,234  99     0         NULL  a:2  yes",
+    ]

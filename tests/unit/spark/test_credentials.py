@@ -1,0 +1,114 @@
+import os
+import stat
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+
+from airflow_provider_snowpipe.spark.credentials import read_credentials, write_credentials
+from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken, ScopedToken
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+
+@pytest.fixture(scope="module")
+def key():
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def _pem(key, encryption):
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+
+
+@pytest.mark.parametrize("passphrase", [None, "s3cret"])
+def test_key_pair_comes_back_and_its_file_is_gone(tmp_path, key, passphrase):
+    encryption = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
+    given = KeyPair("ACME", "LOADER", _pem(key, encryption), passphrase, role="INGEST")
+    path = tmp_path / "credentials.json"
+
+    write_credentials(given, path)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    read = read_credentials(path)
+
+    assert mode == 0o600
+    assert isinstance(read, KeyPair)
+    assert (read.subject, read.role, read.fingerprint) == (given.subject, "INGEST", given.fingerprint)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("given", [ProgrammaticAccessToken("pat-1"), OAuthToken("oauth-1")])
+def test_token_comes_back_and_its_file_is_gone(tmp_path, given):
+    write_credentials(given, tmp_path / "c.json")
+
+    assert read_credentials(tmp_path / "c.json") == given
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_mode_is_0600_whatever_the_umask_is(tmp_path):
+    before = os.umask(0)
+    try:
+        write_credentials(OAuthToken("t"), tmp_path / "c.json")
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE((tmp_path / "c.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_file_that_others_can_open_is_refused_and_left(tmp_path, mode):
+    write_credentials(OAuthToken("very-secret"), tmp_path / "c.json")
+    (tmp_path / "c.json").chmod(mode)
+
+    with pytest.raises(ConfigurationError, match="mode") as refused:
+        read_credentials(tmp_path / "c.json")
+
+    assert "very-secret" not in str(refused.value)
+    assert (tmp_path / "c.json").exists()
+
+
+def test_existing_file_is_never_written_over(tmp_path):
+    (tmp_path / "c.json").write_text("mine")
+
+    with pytest.raises(ConfigurationError, match="exists already"):
+        write_credentials(OAuthToken("t"), tmp_path / "c.json")
+
+    assert (tmp_path / "c.json").read_text() == "mine"
+
+
+def test_link_is_not_followed(tmp_path):
+    write_credentials(OAuthToken("t"), tmp_path / "c.json")
+    (tmp_path / "link").symlink_to(tmp_path / "c.json")
+
+    with pytest.raises(ConfigurationError, match="cannot be opened"):
+        read_credentials(tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"kind": "password", "token": "hidden"}',
+        '{"kind": "pat"}',
+        '{"kind": "pat", "token": 7}',
+        '{"kind": "pat", "token": "hidden", "extra": "hidden"}',
+        '{"kind": "key_pair", "account": "A", "user": "U"}',
+    ],
+)
+def test_other_content_is_refused_without_showing_it(tmp_path, text):
+    (tmp_path / "c.json").write_text(text)
+    (tmp_path / "c.json").chmod(0o600)
+
+    with pytest.raises(ConfigurationError) as refused:
+        read_credentials(tmp_path / "c.json")
+
+    assert "hidden" not in str(refused.value)
+
+
+def test_scoped_token_is_no_credential_for_a_driver(tmp_path):
+    with pytest.raises(ConfigurationError, match="ScopedToken cannot be given"):
+        write_credentials(ScopedToken("t", "h", 0.0), tmp_path / "c.json")

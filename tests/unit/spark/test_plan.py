@@ -1,0 +1,85 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_snowpipe.spark.plan import FileSourceSpec, JobPlan, read_plan, write_plan
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+PLAN = JobPlan(
+    application="load_flights",
+    account_url="https://127.0.0.1:4433",
+    pipe=PipeName("LOCAL", "PUBLIC", "FLIGHTS-STREAMING"),
+    channel_prefix="flights",
+    source_name="logs",
+    source=FileSourceSpec(path="/data/flights", growing=True),
+    report_path="/run/report.json",
+    credentials_path="/run/credentials.json",
+    limits=BatchLimits(rows=100, bytes_per_second=None),
+)
+
+
+def test_plan_comes_back_unchanged_from_its_file(tmp_path):
+    write_plan(PLAN, tmp_path / "plan.json")
+
+    assert read_plan(tmp_path / "plan.json") == PLAN
+
+
+def test_channel_is_named_after_prefix_source_and_partition():
+    assert PLAN.channel("EWR") == "flights_logs_EWR"
+
+
+def _changed(**changes):
+    return json.dumps({**json.loads(PLAN.to_json()), **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("not json", "not JSON"),
+        ("[]", "list"),
+        (_changed(plan_version=2), "plan_version is 2"),
+        (_changed(colour="red"), "unknown key 'colour' (value 'red')"),
+        (_changed(on_error="explode"), "on_error is 'explode': it must be one of ['abort', 'continue']"),
+        (_changed(on_data_loss=None), "on_data_loss is None"),
+        (_changed(wait_for_commit="yes"), "wait_for_commit is 'yes'"),
+        (_changed(commit_timeout=True), "commit_timeout is True"),
+        (_changed(commit_timeout=0), "commit_timeout is 0"),
+        (_changed(report_path="report.json"), "report_path is 'report.json': give an absolute path"),
+        (_changed(offset_format="integer"), "'files' writes 'file:line'"),
+        (_changed(offset_format="filename"), "'filename' is unknown"),
+        (_changed(application=""), "application is empty"),
+        (_changed(source=[]), "plan source is []"),
+        (_changed(source={}), "plan source lacks the key 'path'"),
+        (_changed(source={"path": "/d", "kind": "kafka"}), "source kind is 'kafka'"),
+        (_changed(source={"path": "/d", "group_by": "name"}), "needs a group (?P<partition>"),
+        (_changed(source={"path": "/d", "group_by": "name", "name_pattern": "("}), "no regular expression"),
+        (_changed(source={"path": "/d", "name_pattern": "x"}), "only for group_by='name'"),
+        (_changed(source={"path": "/d", "pattern": "../*.log"}), "leaves the source's path"),
+        (_changed(limits={"rows": 0}), "rows is 0"),
+        (_changed(limits={"rows": 1.5}), "limits rows is 1.5: it must be int"),
+        (_changed(pipe={"database": "D"}), "plan pipe lacks the key"),
+    ],
+)
+def test_wrong_plan_is_refused_by_key_and_value(text, named):
+    with pytest.raises(ConfigurationError) as refused:
+        JobPlan.from_json(text)
+
+    assert named in str(refused.value)
+
+
+def test_missing_plan_is_refused_by_path(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"none\.json.*cannot be read"):
+        read_plan(tmp_path / "none.json")
+
+
+def test_plan_has_no_place_for_a_secret():
+    assert "private_key" not in PLAN.to_json()
+    with pytest.raises(ConfigurationError, match="unknown key 'private_key'"):
+        JobPlan.from_json(_changed(private_key="x"))
+
+
+def test_integer_seconds_are_taken_as_seconds():
+    assert JobPlan.from_json(_changed(commit_timeout=30)) == replace(PLAN, commit_timeout=30.0)

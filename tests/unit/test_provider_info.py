@@ -1,0 +1,141 @@
+"""The provider's metadata: a mistake in it stops every ``airflow`` command."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
+from airflow_provider_snowpipe import __version__
+from airflow_provider_snowpipe.get_provider_info import get_provider_info
+
+SCHEMAS = ("provider_info.schema.json", "provider.yaml.schema.json")
+
+
+def _airflow_directory() -> Path:
+    found = importlib.util.find_spec("airflow")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_metadata_is_valid_by_airflows_own_schema(name: str) -> None:
+    schema = json.loads((_airflow_directory() / name).read_text())
+
+    jsonschema.validate(get_provider_info(), schema)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_schema_would_notice_a_broken_connection_type(name: str) -> None:
+    schema = json.loads((_airflow_directory() / name).read_text())
+    info = get_provider_info()
+    del info["connection-types"][0]["hook-class-name"]
+
+    with pytest.raises(jsonschema.ValidationError, match="hook-class-name"):
+        jsonschema.validate(info, schema)
+
+
+def test_package_name_and_version_are_those_of_the_distribution() -> None:
+    info = get_provider_info()
+
+    assert importlib.metadata.metadata(info["package-name"])["Name"] == info["package-name"]
+    assert info["versions"] == [__version__]
+
+
+def test_every_module_of_the_metadata_can_be_imported() -> None:
+    info = get_provider_info()
+    modules = [
+        module
+        for kind in ("hooks", "operators", "sensors", "triggers")
+        for entry in info[kind]
+        for module in entry["python-modules"]
+    ]
+
+    assert len(modules) == 4
+    for module in modules:
+        importlib.import_module(module)
+
+
+def test_the_hook_is_what_the_connection_type_says() -> None:
+    (connection_type,) = get_provider_info()["connection-types"]
+    module, _, name = connection_type["hook-class-name"].rpartition(".")
+    hook: Any = getattr(importlib.import_module(module), name)
+
+    assert hook.conn_type == connection_type["connection-type"] == "snowpipe"
+    assert hook.hook_name == connection_type["hook-name"]
+    assert hook.conn_name_attr == "snowflake_conn_id"
+
+
+def test_every_form_field_is_one_that_the_connection_reads() -> None:
+    (connection_type,) = get_provider_info()["connection-types"]
+    reader = Path(
+        importlib.import_module("airflow_provider_snowpipe.hooks.connection").__file__ or ""
+    ).read_text()
+
+    for name in connection_type["conn-fields"]:
+        assert f'_text("{name}")' in reader
+
+
+def test_form_fields_hide_the_private_key() -> None:
+    (connection_type,) = get_provider_info()["connection-types"]
+
+    assert connection_type["conn-fields"]["private_key_content"]["schema"]["format"] == "password"
+
+
+def test_metadata_imports_nothing_of_airflow() -> None:
+    code = (
+        "import sys; from airflow_provider_snowpipe.get_provider_info import get_provider_info; "
+        "get_provider_info(); print([m for m in sys.modules if m.split('.')[0] == 'airflow'])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert printed.stdout.strip() == "[]"
+
+
+def test_airflow_discovers_the_provider_and_its_connection_form() -> None:
+    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+    manager = ProvidersManagerTaskRuntime()
+
+    assert "airflow-provider-snowpipe" in manager.providers
+    hook = manager.hooks["snowpipe"]
+    assert hook is not None
+    assert hook.hook_class_name == "airflow_provider_snowpipe.hooks.snowpipe.SnowpipeHook"
+    assert hook.connection_id_attribute_name == "snowflake_conn_id"
+
+
+def test_dag_files_pay_for_nothing_but_airflow_and_its_spark_operator() -> None:
+    baseline = _imported(
+        "airflow.providers.apache.spark.operators.spark_submit", "airflow.sdk", "airflow.triggers.base"
+    )
+    ours = _imported(
+        "airflow.providers.apache.spark.operators.spark_submit",
+        "airflow.sdk",
+        "airflow.triggers.base",
+        "airflow_provider_snowpipe.operators.stream",
+        "airflow_provider_snowpipe.sensors.commit",
+        "airflow_provider_snowpipe.triggers.commit",
+    )
+    heavy = {"pyarrow", "pyspark", "numpy", "pandas", "cryptography", "jwt", "snowflake", "duckdb", "psutil"}
+
+    assert heavy & (ours - baseline) == set()
+    assert "airflow_provider_snowpipe" in ours
+
+
+def _imported(*modules: str) -> set[str]:
+    code = (
+        f"import sys, json\nfor m in {modules!r}: __import__(m)\n"
+        "print(json.dumps([m.split('.')[0] for m in sys.modules]))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(printed.stdout.splitlines()[-1]))
