@@ -109,12 +109,11 @@ class AirflowApi:
         return answer.json()["value"]
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> list[str]:
-        """Return the lines of one try of a task."""
+        """Return the lines of one try of a task, exceptions as type and text."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
         answer = self._send("GET", path, headers={"Accept": "application/json"})
         answer.raise_for_status()
-        content = answer.json()["content"]
-        return [entry["event"] if isinstance(entry, dict) else str(entry) for entry in content]
+        return [line for entry in answer.json()["content"] for line in _log_lines(entry)]
 
     def _get(self, path: str) -> dict[str, Any]:
         result: dict[str, Any] = self._checked("GET", path).json()
@@ -138,3 +137,10 @@ class AirflowApi:
         answer.raise_for_status()
         self._session.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
         self._authorized = True
+
+
+def _log_lines(entry: Any) -> list[str]:
+    if not isinstance(entry, dict):
+        return [str(entry)]
+    errors = [f"{error['exc_type']}: {error['exc_value']}" for error in entry.get("error_detail") or ()]
+    return [entry["event"], *errors]

@@ -181,8 +181,12 @@ class Demo:
         user, password = self._airflow.login
         state = "" if self._keep else " (while it runs: make demo KEEP=1)"
         self._console.print(
-            f"Airflow UI {self._airflow.url}  login {user} / {password}{state}", highlight=False
+            f"Airflow UI {self._airflow.url}  login {user} / {password}{state}",
+            highlight=False,
+            soft_wrap=True,
         )
 
     def _say(self, text: str) -> None:
-        self._console.print(f"[dim]{time.monotonic() - self._began:5.1f} s[/dim]  {text}", highlight=False)
+        self._console.print(
+            f"[dim]{time.monotonic() - self._began:5.1f} s[/dim]  {text}", highlight=False, soft_wrap=True
+        )

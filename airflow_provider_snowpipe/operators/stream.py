@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,8 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         ``skip`` goes on after it
     :param wait_for_commit: False ends the task when the rows are received, committed or not
     :param commit_timeout: seconds to wait for a channel's commit
-    :param batch_limits: when a batch of rows is closed and sent, by the keys of ``BatchLimits`` (templated)
+    :param batch_limits: when a batch of rows is closed and sent, by the keys of ``BatchLimits``;
+        a mapping or its JSON text (templated)
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``
     :raises ConfigurationError: if an argument is wrong
     """
@@ -99,7 +101,7 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         on_data_loss: str = "fail",
         wait_for_commit: bool = True,
         commit_timeout: float = 600.0,
-        batch_limits: Mapping[str, Any] | None = None,
+        batch_limits: Mapping[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> None:
         for name in _OWN_ARGUMENTS:
@@ -208,7 +210,7 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
             "report_path": str(directory / "report.json"),
             "credentials_path": str(directory / "credentials.json"),
         }
-        limits = BatchLimits(**checked_values(BatchLimits, self.batch_limits or {}, "batch_limits"))
+        limits = BatchLimits(**checked_values(BatchLimits, _limits(self.batch_limits), "batch_limits"))
         return JobPlan(pipe=hook.pipe_name(), source=source, limits=limits, **values)
 
     def _submit(self, context: Context, plan: JobPlan) -> None:
@@ -283,6 +285,19 @@ def _settled(credentials: Credentials) -> Credentials:
     from airflow_provider_snowpipe.streaming.auth import OAuthToken
 
     return OAuthToken(credentials.bearer()) if isinstance(credentials, OAuthClient) else credentials
+
+
+def _limits(value: Mapping[str, Any] | str | None) -> Any:
+    """Take batch limits as given, or from the JSON text that a template renders."""
+    if not isinstance(value, str):
+        return value or {}
+    try:
+        return json.loads(value or "null") or {}
+    except ValueError:
+        raise ConfigurationError(
+            f"batch_limits is the text {value[:80]!r}, which is no JSON object: give a mapping, or a "
+            'template that ends in "| tojson"'
+        ) from None
 
 
 def _report_or_none(path: str) -> RunReport | None:

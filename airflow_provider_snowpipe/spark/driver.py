@@ -257,11 +257,12 @@ def _one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T
     :raises SnowpipeError: the error of the task that made Spark give up
     """
     from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
     try:
         results: list[_R] = spark.parallelize(items, len(items)).map(work).collect()
-    except Py4JJavaError as error:
-        ours = error_of_task(str(error.java_exception))
+    except (Py4JJavaError, PySparkException) as error:
+        ours = error_of_task(str(error))
         if ours is None:
             raise
         raise ours from None

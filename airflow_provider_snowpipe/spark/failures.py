@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 
 _RAISED = re.compile(
-    r"^(?P<module>airflow_provider_snowpipe[\w.]*)\.(?P<kind>\w+): (?P<text>.*?)(?=\n\s*\n|\n\s+at |\Z)",
+    r"^airflow_provider_snowpipe[\w.]*\.(?P<kind>\w+): (?P<text>.*?)(?=\n\s*\n|\n\s+at |\s*SQLSTATE: |\Z)",
     re.MULTILINE | re.DOTALL,
 )
 

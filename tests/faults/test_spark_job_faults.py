@@ -5,6 +5,7 @@ import time
 import pytest
 
 from airflow_provider_snowpipe.spark.plan import FileSourceSpec
+from airflow_provider_snowpipe.streaming.errors import UncommittedRowsError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.spark_job import SparkJob, ids_in, new_table, wait_until, write_rows
 
@@ -77,14 +78,12 @@ def test_rows_received_but_not_committed_at_a_crash_are_sent_again(service_facto
     service = service_factory(faults="commit-delay=3600")
     job = _job(service, tmp_path, source)
     with job.start() as running:
-        wait_until(
-            lambda: any(status.exists for status in job.statuses("a", "b").values()),
-            seconds=90,
-            what="the first open",
-        )
-        time.sleep(2)  # some appends are answered; none is committed for an hour
+        wait_until(lambda: " rows=0 " in running.out.read_text(), seconds=90, what="a progress line")
         running.kill_all()
+    with service.client(job.table) as client, pytest.raises(UncommittedRowsError):
+        client.open_channel(job.channel("a"), fail_on_uncommitted_rows=True)
     assert job.committed("a", "b") == {"a": None, "b": None}
+    assert ids_in(service, job.table) == []
     service.kill()
     service.restart(faults=None)
 
@@ -92,6 +91,26 @@ def test_rows_received_but_not_committed_at_a_crash_are_sent_again(service_facto
 
     assert finished.code == 0, finished.err[-3000:]
     assert finished.report.rows == ROWS
+    _all_there_once(job)
+
+
+def test_fenced_run_ends_with_the_reason_and_the_next_one_completes(service_factory, tmp_path, source):
+    job = _job(service_factory(), tmp_path, source)
+    with job.start() as running:
+        wait_until(lambda: _under_way(job), seconds=90, what="the first commit of the first run")
+        with job.service.client(job.table) as client:
+            client.open_channel(job.channel("a"), fail_on_uncommitted_rows=False)
+        fenced = running.wait()
+
+    assert fenced.code == 1
+    (line,) = fenced.error_lines
+    assert line.startswith(
+        f"snowpipe error: ChannelFencedError: channel {job.channel('a')!r}: another writer"
+    )
+    assert fenced.report.error_type == "ChannelFencedError"
+    assert "Traceback" not in fenced.out
+
+    assert job.run().code == 0
     _all_there_once(job)
 
 

@@ -122,12 +122,6 @@ class Channel:
         self._dropped = False
 
     @property
-    def has_uncommitted_rows(self) -> bool:
-        """True while an accepted append is neither committed nor discarded."""
-        with self._lock:
-            return self._pending > 0
-
-    @property
     def continuation_token(self) -> str:
         """Token that the next append must carry."""
         with self._lock:
@@ -195,13 +189,7 @@ class Channel:
         with self._lock:
             if self._dropped:
                 raise self._gone()
-            if fail_on_uncommitted_rows and self._pending:
-                raise Refusal(
-                    409,
-                    UNCOMMITTED,
-                    f"channel {self.name} has uncommitted rows; wait for their commit or open without "
-                    f"fail_on_uncommitted_rows to discard them",
-                )
+            self._check_pending(fail_on_uncommitted_rows)
             self._client_sequencer += 1
             self._next_row = 0
             self._answers.clear()
@@ -233,9 +221,19 @@ class Channel:
         with self._lock:
             self._invalid = code
 
-    def drop(self) -> None:
-        """Refuse everything from now on."""
+    @property
+    def is_dropped(self) -> bool:
+        """True once the channel was dropped, by itself or with its table."""
         with self._lock:
+            return self._dropped
+
+    def drop(self, *, fail_on_uncommitted_rows: bool = False) -> None:
+        """Refuse everything from now on.
+
+        :raises Refusal: 409 when asked to fail on uncommitted rows.
+        """
+        with self._lock:
+            self._check_pending(fail_on_uncommitted_rows)
             self._dropped = True
 
     def status(self) -> dict[str, Any]:
@@ -264,6 +262,15 @@ class Channel:
             "snowflake_avg_processing_latency_ms": stored.latency_ms,
         }
 
+    def _check_pending(self, fail_on_uncommitted_rows: bool) -> None:
+        if fail_on_uncommitted_rows and self._pending:
+            raise Refusal(
+                409,
+                UNCOMMITTED,
+                f"channel {self.name} has uncommitted rows; wait for their commit, or ask again without "
+                f"fail_on_uncommitted_rows to discard them",
+            )
+
     def _check_session(self, client: int) -> None:
         if self._dropped:
             raise self._gone()
@@ -291,8 +298,8 @@ class Channel:
             raise Refusal(
                 409,
                 ROW_SEQ_GAP,
-                f"channel {self.name}: append {row} follows append {self._next_row - 1}; rows were lost before "
-                f"a commit. Open the channel again and send from after its committed offset token",
+                f"channel {self.name}: append {row} follows append {self._next_row - 1}; rows were lost "
+                f"before a commit. Open the channel again and send from after its committed offset token",
             )
         if row < self._next_row:
             raise Refusal(

@@ -68,10 +68,15 @@ class Committer:
             self._queued_bytes += size
             self._changed.notify_all()
 
-    def discard(self, channel: Channel) -> None:
-        """Remove a channel's queued appends, waiting for a commit that already holds some of them."""
+    def discard(self, channel: Channel, *, wait: bool = True) -> None:
+        """Remove a channel's queued appends.
+
+        :param wait: wait for a commit that already holds some of them. A caller that holds the database's
+            write lock must not: that commit may be waiting for the lock, and then leaves out the appends of
+            a dropped channel by itself.
+        """
         with self._changed:
-            while any(append.channel is channel for append in self._in_flight):
+            while wait and any(append.channel is channel for append in self._in_flight):
                 self._changed.wait()
             gone = [append for append in self._queue if append.channel is channel]
             self._queue = deque(append for append in self._queue if append.channel is not channel)

@@ -176,8 +176,7 @@ class Database:
         for (key, name), channel in list(self._channels.items()):
             if key in gone:
                 channel.drop()
-                # The write lock is held, so no commit is in flight and this does not wait.
-                self._committer.discard(channel)
+                self._committer.discard(channel, wait=False)
                 del self._channels[key, name]
 
     # -- pipes ----------------------------------------------------------------------------------------------
@@ -263,13 +262,17 @@ class Database:
                 channel.session_stored(state)
         return channel
 
-    def drop_channel(self, pipe: Pipe, name: str) -> Channel:
-        """Drop a channel with its token and its uncommitted rows."""
+    def drop_channel(self, pipe: Pipe, name: str, *, fail_on_uncommitted_rows: bool = False) -> Channel:
+        """Drop a channel with its token and its uncommitted rows.
+
+        :param fail_on_uncommitted_rows: refuse instead of discarding rows.
+        :raises Refusal: 404 for an unknown channel, 409 for uncommitted rows, 400 for the elastic channel.
+        """
         if name.upper() == ELASTIC:
             raise Refusal(400, "ERR_RESERVED_CHANNEL_NAME", "the ELASTIC channel cannot be dropped")
         channel = self.channel(pipe, name)
         with channel.open_lock:
-            channel.drop()
+            channel.drop(fail_on_uncommitted_rows=fail_on_uncommitted_rows)
             self._committer.discard(channel)
             with self.write_lock:
                 self.store.remove_channel(self._cursor, channel.committed.channel_id)

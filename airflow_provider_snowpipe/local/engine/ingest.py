@@ -15,7 +15,14 @@ import duckdb
 import numpy as np
 
 from airflow_provider_snowpipe.local.engine import coerce
-from airflow_provider_snowpipe.local.engine.channels import Append, Channel, Committed, advance
+from airflow_provider_snowpipe.local.engine.channels import (
+    ELASTIC,
+    ROW_SEQ_GAP,
+    Append,
+    Channel,
+    Committed,
+    advance,
+)
 from airflow_provider_snowpipe.local.engine.lines import RejectedLine, arrow_lines
 from airflow_provider_snowpipe.local.tables import Table
 
@@ -55,7 +62,7 @@ def commit_group(database: Database, group: Sequence[Append]) -> None:
     :param group: in order of acceptance.
     """
     with database.write_lock:
-        live = _drop_tableless(database, group)
+        live = _drop_out_of_sequence(_drop_tableless(database, group))
         states: dict[Channel, Committed] = {}
         try:
             if live:
@@ -72,9 +79,32 @@ def _drop_tableless(database: Database, group: Sequence[Append]) -> list[Append]
     live: list[Append] = []
     orphans: list[Append] = []
     for append in group:
-        exists = database.table(append.channel.pipe.key.schema, append.channel.pipe.table) is not None
-        (live if exists else orphans).append(append)
+        channel = append.channel
+        exists = database.table(channel.pipe.key.schema, channel.pipe.table) is not None
+        # A replaced table exists again; the channels of the old one do not.
+        (live if exists and not channel.is_dropped else orphans).append(append)
     _invalidate(orphans, TABLE_MISSING)
+    return live
+
+
+def _drop_out_of_sequence(group: Sequence[Append]) -> list[Append]:
+    """Leave out appends that come after lost ones: committing them would move the token past lost rows.
+
+    A commit that failed invalidates its channels, but later appends of theirs may wait in the queue already.
+    """
+    live: list[Append] = []
+    orphans: list[Append] = []
+    due: dict[Channel, tuple[int, int]] = {}
+    for append in group:
+        channel, place = append.channel, (append.client_sequencer, append.row_sequencer)
+        stored = channel.committed
+        expected = due.get(channel, (stored.client_sequencer, stored.row_sequencer))
+        if channel.name == ELASTIC or place == expected:
+            due[channel] = (place[0], place[1] + 1)
+            live.append(append)
+        else:
+            orphans.append(append)
+    _invalidate(orphans, ROW_SEQ_GAP)
     return live
 
 

@@ -186,11 +186,9 @@ class StreamingFront:
         )
 
     def _drop(self, request: Request, database: Database, pipe: Pipe, name: str) -> Response:
-        channel = database.channel(pipe, name)
-        if request.json().get("fail_on_uncommitted_rows") and channel.has_uncommitted_rows:
-            raise Refusal(409, "ERR_CHANNEL_HAS_UNCOMMITTED_DATA", f"channel {name} has uncommitted rows")
-        token = database.drop_channel(pipe, name).committed.offset_token
-        return Response.of_json({"last_committed_offset_token": token})
+        careful = bool(request.json().get("fail_on_uncommitted_rows", False))
+        channel = database.drop_channel(pipe, name, fail_on_uncommitted_rows=careful)
+        return Response.of_json({"last_committed_offset_token": channel.committed.offset_token})
 
     def _pipe(self, database: str, schema: str, name: str) -> tuple[Database, Pipe]:
         owner = self._catalog.database_for_url(database)

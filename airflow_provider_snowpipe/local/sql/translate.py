@@ -60,9 +60,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
     common = {cte.alias for cte in tree.find_all(exp.CTE)}
     for table in list(tree.find_all(exp.Table)):
         if not isinstance(table.this, exp.Identifier):
-            if isinstance(table.this, exp.Anonymous):
-                raise unsupported(f"table function {table.this.name}")
-            continue
+            raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
         if not table.args.get("db") and table.name in common:
             continue
         _qualify(session, table)

@@ -150,6 +150,21 @@ class TestSubmission:
         args = (notes / "args").read_text().splitlines()
         assert args[args.index("--name") + 1] == plan.application
 
+    @pytest.mark.parametrize(
+        ("given", "rows"),
+        [({"rows": 7}, 7), ('{"rows": 7}', 7), ("null", 1_000_000), ("", 1_000_000), (None, 1_000_000)],
+    )
+    def test_batch_limits_may_come_out_of_a_template(self, submit: Any, given: Any, rows: int) -> None:
+        program, notes = submit("exit 3")
+        operator = make(spark_binary=program, batch_limits="{{ x }}")
+        operator.batch_limits = given
+
+        with pytest.raises(AirflowException):
+            run(operator)
+
+        assert "batch_limits" in operator.template_fields
+        assert read_plan(notes / "plan.json").limits.rows == rows
+
     def test_channels_are_named_by_the_dag_unless_told_otherwise(self, submit: Any) -> None:
         from airflow.sdk import DAG
 
@@ -265,6 +280,7 @@ class TestFailure:
         [
             ({"source": {"path": "/d", "glob": "*"}}, "unknown key 'glob'"),
             ({"batch_limits": {"wire_bytes": 5_000_000}}, "wire_bytes is 5000000"),
+            ({"batch_limits": "rows=5"}, "no JSON object"),
             ({"table": None}, "no table and no pipe"),
             ({"conf": {"spark.submit.deployMode": "cluster"}}, "only 'client'"),
         ],

@@ -25,6 +25,12 @@ def test_error_of_the_task_is_found_in_sparks_text():
     assert error_type_of(error) == "ChannelFencedError"
 
 
+def test_error_of_the_task_is_found_in_the_text_of_a_converted_exception():
+    text = SPARK_TEXT.partition("\n\n")[0] + "\n SQLSTATE: 38000\n"
+
+    assert str(error_of_task(text)) == "channel 'a': another writer opened it"
+
+
 def test_error_of_somebody_else_is_not_taken_for_ours():
     assert error_of_task("java.lang.OutOfMemoryError: Java heap space\n\tat x") is None
 

@@ -1,0 +1,138 @@
+"""snowflake-connector-python and Airflow's SnowflakeHook, unmodified, over the exported connection."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from local_service import LocalService
+
+if TYPE_CHECKING:
+    from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
+
+COLUMNS = (
+    "id INT, x NUMBER(10,2), s VARCHAR, n TIMESTAMP_NTZ, l TIMESTAMP_LTZ, d DATE, t TIME, b BOOLEAN, "
+    "f FLOAT, r BINARY, v VARIANT"
+)
+VALUES = (
+    "1, 2.5, 'a', '2026-01-01 00:00:01.5'::TIMESTAMP_NTZ, '2026-01-01 00:00:01.5'::TIMESTAMP_LTZ, "
+    "'2026-01-01'::DATE, '10:11:12'::TIME, TRUE, 1.5, TO_BINARY('6869', 'HEX'), PARSE_JSON('{\"a\":1}')"
+)
+
+
+@pytest.fixture
+def hook(local_service: LocalService, monkeypatch: pytest.MonkeyPatch) -> SnowflakeHook:
+    for name, value in local_service.env.items():
+        monkeypatch.setenv(name, value)
+    from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
+
+    return SnowflakeHook()
+
+
+@pytest.fixture
+def connection(hook: SnowflakeHook) -> Iterator[Any]:
+    connection = hook.get_conn()
+    yield connection
+    connection.close()
+
+
+def test_the_hook_of_the_snowflake_provider_works_as_it_is(hook: SnowflakeHook) -> None:
+    assert hook.test_connection() == (True, "Connection successfully tested")
+    hook.run([f"CREATE OR REPLACE TABLE h ({COLUMNS})", f"INSERT INTO h SELECT {VALUES}"])
+    assert hook.get_first("SELECT count(*) FROM h WHERE id = %s", parameters=(1,)) == (1,)
+    hook.insert_rows("h", [(7, "it's"), (8, None)], target_fields=["id", "s"])
+    assert hook.get_records("SELECT id, s FROM h WHERE id > 1 ORDER BY id") == [(7, "it's"), (8, None)]
+
+
+def test_a_hook_run_that_fails_half_way_leaves_nothing(hook: SnowflakeHook) -> None:
+    hook.run("CREATE OR REPLACE TABLE half (id INT)")
+    with pytest.raises(Exception, match="NO_SUCH_TABLE"):
+        hook.run(["INSERT INTO half VALUES (1)", "INSERT INTO no_such_table VALUES (1)"], autocommit=False)
+    assert hook.get_first("SELECT count(*) FROM half") == (0,)
+
+
+def test_every_type_and_its_null_come_back(connection: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"CREATE OR REPLACE TABLE types ({COLUMNS})")
+    cursor.execute(f"INSERT INTO types SELECT {VALUES}")
+    cursor.execute("INSERT INTO types (id) VALUES (NULL)")
+    first, second = cursor.execute("SELECT * FROM types ORDER BY id NULLS LAST").fetchall()
+    moment = dt.datetime(2026, 1, 1, 0, 0, 1, 500000)
+    assert first[:4] == (1, Decimal("2.50"), "a", moment)
+    assert first[4] == moment.replace(tzinfo=dt.UTC)
+    assert first[5:] == (dt.date(2026, 1, 1), dt.time(10, 11, 12), True, 1.5, b"hi", '{"a":1}')
+    assert second == (None,) * 11
+    assert [column.name for column in cursor.description] == ["ID", *"XSNLDTBFRV"]
+
+
+def test_server_side_bindings_keep_their_types(hook: SnowflakeHook) -> None:
+    import snowflake.connector
+
+    moment = dt.datetime(2026, 1, 2, 3, 4, 5)
+    with snowflake.connector.connect(**hook._get_conn_params(), paramstyle="qmark") as connection:
+        cursor = connection.cursor()
+        row = cursor.execute("SELECT ?, ?, ?, ?, ?", (1, "x'y", moment, Decimal("1.25"), None)).fetchone()
+        assert row == (1, "x'y", moment, Decimal("1.25"), None)
+        cursor.execute("CREATE OR REPLACE TABLE binds (id INT, s VARCHAR)")
+        cursor.executemany("INSERT INTO binds VALUES (?, ?)", [(1, "a"), (2, "b"), (3, None)])
+        assert cursor.rowcount == 3
+        assert cursor.execute("SELECT count(*), max(s) FROM binds").fetchone() == (3, "b")
+
+
+def test_errors_carry_snowflakes_number_and_state(connection: Any) -> None:
+    from snowflake.connector.errors import ProgrammingError
+
+    with pytest.raises(ProgrammingError) as error:
+        connection.cursor().execute("SELECT * FROM nope")
+    assert (error.value.errno, error.value.sqlstate) == (2003, "02000")
+    assert "does not exist or not authorized" in str(error.value)
+
+
+def test_a_rolled_back_transaction_leaves_nothing(connection: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute("CREATE OR REPLACE TABLE tx (id INT)")
+    cursor.execute("BEGIN")
+    cursor.execute("INSERT INTO tx VALUES (1)")
+    cursor.execute("ROLLBACK")
+    cursor.execute("ROLLBACK")
+    cursor.execute("BEGIN")
+    cursor.execute("INSERT INTO tx VALUES (2)")
+    cursor.execute("COMMIT")
+    cursor.execute("COMMIT")
+    assert cursor.execute("SELECT id FROM tx").fetchall() == [(2,)]
+
+
+def test_a_wrong_key_is_refused_at_once(hook: SnowflakeHook) -> None:
+    import snowflake.connector
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    parameters = {**hook._get_conn_params(), "private_key": key}
+    with pytest.raises(snowflake.connector.errors.DatabaseError, match="JWT token is invalid"):
+        snowflake.connector.connect(**parameters)
+
+
+def test_use_and_alter_session_change_the_session(connection: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute("CREATE SCHEMA IF NOT EXISTS local.side")
+    cursor.execute("USE SCHEMA side")
+    cursor.execute("ALTER SESSION SET QUERY_TAG = 'x', TIMEZONE = 'UTC'")
+    assert cursor.execute("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA(), CURRENT_USER()").fetchone() == (
+        "LOCAL",
+        "SIDE",
+        "DEMO",
+    )
+    cursor.execute("USE SCHEMA public")
+
+
+def test_sqlalchemy_connects(hook: SnowflakeHook) -> None:
+    import sqlalchemy
+
+    with hook.get_sqlalchemy_engine().connect() as connection:
+        assert connection.execute(sqlalchemy.text("SELECT 1")).fetchall() == [(1,)]

@@ -1,0 +1,523 @@
+"""The local service over its REST front, with plain HTTP requests as a strict client would send them."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import stat
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+import requests
+import zstandard
+from local_service import LocalService
+
+from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+
+ServiceFactory = Callable[..., LocalService]
+
+
+class Rest:
+    """A client of the streaming REST API without any retry."""
+
+    def __init__(self, service: LocalService, table: str) -> None:
+        self._service = service
+        self._base = f"{service.url}/v2/streaming"
+        self._pipe = f"databases/LOCAL/schemas/PUBLIC/pipes/{table}-STREAMING"
+        self.http = requests.Session()
+        self.http.trust_env = False
+        self.http.verify = str(service.ca_file)
+        self.jwt = sign_key_pair_jwt(DataDirectory(service.data_dir))
+        form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "scope": "127.0.0.1"}
+        answer = self.call("POST", f"{service.url}/oauth/token", self.jwt, data=form)
+        assert answer.status_code == 200, answer.text
+        self.token = answer.text
+
+    def call(self, method: str, url: str, token: str | None, **more: Any) -> requests.Response:
+        headers = {**more.pop("headers", {})}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        return self.http.request(method, url, headers=headers, timeout=(5, 30), **more)
+
+    def open(self, channel: str, **body: Any) -> requests.Response:
+        return self.call("PUT", f"{self._base}/{self._pipe}/channels/{channel}", self.token, json=body)
+
+    def drop(self, channel: str) -> requests.Response:
+        return self.call("DELETE", f"{self._base}/{self._pipe}/channels/{channel}", self.token)
+
+    def append(
+        self,
+        channel: str,
+        continuation: str,
+        body: bytes,
+        end: str = "",
+        request_id: str | None = None,
+        **more: Any,
+    ) -> requests.Response:
+        query = {
+            "continuationToken": continuation,
+            "endOffsetToken": end,
+            "startOffsetToken": "",
+            "requestId": request_id or str(uuid.uuid4()),
+            "retryCount": "0",
+        }
+        url = f"{self._base}/data/{self._pipe}/channels/{channel}/rows"
+        return self.call(
+            "POST", url, self.token, params={**query, **more.pop("params", {})}, data=body, **more
+        )
+
+    def statuses(self, *names: str) -> dict[str, Any]:
+        answer = self.call(
+            "POST",
+            f"{self._base}/{self._pipe}:bulk-channel-status",
+            self.token,
+            json={"channel_names": names},
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()["channel_statuses"]
+
+    def wait_for_token(self, channel: str, token: str, seconds: float = 20) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            status: dict[str, Any] = self.statuses(channel)[channel]
+            if status["last_committed_offset_token"] == token:
+                return status
+            time.sleep(0.02)
+        raise AssertionError(f"token {token} was not committed: {status}")
+
+
+def _continuation(answer: requests.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    token: str = answer.json()["next_continuation_token"]
+    return token
+
+
+def _rows(first: int, last: int) -> bytes:
+    return b"".join(b'{"ID":%d}\n' % i for i in range(first, last + 1))
+
+
+@pytest.fixture
+def rest(local_service: LocalService) -> Rest:
+    local_service.sql("CREATE OR REPLACE TABLE t (id INT, name VARCHAR(10))")
+    return Rest(local_service, "T")
+
+
+# -- shapes ------------------------------------------------------------------------------------------------
+
+
+def test_hostname_is_a_bare_host_for_the_original_credential_only(
+    local_service: LocalService, rest: Rest
+) -> None:
+    url = f"{local_service.url}/v2/streaming/hostname"
+    assert rest.call("GET", url, rest.jwt).content == b"127.0.0.1"
+    assert rest.call("GET", url, rest.token).status_code == 401
+
+
+def test_pipe_info_hands_out_a_fresh_prefix_and_a_stable_key(local_service: LocalService, rest: Rest) -> None:
+    url = f"{local_service.url}/v2/streaming/databases/local/schemas/public/pipes/t-streaming:pipe-info"
+    first, second = (rest.call("POST", url, token, json={}).json() for token in (rest.token, rest.jwt))
+    location = first["rowset_stage_location"]
+    assert location["storage_endpoint"] == f"127.0.0.1:{local_service.port}"
+    assert location["path_prefix"] != second["rowset_stage_location"]["path_prefix"]
+    assert first["encryption_info"] == second["encryption_info"]
+
+
+def test_the_elastic_channel_always_has_a_status(rest: Rest) -> None:
+    statuses = rest.statuses("ELASTIC", "unknown")
+    assert set(statuses) == {"ELASTIC"}
+    assert statuses["ELASTIC"]["channel_status_code"] == "SUCCESS"
+
+
+def test_channel_names_are_case_sensitive_and_may_hold_any_character(rest: Rest) -> None:
+    rest.open("a%2Fb%20c%3F")
+    rest.open("A%2FB")
+    assert set(rest.statuses("a/b c?", "A/B", "a/b")) == {"a/b c?", "A/B"}
+
+
+def test_a_single_offset_token_of_old_clients_is_the_end_token(rest: Rest) -> None:
+    token = _continuation(rest.open("old"))
+    rest.append("old", token, _rows(1, 1), params={"offsetToken": "77"})
+    rest.wait_for_token("old", "77")
+
+
+def test_an_offset_token_given_at_open_is_set(rest: Rest) -> None:
+    answer = rest.open("seeded", offset_token="41").json()
+    assert answer["channel_status"]["last_committed_offset_token"] == "41"
+    assert rest.statuses("seeded")["seeded"]["last_committed_offset_token"] == "41"
+
+
+def test_zstd_gzip_and_plain_bodies_hold_the_same_rows(local_service: LocalService, rest: Rest) -> None:
+    token = _continuation(rest.open("enc"))
+    for number, (encoding, body) in enumerate(
+        [
+            ("zstd", zstandard.compress(_rows(0, 9))),
+            ("gzip", gzip.compress(_rows(10, 19))),
+            ("", _rows(20, 29)),
+        ]
+    ):
+        headers = {"Content-Encoding": encoding} if encoding else {}
+        token = _continuation(rest.append("enc", token, body, str(number), headers=headers))
+    assert rest.wait_for_token("enc", "2")["rows_inserted"] == 30
+    assert local_service.sql("SELECT count(*) n, sum(id) s FROM t") == [{"N": 30, "S": 435}]
+
+
+def test_rejected_rows_are_counted_and_the_others_stored(local_service: LocalService, rest: Rest) -> None:
+    token = _continuation(rest.open("bad"))
+    body = b'{"id":1}\n{"id":"x"}\nnope\n\n{"id":2,"name":"12345678901"}\n{"id":3,"unknown":1}\n'
+    body += b'{"id":4,"name":"\xff"}\n'
+    rest.append("bad", token, body, "9")
+    status = rest.wait_for_token("bad", "9")
+    assert (status["rows_parsed"], status["rows_inserted"], status["rows_error_count"]) == (6, 2, 4)
+    assert status["last_error_offset_upper_bound"] == "9"
+    assert status["last_error_message"]
+    assert [row["ID"] for row in local_service.sql("SELECT id FROM t ORDER BY id")] == [1, 3]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("databases/NOPE/schemas/PUBLIC/pipes/T-STREAMING", "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"),
+        ("databases/LOCAL/schemas/NOPE/pipes/T-STREAMING", "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"),
+        ("databases/LOCAL/schemas/PUBLIC/pipes/CUSTOM", "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"),
+        ("databases/LOCAL/schemas/PUBLIC/pipes/NOPE-STREAMING", "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"),
+    ],
+)
+def test_what_does_not_exist_is_a_404_with_a_code(
+    local_service: LocalService, rest: Rest, path: str, code: str
+) -> None:
+    answer = rest.call("POST", f"{local_service.url}/v2/streaming/{path}:pipe-info", rest.token, json={})
+    assert (answer.status_code, answer.json()["code"]) == (404, code)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/nope", "/v2/streaming", "/v2/streaming/databases/a/schemas/b/pipes/c:x"]
+)
+def test_an_unknown_path_is_a_404_with_a_code(local_service: LocalService, rest: Rest, path: str) -> None:
+    answer = rest.call("GET", local_service.url + path, rest.jwt)
+    assert answer.status_code == 404
+    assert answer.json()["code"]
+
+
+def test_every_call_needs_the_right_token(local_service: LocalService, rest: Rest) -> None:
+    pipe = f"{local_service.url}/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING"
+    data = pipe.replace("/v2/streaming/", "/v2/streaming/data/")
+    calls = [
+        ("GET", f"{local_service.url}/v2/streaming/hostname"),
+        ("POST", f"{local_service.url}/oauth/token"),
+        ("POST", f"{pipe}:pipe-info"),
+        ("POST", f"{pipe}:bulk-channel-status"),
+        ("PUT", f"{pipe}/channels/c"),
+        ("DELETE", f"{pipe}/channels/c"),
+        ("POST", f"{data}/channels/c/rows"),
+        ("POST", f"{data}/channels/c/filebuffer"),
+        ("POST", f"{local_service.url}/api/v2/statements"),
+    ]
+    form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "scope": "127.0.0.1"}
+    for method, url in calls:
+        for token in (None, "garbage"):
+            answer = rest.call(method, url, token, data=form if url.endswith("token") else None)
+            assert answer.status_code == 401, f"{method} {url} with {token}"
+            assert set(answer.json()) == {"code", "message"}
+    assert rest.call("POST", f"{data}/channels/c/rows", rest.jwt).status_code == 401
+
+
+def test_other_grants_than_key_pair_are_a_400_that_says_so(local_service: LocalService, rest: Rest) -> None:
+    form = {"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "scope": "127.0.0.1"}
+    answer = rest.call("POST", f"{local_service.url}/oauth/token", rest.jwt, data=form)
+    assert answer.status_code == 400
+    assert "key-pair" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ({"continuationToken": ""}, 400),
+        ({"continuationToken": "rubbish"}, 400),
+        ({"requestId": ""}, 400),
+    ],
+)
+def test_malformed_appends_are_a_400(rest: Rest, query: dict[str, str], status: int) -> None:
+    token = _continuation(rest.open("c"))
+    assert rest.append("c", token, _rows(1, 1), params=query).status_code == status
+
+
+def test_broken_bodies_are_a_400_and_the_channel_lives_on(rest: Rest) -> None:
+    token = _continuation(rest.open("c"))
+    answer = rest.append("c", token, b"not zstd", headers={"Content-Encoding": "zstd"})
+    assert answer.status_code == 400
+    assert rest.append("c", token, _rows(1, 1), "1").status_code == 200
+    for body in (b"{", b"[]", b'{"channel_names":1}', b'{"channel_names":[1]}'):
+        url = f"{rest._base}/{rest._pipe}:bulk-channel-status"
+        assert rest.call("POST", url, rest.token, data=body).status_code == 400
+
+
+def test_more_than_100_names_are_refused(rest: Rest) -> None:
+    url = f"{rest._base}/{rest._pipe}:bulk-channel-status"
+    names = [str(number) for number in range(101)]
+    assert rest.call("POST", url, rest.token, json={"channel_names": names}).status_code == 400
+
+
+def test_a_body_above_4_mib_on_the_wire_is_a_413(rest: Rest) -> None:
+    token = _continuation(rest.open("c"))
+    answer = rest.append("c", token, b" " * (4 * 1024 * 1024) + b"\n")
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "REQUEST_TOO_LARGE"
+
+
+def test_the_elastic_name_cannot_be_opened_or_dropped(rest: Rest) -> None:
+    assert rest.open("elastic").status_code == 400
+    assert rest.drop("ELASTIC").status_code == 400
+
+
+def test_appending_to_a_channel_that_was_never_opened_is_a_404_with_a_code(rest: Rest) -> None:
+    answer = rest.append("ghost", "1_0", _rows(1, 1))
+    assert (answer.status_code, answer.json()["code"]) == (
+        404,
+        "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED",
+    )
+
+
+# -- sessions of a channel ---------------------------------------------------------------------------------
+
+
+def test_a_replayed_request_is_inserted_once(local_service: LocalService, rest: Rest) -> None:
+    token = _continuation(rest.open("c"))
+    answers = {_continuation(rest.append("c", token, _rows(1, 5), "5", "same-request")) for _ in range(3)}
+    assert len(answers) == 1
+    assert rest.wait_for_token("c", "5")["rows_inserted"] == 5
+    assert _continuation(rest.append("c", token, _rows(1, 5), "5", "same-request")) in answers
+    rest.append("c", answers.pop(), _rows(6, 6), "6")
+    assert rest.wait_for_token("c", "6")["rows_inserted"] == 6
+
+
+def test_the_writer_before_a_reopen_is_fenced(local_service: LocalService, rest: Rest) -> None:
+    old = _continuation(rest.open("c"))
+    new = _continuation(rest.open("c"))
+    answer = rest.append("c", old, _rows(666, 666), "666")
+    assert (answer.status_code, answer.json()["code"]) == (409, "STALE_CONTINUATION_TOKEN_SEQUENCER")
+    _continuation(rest.append("c", new, _rows(1, 1), "1"))
+    rest.wait_for_token("c", "1")
+    assert local_service.sql("SELECT id FROM t") == [{"ID": 1}]
+
+
+def test_replacing_the_table_destroys_pipe_and_channels(local_service: LocalService, rest: Rest) -> None:
+    token = _continuation(rest.open("c"))
+    token = _continuation(rest.append("c", token, _rows(1, 1), "1"))
+    rest.wait_for_token("c", "1")
+    local_service.sql("CREATE OR REPLACE TABLE t (id INT)")
+    assert rest.statuses("c") == {}
+    assert rest.append("c", token, _rows(2, 2), "2").status_code == 404
+    assert rest.open("c").json()["channel_status"]["last_committed_offset_token"] is None
+    assert local_service.sql("SELECT count(*) n FROM t") == [{"N": 0}]
+
+
+def test_truncating_the_table_keeps_the_tokens(local_service: LocalService, rest: Rest) -> None:
+    token = _continuation(rest.open("c"))
+    rest.append("c", token, _rows(1, 1), "1")
+    rest.wait_for_token("c", "1")
+    local_service.sql("TRUNCATE TABLE t")
+    assert rest.statuses("c")["c"]["last_committed_offset_token"] == "1"
+    assert local_service.sql("SELECT count(*) n FROM t") == [{"N": 0}]
+
+
+def test_a_dropped_channel_forgets_its_token(rest: Rest) -> None:
+    token = _continuation(rest.open("c"))
+    rest.append("c", token, _rows(1, 1), "1")
+    rest.wait_for_token("c", "1")
+    assert rest.drop("c").json() == {"last_committed_offset_token": "1"}
+    assert rest.statuses("c") == {}
+    assert rest.drop("c").status_code == 404
+
+
+def test_show_channels_lists_token_and_sequencers(local_service: LocalService, rest: Rest) -> None:
+    rest.open("c")
+    token = _continuation(rest.open("c"))
+    rest.append("c", token, _rows(1, 1), "1")
+    rest.wait_for_token("c", "1")
+    (row,) = local_service.sql("SHOW CHANNELS LIKE 'c' IN TABLE t")
+    assert (row["name"], row["table_name"], row["parent_name"], row["parent_domain"]) == (
+        "c",
+        "T",
+        "T-STREAMING",
+        "PIPE",
+    )
+    assert (row["offset_token"], row["client_sequencer"], row["row_sequencer"]) == ("1", 2, 1)
+
+
+# -- process -----------------------------------------------------------------------------------------------
+
+
+def test_only_loopback_is_listened_on_and_only_with_tls(local_service: LocalService) -> None:
+    listening = [
+        connection.laddr
+        for connection in psutil.Process(local_service.pid).net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", local_service.port)]
+    with pytest.raises(requests.RequestException):
+        requests.get(f"http://127.0.0.1:{local_service.port}/health", timeout=5)
+
+
+def test_private_files_have_mode_0600(local_service: LocalService) -> None:
+    for name in ("demo_rsa_key.p8", "token_secret", "tls/server.key"):
+        assert stat.S_IMODE((local_service.data_dir / name).stat().st_mode) == 0o600
+
+
+def test_committed_rows_and_tokens_survive_kill_9_and_lost_rows_are_asked_for(
+    service_factory: ServiceFactory,
+) -> None:
+    service = service_factory("commit-delay=1")
+    service.sql("CREATE TABLE t (id INT)")
+    rest = Rest(service, "T")
+    token = _continuation(rest.open("c"))
+    token = _continuation(rest.append("c", token, _rows(0, 9), "9"))
+    rest.wait_for_token("c", "9")
+    lost = _continuation(rest.append("c", token, _rows(10, 19), "19"))
+    service.kill()
+    port = service.port
+    service.restart()
+    assert service.port == port
+    assert service.sql("SELECT count(*) n, max(id) m FROM t") == [{"N": 10, "M": 9}]
+    again = Rest(service, "T")
+    assert again.statuses("c")["c"]["last_committed_offset_token"] == "9"
+    answer = rest.append("c", lost, _rows(20, 29), "29")
+    assert (answer.status_code, answer.json()["code"]) == (
+        409,
+        "ERR_CHANNEL_MUST_BE_REOPENED_DUE_TO_ROW_SEQ_GAP",
+    )
+    opened = again.open("c", fail_on_uncommitted_rows=True)
+    assert opened.json()["channel_status"]["last_committed_offset_token"] == "9"
+    again.append("c", _continuation(opened), _rows(10, 19), "19")
+    again.wait_for_token("c", "19")
+    assert service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 20, "D": 20}]
+
+
+def test_rows_agree_with_tokens_after_kill_9_in_the_middle_of_commits(
+    service_factory: ServiceFactory,
+) -> None:
+    service = service_factory()
+    service.sql("CREATE TABLE t (channel VARCHAR, id INT)")
+    channels = [f"c{number}" for number in range(4)]
+    next_row = dict.fromkeys(channels, 0)
+    for _ in range(3):
+        rest = Rest(service, "T")
+        tokens = {name: _continuation(rest.open(name)) for name in channels}
+        for name in channels:
+            committed = rest.statuses(name)[name]["last_committed_offset_token"]
+            next_row[name] = int(committed) + 1 if committed is not None else 0
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            for name in channels:
+                first = next_row[name]
+                body = b"".join(
+                    b'{"channel":"%s","id":%d}\n' % (name.encode(), i) for i in range(first, first + 100)
+                )
+                tokens[name] = _continuation(rest.append(name, tokens[name], body, str(first + 99)))
+                next_row[name] += 100
+        service.kill()
+        service.restart()
+        rest = Rest(service, "T")
+        counted = {
+            row["CHANNEL"]: row
+            for row in service.sql(
+                "SELECT channel, count(*) n, count(DISTINCT id) d, max(id) m FROM t GROUP BY channel"
+            )
+        }
+        for name, status in rest.statuses(*channels).items():
+            token = status["last_committed_offset_token"]
+            seen = counted.get(name, {"N": 0, "D": 0, "M": -1})
+            assert seen["N"] == seen["D"] == seen["M"] + 1 == int(token if token is not None else -1) + 1
+            assert status["rows_inserted"] == seen["N"]
+    assert sum(next_row.values()) > 0
+
+
+def test_an_orderly_stop_commits_what_was_accepted(service_factory: ServiceFactory) -> None:
+    service = service_factory("commit-delay=30")
+    service.sql("CREATE TABLE t (id INT)")
+    rest = Rest(service, "T")
+    rest.append("c", _continuation(rest.open("c")), _rows(1, 5), "5")
+    service.stop()
+    service.restart()
+    assert service.sql("SELECT count(*) n FROM t") == [{"N": 5}]
+    assert Rest(service, "T").statuses("c")["c"]["last_committed_offset_token"] == "5"
+
+
+def test_a_second_service_on_the_same_directory_is_refused(local_service: LocalService) -> None:
+    done = local_service.cli("serve", "--port", "0")
+    assert done.returncode == 1
+    assert "another snowpipe-local already serves" in done.stderr
+
+
+def test_a_port_in_use_is_named(service_factory: ServiceFactory, tmp_path: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        service = LocalService(tmp_path / "other")
+        service.data_dir.mkdir()
+        done = service.cli("serve", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 1
+    assert "is in use" in done.stderr
+
+
+# -- faults ------------------------------------------------------------------------------------------------
+
+
+def test_commit_delay_holds_back_rows_and_token(service_factory: ServiceFactory) -> None:
+    service = service_factory("commit-delay=1.5")
+    service.sql("CREATE TABLE t (id INT)")
+    rest = Rest(service, "T")
+    token = _continuation(rest.open("c"))
+    began = time.monotonic()
+    rest.append("c", token, _rows(1, 1), "1")
+    assert time.monotonic() - began < 1
+    assert rest.statuses("c")["c"]["last_committed_offset_token"] is None
+    refused = rest.open("c", fail_on_uncommitted_rows=True)
+    assert (refused.status_code, refused.json()["code"]) == (409, "ERR_CHANNEL_HAS_UNCOMMITTED_DATA")
+    rest.wait_for_token("c", "1")
+    assert time.monotonic() - began >= 1.5
+
+
+def test_a_forced_reopen_discards_uncommitted_rows(service_factory: ServiceFactory) -> None:
+    service = service_factory("commit-delay=2")
+    service.sql("CREATE TABLE t (id INT)")
+    rest = Rest(service, "T")
+    rest.append("c", _continuation(rest.open("c")), _rows(1, 1), "1")
+    token = _continuation(rest.open("c", fail_on_uncommitted_rows=False))
+    rest.append("c", token, _rows(2, 2), "2")
+    rest.wait_for_token("c", "2")
+    assert service.sql("SELECT id FROM t") == [{"ID": 2}]
+
+
+def test_a_lost_response_is_repeated_and_the_rows_are_there_once(service_factory: ServiceFactory) -> None:
+    service = service_factory("drop-append-response=2")
+    service.sql("CREATE TABLE t (id INT)")
+    rest = Rest(service, "T")
+    token = _continuation(rest.append("c", _continuation(rest.open("c")), _rows(1, 1), "1"))
+    with pytest.raises(requests.ConnectionError):
+        rest.append("c", token, _rows(2, 2), "2", "lost")
+    assert _continuation(rest.append("c", token, _rows(2, 2), "2", "lost")) == "1_2"
+    rest.wait_for_token("c", "2")
+    assert service.sql("SELECT count(*) n FROM t") == [{"N": 2}]
+
+
+def test_refused_appends_are_not_applied(service_factory: ServiceFactory) -> None:
+    service = service_factory("append-503=2")
+    service.sql("CREATE TABLE t (id INT)")
+    rest = Rest(service, "T")
+    token = _continuation(rest.open("c"))
+    codes = [rest.append("c", token, _rows(1, 1), "1", "r").status_code for _ in range(3)]
+    assert codes == [503, 503, 200]
+    rest.wait_for_token("c", "1")
+    assert service.sql("SELECT count(*) n FROM t") == [{"N": 1}]
+
+
+def test_the_service_prints_no_error_for_any_of_this(local_service: LocalService) -> None:
+    assert "Traceback" not in local_service.log_file.read_text()

@@ -1,0 +1,176 @@
+"""The command line of the local service: serve, env, sql."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from local_service import LocalService
+
+
+def test_env_fails_until_a_service_answers(tmp_path: Path) -> None:
+    service = LocalService(tmp_path / "data")
+    assert service.cli("env").returncode != 0
+    service.launch()
+    assert service.cli("env").returncode == 0
+    service.kill()
+    done = service.cli("env")
+    assert done.returncode != 0
+    assert "does not answer" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_shell_can_evaluate_the_export_lines(local_service: LocalService) -> None:
+    exports = local_service.cli("env").stdout
+    assert all(line.startswith("export ") for line in exports.splitlines())
+    shown = subprocess.run(
+        ["/bin/sh", "-c", exports + 'printf "%s" "$AIRFLOW_CONN_SNOWFLAKE_DEFAULT"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    connection = json.loads(shown)
+    assert connection["conn_type"] == "snowflake"
+    assert connection["extra"]["port"] == local_service.port
+    assert connection["extra"]["private_key_file"] == str(local_service.key_file)
+
+
+def test_no_secret_is_in_the_environment_or_the_log(local_service: LocalService) -> None:
+    secret_lines = [line for line in local_service.key_file.read_text().splitlines() if "KEY" not in line]
+    shown = local_service.cli("env").stdout + local_service.log_file.read_text()
+    assert not any(line in shown for line in secret_lines)
+
+
+def test_the_bundle_holds_public_roots_and_our_authority(local_service: LocalService) -> None:
+    bundle = local_service.ca_file.read_text()
+    own = (local_service.data_dir / "tls" / "ca.pem").read_text()
+    assert own.strip() in bundle
+    assert bundle.count("BEGIN CERTIFICATE") > 50
+
+
+def test_json_is_a_list_of_objects_with_native_values(local_service: LocalService) -> None:
+    local_service.sql(
+        "CREATE OR REPLACE TABLE j (id INT, x NUMBER(10,2), s VARCHAR, b BOOLEAN, v VARIANT, d DATE)"
+    )
+    local_service.sql(
+        "INSERT INTO j SELECT 1, 2.5, 'ü\"', true, PARSE_JSON('{\"a\":[1]}'), '2026-01-02'::DATE "
+        "UNION ALL SELECT 2, NULL, NULL, NULL, NULL, NULL"
+    )
+    assert local_service.sql("SELECT * FROM j ORDER BY id") == [
+        {"ID": 1, "X": 2.5, "S": 'ü"', "B": True, "V": {"a": [1]}, "D": "2026-01-02"},
+        {"ID": 2, "X": None, "S": None, "B": None, "V": None, "D": None},
+    ]
+    assert local_service.sql("SELECT * FROM j WHERE id = 3") == []
+
+
+def test_csv_and_table_are_for_people(local_service: LocalService) -> None:
+    statement = "SELECT 1 AS a, 'x,y' AS b, NULL AS c"
+    assert local_service.cli("sql", "--format", "csv", statement).stdout == 'A,B,C\n1,"x,y",\n'
+    shown = local_service.cli("sql", statement).stdout
+    assert shown.splitlines() == ["A | B   | C", "--+-----+-----", "1 | x,y | NULL", "(1 row)"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("SELECT * FROM no_such_table", "002003"),
+        ("SELEC 1", "000002"),
+        ("SELECT 1 +", "001003"),
+        ("SELECT no_such_column FROM (SELECT 1 AS a)", "000904"),
+        ("SELECT 'x'::INT", "100038"),
+        ("SELECT 1; SELECT 2", "000008"),
+        ("", "000900"),
+        ("CREATE PIPE p AS COPY INTO t FROM @s", "000002"),
+        ("CREATE TABLE g (a GEOGRAPHY)", "000002"),
+        ("SELECT * FROM LOCAL._snowpipe.channels", "002003"),
+        ('SELECT * FROM LOCAL."_snowpipe".channels', "002003"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "000002"),
+        ("SELECT * FROM '/etc/passwd'", "000002"),
+        ("SELECT read_text('/etc/passwd')", "000904"),
+        ("USE SCHEMA nowhere", "002003"),
+    ],
+)
+def test_a_failing_statement_exits_non_zero_with_snowflakes_code(
+    local_service: LocalService, statement: str, code: str
+) -> None:
+    done = local_service.cli("sql", statement)
+    assert done.returncode == 1
+    assert code in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_ca_setting_of_the_machine_does_not_matter(
+    local_service: LocalService, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    environment = {**os.environ, "REQUESTS_CA_BUNDLE": str(empty), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        ["snowpipe-local", "sql", "--data-dir", str(local_service.data_dir), "SELECT 1"],
+        capture_output=True,
+        text=True,
+        env={**environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_ddl_follows_snowflakes_rules(local_service: LocalService) -> None:
+    sql = local_service.sql
+    sql("CREATE OR REPLACE DATABASE demo")
+    sql("CREATE SCHEMA IF NOT EXISTS demo.raw")
+    assert local_service.cli("sql", "CREATE SCHEMA demo.raw").returncode == 1
+    sql(
+        "CREATE TABLE demo.raw.t (id INT AUTOINCREMENT, "
+        "name VARCHAR(5) NOT NULL DEFAULT 'x', \"Odd name\" FLOAT)"
+    )
+    sql("CREATE TABLE IF NOT EXISTS demo.raw.t (other INT)")
+    sql('INSERT INTO demo.raw.t ("Odd name") VALUES (1.5), (2.5)')
+    assert sql("SELECT * FROM demo.raw.t ORDER BY id") == [
+        {"ID": 1, "NAME": "x", "Odd name": 1.5},
+        {"ID": 2, "NAME": "x", "Odd name": 2.5},
+    ]
+    assert [(row["name"], row["type"], row["null?"]) for row in sql("DESCRIBE TABLE demo.raw.t")] == [
+        ("ID", "NUMBER(38,0)", "Y"),
+        ("NAME", "VARCHAR(5)", "N"),
+        ("Odd name", "FLOAT", "Y"),
+    ]
+    assert sql("UPDATE demo.raw.t SET name = 'y' WHERE id = 1")[0]["number of rows updated"] == 1
+    assert sql("DELETE FROM demo.raw.t WHERE id = 1") == [{"number of rows deleted": 1}]
+    sql("CREATE TABLE demo.raw.copy AS SELECT id, name FROM demo.raw.t")
+    assert [row["name"] for row in sql("SHOW TABLES IN SCHEMA demo.raw")] == ["COPY", "T"]
+    sql("DROP TABLE demo.raw.t")
+    sql("DROP TABLE IF EXISTS demo.raw.t")
+    assert local_service.cli("sql", "DROP TABLE demo.raw.t").returncode == 1
+    sql("DROP DATABASE demo")
+    assert "DEMO" not in [row["name"] for row in sql("SHOW DATABASES")]
+
+
+def test_queries_follow_snowflakes_names_and_paths(local_service: LocalService) -> None:
+    sql = local_service.sql
+    sql("CREATE OR REPLACE TABLE q (id INT, v VARIANT)")
+    sql('INSERT INTO q SELECT 1, PARSE_JSON(\'{"a":{"b":[10,"x"]}}\')')
+    assert sql("SELECT count(*), v:a.b[1]::STRING AS s, v['a']['b'][0]::INT AS n FROM q GROUP BY ALL") == [
+        {"COUNT(*)": 1, "S": "x", "N": 10}
+    ]
+    assert sql(
+        "WITH c AS (SELECT id FROM q) SELECT CURRENT_DATABASE() d, c.id FROM c JOIN q ON c.id = q.id"
+    ) == [{"D": "LOCAL", "ID": 1}]
+
+
+def test_tables_and_their_definition_survive_a_restart(tmp_path: Path) -> None:
+    service = LocalService.start(tmp_path / "data")
+    try:
+        service.sql("CREATE DATABASE other")
+        service.sql("CREATE TABLE other.public.t (id INT NOT NULL, at TIMESTAMP_TZ, a ARRAY)")
+        described = service.sql("DESCRIBE TABLE other.public.t")
+        service.kill()
+        service.launch()
+        assert service.sql("DESCRIBE TABLE other.public.t") == described
+        assert described[1]["type"] == "TIMESTAMP_TZ(9)"
+    finally:
+        service.kill()

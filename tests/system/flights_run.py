@@ -1,0 +1,109 @@
+"""A run of the DAG ``flights_to_snowflake`` into a table of its own, watched from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+from conftest import Stack
+
+from airflow_provider_snowpipe.streaming.names import channel_name
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+DAG_ID = "flights_to_snowflake"
+FLIGHTS = 336_776
+ORIGINS = ("EWR", "JFK", "LGA")
+CHANNELS = [channel_name(DAG_ID, "flights", origin) for origin in ORIGINS]
+# About 11 MB/s of 103 MB in all: slow enough to be met in the middle, many appends, many commits.
+SLOW = {"rows": 2_000, "bytes_per_second": 3_500_000}
+RUN_SECONDS = 300.0
+POLL_SECONDS = 0.1
+
+
+class FlightsRun:
+    """One DAG run.
+
+    :param stack: what it runs against
+    :param table: the table
+    :param batch_limits: keys of BatchLimits
+    :param attempt: number of the run into this table
+    """
+
+    def __init__(self, stack: Stack, table: str, batch_limits: dict[str, Any], *, attempt: int = 1) -> None:
+        self.stack = stack
+        self.table = table
+        self.run_id = f"into_{table}_{attempt}"
+        self.api = stack.airflow.api
+        conf = {"table": table, "data_dir": str(stack.flights), "batch_limits": batch_limits}
+        self.api.trigger(DAG_ID, self.run_id, conf)
+
+    def wait(self) -> None:
+        """Wait until the run has succeeded; otherwise fail with the logs of the failed tasks."""
+        state = self.api.wait_for_run(DAG_ID, self.run_id, RUN_SECONDS)
+        logs = [
+            f"{task['task_id']}: {line}"
+            for task in self.api.tasks(DAG_ID, self.run_id)
+            if state != "success" and task["state"] == "failed"
+            for line in self.api.task_log(DAG_ID, self.run_id, task["task_id"], task["try_number"])[-30:]
+        ]
+        assert state == "success", "\n".join(logs)
+
+    def wait_until_committing(self) -> dict[str, ChannelStatus]:
+        """Wait until a channel has committed some of its rows, and return all channels' statuses then."""
+        found: dict[str, ChannelStatus] = {}
+
+        def in_the_middle() -> bool:
+            if self.task("create_table")["state"] != "success":
+                return False
+            with self.stack.service.client(self.table) as client:
+                found.update(client.channel_statuses(CHANNELS))
+            return 0 < sum(status.rows_inserted for status in found.values()) < FLIGHTS // 2
+
+        wait_for(in_the_middle, f"no channel of {self.table} was seen committing")
+        return found
+
+    def driver(self) -> psutil.Process:
+        """Return the JVM of this run's Spark driver."""
+        (driver,) = self.spark_processes("org.apache.spark.deploy.SparkSubmit")
+        return driver
+
+    def spark_processes(self, word: str) -> list[psutil.Process]:
+        """Return the living processes of Airflow whose command line holds this run's name and a word."""
+        found = []
+        for process in self.stack.airflow.members():
+            try:
+                line = process.cmdline()
+            except psutil.Error:
+                continue
+            if any(self.run_id in part for part in line) and any(word in part for part in line):
+                found.append(process)
+        return found
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        """Return one task instance."""
+        return self.api.task(DAG_ID, self.run_id, task_id)
+
+    def xcom(self, task_id: str, key: str = "return_value") -> Any:
+        """Return one XCom's value."""
+        return self.api.xcom(DAG_ID, self.run_id, task_id, key)
+
+    def assert_every_flight_is_there_once(self) -> None:
+        """Ask the service for rows and distinct flights, and for the channels' tokens."""
+        (row,) = self.stack.service.sql(
+            f"SELECT COUNT(*) AS R, COUNT(DISTINCT FLIGHT_ID) AS F FROM {self.table}"
+        )
+        assert (int(row["R"]), int(row["F"])) == (FLIGHTS, FLIGHTS)
+        with self.stack.service.client(self.table) as client:
+            statuses = client.channel_statuses(CHANNELS)
+        assert {name: status.committed for name, status in statuses.items()} == self.xcom("stream", "targets")
+        assert sum(status.rows_inserted for status in statuses.values()) == FLIGHTS
+
+
+def wait_for(condition: Callable[[], bool], otherwise: str, timeout: float = 120.0) -> None:
+    """Wait until a condition holds, and fail with a message when it does not in time."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"{otherwise} within {timeout:.0f} s"
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,55 @@
+"""The example DAG under a real Airflow: undisturbed, with its driver killed, with the service killed."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+from conftest import Stack
+from flights_run import CHANNELS, FLIGHTS, SLOW, FlightsRun
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+
+
+def test_a_second_run_sends_no_row_again(stack: Stack) -> None:
+    first = FlightsRun(stack, "FLIGHTS_TWICE", {})
+    first.wait()
+    first.assert_every_flight_is_there_once()
+    assert first.xcom("stream")["rows"] == FLIGHTS
+
+    second = FlightsRun(stack, "FLIGHTS_TWICE", {}, attempt=2)
+    second.wait()
+    second.assert_every_flight_is_there_once()
+    assert second.xcom("stream")["rows"] == 0
+
+
+def test_every_row_arrives_once_when_the_driver_is_killed_and_airflow_retries(stack: Stack) -> None:
+    run = FlightsRun(stack, "FLIGHTS_DRIVER_KILLED", SLOW)
+    seen = run.wait_until_committing()
+    driver = run.driver()
+    driver.kill()
+    psutil.wait_procs([driver], timeout=30)
+
+    run.wait()
+    run.assert_every_flight_is_there_once()
+    assert run.task("stream")["try_number"] == 2
+    committed = sum(status.rows_inserted for status in seen.values())
+    assert 0 < run.xcom("stream")["rows"] <= FLIGHTS - committed
+
+
+def test_every_row_arrives_once_when_the_service_is_killed_and_restarted(stack: Stack) -> None:
+    run = FlightsRun(stack, "FLIGHTS_SERVICE_KILLED", SLOW)
+    seen = run.wait_until_committing()
+    stack.service.kill()
+    stack.service.launch()
+    with stack.service.client(run.table) as client:
+        kept = client.channel_statuses(CHANNELS)
+    assert all(kept[name].rows_inserted >= status.rows_inserted for name, status in seen.items())
+
+    run.wait()
+    run.assert_every_flight_is_there_once()
+
+
+def test_the_driver_is_gone_when_its_run_has_ended(stack: Stack) -> None:
+    run = FlightsRun(stack, "FLIGHTS_CLEAN", {})
+    run.wait()
+    assert run.spark_processes("") == []

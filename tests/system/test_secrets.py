@@ -1,0 +1,114 @@
+"""No secret in what a real run leaves behind or shows while it runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import PASSPHRASE, Stack
+from flights_run import DAG_ID, FlightsRun, wait_for
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+
+TABLE = "FLIGHTS_SECRETS"
+JSON_WEB_TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+")
+TASKS = ("split_flights", "create_table", "stream", "wait_for_commit", "verify")
+
+
+@pytest.fixture(scope="module")
+def secret_texts(stack: Stack) -> list[str]:
+    """Every line of the private key, plain and encrypted, and the passphrase."""
+    encrypted = stack.service.data_dir.parent / "encrypted_key.p8"
+    lines = [*stack.service.key_file.read_text().splitlines(), *encrypted.read_text().splitlines()]
+    return [PASSPHRASE, *(line for line in lines if len(line) > 40 and not line.startswith("-----"))]
+
+
+@pytest.fixture(scope="module")
+def command_lines(stack: Stack) -> set[str]:
+    """The command lines of all processes, sampled from /proc during a whole run."""
+    run = FlightsRun(stack, TABLE, {"rows": 5_000})
+    seen: set[str] = set()
+
+    def finished() -> bool:
+        seen.update(_command_lines(stack))
+        return run.api.run_state(DAG_ID, run.run_id) in ("success", "failed")
+
+    wait_for(finished, "the run did not end")
+    run.wait()
+    return seen
+
+
+def test_command_lines_hold_no_secret(command_lines: set[str], secret_texts: list[str]) -> None:
+    assert any("org.apache.spark.deploy.SparkSubmit" in line and TABLE in line for line in command_lines)
+    assert _found(secret_texts, ((line[:40], line) for line in command_lines)) == []
+
+
+@pytest.mark.usefixtures("command_lines")
+def test_spark_settings_and_events_hold_no_secret(stack: Stack, secret_texts: list[str]) -> None:
+    files = list(_files(stack.events))
+    settings = [text for _, text in files if "SparkListenerEnvironmentUpdate" in text and TABLE in text]
+    assert settings
+    assert _found(secret_texts, files) == []
+
+
+@pytest.mark.usefixtures("command_lines")
+def test_airflow_logs_hold_no_secret(stack: Stack, secret_texts: list[str]) -> None:
+    files = list(_files(stack.airflow.logs))
+    logged = {
+        name.split("task_id=")[1].split("/")[0] for name, _ in files if TABLE in name and "task_id=" in name
+    }
+    assert logged == set(TASKS)
+    assert _found(secret_texts, files) == []
+
+
+@pytest.mark.usefixtures("command_lines")
+def test_xcoms_and_rendered_templates_hold_no_secret(stack: Stack, secret_texts: list[str]) -> None:
+    rows = list(_database_rows(stack.airflow.home / "airflow.db", "xcom", "rendered_task_instance_fields"))
+    assert {"xcom", "rendered_task_instance_fields"} == {table for table, text in rows if TABLE in text}
+    assert _found(secret_texts, rows) == []
+
+
+@pytest.mark.usefixtures("command_lines")
+def test_no_credentials_file_is_left_behind(command_lines: set[str]) -> None:
+    plans = {word for line in command_lines for word in line.split() if word.endswith("plan.json")}
+    assert plans
+    assert [path for plan in plans for path in [Path(plan).parent] if path.exists()] == []
+
+
+def _command_lines(stack: Stack) -> Iterator[str]:
+    for process in stack.airflow.members():
+        try:
+            yield " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+
+
+def _files(folder: Path) -> Iterator[tuple[str, str]]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield str(path), path.read_text(errors="replace")
+
+
+def _database_rows(database: Path, *tables: str) -> Iterator[tuple[str, str]]:
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        for table in tables:
+            for row in connection.execute(f"SELECT * FROM {table}"):
+                yield table, json.dumps(row, default=str)
+    finally:
+        connection.close()
+
+
+def _found(secrets: list[str], texts: Iterable[tuple[str, str]]) -> list[str]:
+    """Name the places that hold a secret; never the secret itself, which would end up in the test's log."""
+    found = []
+    for place, text in texts:
+        found += [f"secret {number} in {place}" for number, secret in enumerate(secrets) if secret in text]
+        if JSON_WEB_TOKEN.search(text):
+            found.append(f"a JSON web token in {place}")
+    return found

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from airflow_provider_snowpipe.local.engine.channels import (
+    INVALID_ROW_SEQUENCER,
+    ROW_SEQ_GAP,
+    STALE,
+    UNCOMMITTED,
+    Append,
+    Channel,
+    Committed,
+    Pipe,
+    PipeKey,
+    advance,
+)
+from airflow_provider_snowpipe.local.engine.lines import split_lines
+from airflow_provider_snowpipe.local.errors import Refusal
+
+PIPE = Pipe(PipeKey("PUBLIC", "T-STREAMING"), "T", "key", 0)
+NEW = Committed(1, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0)
+
+
+class Writer:
+    """A channel with a list for a queue."""
+
+    def __init__(self, committed: Committed = NEW) -> None:
+        self.channel = Channel("LOCAL", PIPE, "c", committed)
+        self.queue: list[Append] = []
+
+    def open(self, *, fail: bool = False) -> str:
+        self.channel.begin_session(fail_on_uncommitted_rows=fail)
+        return self.channel.continuation_token
+
+    def append(self, token: str, request_id: str = "r", body: bytes = b"{}\n", end: str | None = "1") -> str:
+        def make(client: int, row: int) -> Append:
+            return Append(
+                self.channel, client, row, request_id, split_lines(body), None, end, time.monotonic()
+            )
+
+        return self.channel.accept(token, request_id, make, self.queue.append)
+
+    def commit(self) -> None:
+        for append in self.queue:
+            self.channel.committed_up_to(advance(self.channel.committed, append, 0, None), 1)
+        self.queue.clear()
+
+    def refused(self, token: str, request_id: str = "new") -> str:
+        with pytest.raises(Refusal) as refusal:
+            self.append(token, request_id)
+        return refusal.value.code
+
+
+def test_a_repeated_request_gets_its_answer_again_and_is_queued_once() -> None:
+    writer = Writer()
+    token = writer.open()
+    assert writer.append(token, "r0") == writer.append(token, "r0")
+    assert len(writer.queue) == 1
+
+
+def test_a_token_used_under_another_request_is_refused() -> None:
+    writer = Writer()
+    token = writer.open()
+    writer.append(token, "r0")
+    assert writer.refused(token) == INVALID_ROW_SEQUENCER
+
+
+def test_an_older_session_is_fenced_by_opening_again() -> None:
+    writer = Writer()
+    old = writer.open()
+    new = writer.open()
+    assert writer.refused(old) == STALE
+    writer.append(new)
+
+
+def test_a_gap_after_lost_rows_asks_for_reopening() -> None:
+    writer = Writer(NEW)
+    assert writer.open() == "1_0"
+    assert writer.refused("1_2") == ROW_SEQ_GAP
+
+
+def test_a_request_that_was_committed_before_a_restart_is_answered_again() -> None:
+    writer = Writer()
+    token = writer.append(writer.open(), "r0")
+    writer.append(token, "r1")
+    writer.commit()
+    restarted = Writer(writer.channel.committed)
+    assert restarted.append("1_1", "r1") == "1_2"
+    assert restarted.queue == []
+    assert restarted.refused("1_1", "other") == INVALID_ROW_SEQUENCER
+    assert restarted.append("1_2", "r2") == "1_3"
+
+
+def test_opening_is_refused_while_rows_are_uncommitted_and_fences_nobody() -> None:
+    writer = Writer()
+    token = writer.append(writer.open())
+    with pytest.raises(Refusal) as refusal:
+        writer.open(fail=True)
+    assert (refusal.value.status, refusal.value.code) == (409, UNCOMMITTED)
+    writer.append(token, "r1")
+    writer.commit()
+    writer.open(fail=True)
+
+
+def test_an_append_without_token_does_not_move_the_committed_token() -> None:
+    writer = Writer()
+    token = writer.append(writer.open(), "r0", end="5")
+    writer.append(token, "r1", end=None)
+    writer.commit()
+    assert writer.channel.status()["last_committed_offset_token"] == "5"
+    assert writer.channel.status()["rows_inserted"] == 2
+
+
+def test_an_invalid_channel_refuses_until_it_is_opened_again() -> None:
+    writer = Writer()
+    token = writer.open()
+    writer.channel.invalidate("ERR_CHANNEL_MUST_BE_REOPENED")
+    assert writer.refused(token) == "ERR_CHANNEL_MUST_BE_REOPENED"
+    assert writer.channel.status()["channel_status_code"] == "ERR_CHANNEL_MUST_BE_REOPENED"
+    writer.append(writer.open())
+    assert writer.channel.status()["channel_status_code"] == "SUCCESS"
+
+
+@pytest.mark.parametrize("token", ["", "x", "1", "1_", "-1_0", "1_0_0", "1_0\n", "9" * 30 + "_x"])
+def test_a_malformed_continuation_token_is_a_400(token: str) -> None:
+    writer = Writer()
+    writer.open()
+    with pytest.raises(Refusal) as refusal:
+        writer.append(token)
+    assert refusal.value.status == 400
+
+
+def test_rejected_rows_are_counted_and_the_token_still_advances() -> None:
+    writer = Writer()
+    writer.append(writer.open(), body=b"{}\nx\n{}\n", end="9")
+    state = advance(NEW, writer.queue[0], 1, "bad row")
+    assert (state.rows_parsed, state.rows_inserted, state.rows_error_count) == (3, 2, 1)
+    assert (state.offset_token, state.last_error_offset_upper_bound) == ("9", "9")
+    assert state.last_error_message == "bad row"

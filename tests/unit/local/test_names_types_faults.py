@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import sqlglot
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError
+from airflow_provider_snowpipe.local.faults import parse_faults
+from airflow_provider_snowpipe.local.identifiers import find_name, quote, read_path
+from airflow_provider_snowpipe.local.sql.results import encode
+from airflow_provider_snowpipe.local.types import ColumnType
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "rest"),
+    [
+        ("a.b.c", ("A", "B", "C"), ""),
+        ('"a b" . "c""d" LIKE', ("a b", 'c"d'), "LIKE"),
+        (" x$1 (y)", ("X$1",), "(y)"),
+    ],
+)
+def test_unquoted_names_are_upper_cased_and_quoted_names_kept(
+    text: str, path: tuple[str, ...], rest: str
+) -> None:
+    assert read_path(text) == (path, rest)
+
+
+def test_text_that_is_no_name_is_a_syntax_error() -> None:
+    with pytest.raises(SqlError, match="identifier"):
+        read_path("1abc")
+
+
+def test_an_exact_name_wins_over_one_in_other_case() -> None:
+    assert find_name("t", ["T", "t"]) == "t"
+    assert find_name("t", ["T"]) == "T"
+    assert find_name("u", ["T"]) is None
+    assert quote('a"b') == '"a""b"'
+
+
+@pytest.mark.parametrize(
+    ("written", "snowflake", "duckdb"),
+    [
+        ("INT", "NUMBER(38,0)", "DECIMAL(38,0)"),
+        ("NUMBER", "NUMBER(38,0)", "DECIMAL(38,0)"),
+        ("DECIMAL(12)", "NUMBER(12,0)", "DECIMAL(12,0)"),
+        ("NUMERIC(12,2)", "NUMBER(12,2)", "DECIMAL(12,2)"),
+        ("DOUBLE PRECISION", "FLOAT", "DOUBLE"),
+        ("STRING", "VARCHAR(16777216)", "VARCHAR"),
+        ("VARCHAR(5)", "VARCHAR(5)", "VARCHAR"),
+        ("CHAR", "VARCHAR(1)", "VARCHAR"),
+        ("BINARY", "BINARY(8388608)", "BLOB"),
+        ("BOOLEAN", "BOOLEAN", "BOOLEAN"),
+        ("DATE", "DATE", "DATE"),
+        ("TIME", "TIME(9)", "TIME"),
+        ("TIMESTAMP", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
+        ("DATETIME", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
+        ("TIMESTAMP_LTZ(6)", "TIMESTAMP_LTZ(9)", "TIMESTAMP WITH TIME ZONE"),
+        ("TIMESTAMP_TZ", "TIMESTAMP_TZ(9)", "TIMESTAMP WITH TIME ZONE"),
+        ("VARIANT", "VARIANT", "JSON"),
+        ("OBJECT", "OBJECT", "JSON"),
+        ("ARRAY", "ARRAY", "JSON"),
+    ],
+)
+def test_snowflake_types_have_one_spelling_and_one_storage_type(
+    written: str, snowflake: str, duckdb: str
+) -> None:
+    tree = sqlglot.parse_one(f"CREATE TABLE t (c {written})", dialect="snowflake")
+    definition = tree.find(exp.ColumnDef)
+    assert definition is not None
+    kind = ColumnType.from_sqlglot(definition.kind)
+    assert (str(kind), kind.duckdb) == (snowflake, duckdb)
+    assert ColumnType.from_text(str(kind)) == kind
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (None, "NUMBER", None),
+        (True, "BOOLEAN", "1"),
+        (Decimal("1E+3"), "NUMBER", "1000"),
+        (dt.date(1970, 1, 3), "DATE", "2"),
+        (dt.time(1, 0, 0, 5), "TIME", "3600.000005000"),
+        (dt.datetime(1970, 1, 1, 0, 0, 1, 500000), "TIMESTAMP_NTZ", "1.500000000"),
+        (dt.datetime(1969, 12, 31, 23, 59, 59, 750000), "TIMESTAMP_NTZ", "-0.250000000"),
+        (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), "TIMESTAMP_TZ", "1.000000000 1440"),
+        (b"\x0a\xff", "BINARY", "0AFF"),
+    ],
+)
+def test_values_are_encoded_for_the_wire(value: Any, kind: str, text: str | None) -> None:
+    assert encode(value, kind) == text
+
+
+def test_faults_are_off_unless_named() -> None:
+    faults = parse_faults(None)
+    assert faults.commit_delay == 0
+    assert not faults.refuse_append()
+    assert not faults.drop_response()
+
+
+def test_faults_are_read_from_one_text() -> None:
+    faults = parse_faults("commit-delay=2.5, drop-append-response=2,append-503=1")
+    assert faults.commit_delay == 2.5
+    assert [faults.refuse_append() for _ in range(2)] == [True, False]
+    assert [faults.drop_response() for _ in range(3)] == [False, True, False]
+
+
+@pytest.mark.parametrize("text", ["nonsense=1", "commit-delay", "append-503=x"])
+def test_an_unknown_fault_or_value_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_faults(text)
