@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 
 CREATE_TABLE = """
-CREATE TABLE IF NOT EXISTS {{ params.table }} (
+CREATE TABLE IF NOT EXISTS "{{ params.table }}" (
     FLIGHT_ID INTEGER NOT NULL,
     YEAR INTEGER, MONTH INTEGER, DAY INTEGER,
     DEP_TIME INTEGER, SCHED_DEP_TIME INTEGER, DEP_DELAY INTEGER,
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS {{ params.table }} (
 """
 SUMS_BY_ORIGIN = """
 SELECT ORIGIN, COUNT(*), COUNT(DISTINCT FLIGHT_ID), SUM(DISTANCE), SUM(AIR_TIME)
-FROM {table} GROUP BY ORIGIN ORDER BY ORIGIN
+FROM "{table}" GROUP BY ORIGIN ORDER BY ORIGIN
 """
 DATA_DIR = str(Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "flights")
 

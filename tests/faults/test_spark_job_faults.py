@@ -78,7 +78,8 @@ def test_rows_received_but_not_committed_at_a_crash_are_sent_again(service_facto
     service = service_factory(faults="commit-delay=3600")
     job = _job(service, tmp_path, source)
     with job.start() as running:
-        wait_until(lambda: " rows=0 " in running.out.read_text(), seconds=90, what="a progress line")
+        wait_until(lambda: job.statuses("a")["a"].exists, seconds=90, what="the first open")
+        time.sleep(3)  # nothing shows a row before its commit; the refused open below proves that some came
         running.kill_all()
     with service.client(job.table) as client, pytest.raises(UncommittedRowsError):
         client.open_channel(job.channel("a"), fail_on_uncommitted_rows=True)

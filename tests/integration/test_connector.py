@@ -134,5 +134,7 @@ def test_use_and_alter_session_change_the_session(connection: Any) -> None:
 def test_sqlalchemy_connects(hook: SnowflakeHook) -> None:
     import sqlalchemy
 
-    with hook.get_sqlalchemy_engine().connect() as connection:
+    engine = hook.get_sqlalchemy_engine()
+    with engine.connect() as connection:
         assert connection.execute(sqlalchemy.text("SELECT 1")).fetchall() == [(1,)]
+    engine.dispose()
