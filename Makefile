@@ -19,6 +19,7 @@ help: ## Show this help
 
 .PHONY: install
 install: .venv/.installed ## Create .venv with all that the demo and the tests need (exact versions of requirements.lock)
+	@:
 
 .venv/.installed: requirements.lock constraints.txt pyproject.toml scripts/install.sh
 	@PYTHON="$(PYTHON)" scripts/install.sh

@@ -60,9 +60,9 @@ setting() { "$VENV/bin/python" -m pip config get "$1" 2>/dev/null || true; }
 [ -z "$SSL_CERT_FILE" ] || export SSL_CERT_FILE
 export UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180} VIRTUAL_ENV="$PWD/$VENV"
 
-say "Installing the versions of requirements.lock"
-"$VENV/bin/uv" pip sync --quiet --compile-bytecode --build-constraints constraints.txt requirements.lock
-say "Installing airflow-provider-snowpipe itself (editable)"
-"$VENV/bin/uv" pip install --quiet --no-deps --build-constraints constraints.txt --editable .
+say "Installing the versions of requirements.lock, and the project itself (editable)"
+# One transaction: syncing the lock alone would take the project away from whatever is running, until it is back.
+printf -- '--editable .\n' |
+    "$VENV/bin/uv" pip sync --quiet --compile-bytecode --build-constraints constraints.txt requirements.lock -
 touch "$VENV/.installed"
 say "Ready: $VENV"

@@ -164,7 +164,7 @@ def write_rows(path: Path, ids: Iterable[int], *, note: str = "", end: str = "\n
 
 def ids_in(service: LocalService, table: str) -> list[int]:
     """All rows' numbers in order; a row that appears twice is there twice."""
-    rows = service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")  # noqa: S608
+    rows = service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")
     return [int(next(iter(row.values()))) for row in rows]
 
 

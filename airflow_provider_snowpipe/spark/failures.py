@@ -19,6 +19,7 @@ _RAISED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '(?P<module>[\w.]+)'", re.MULTILINE)
 _PLAIN: dict[str, type[SnowpipeError]] = {
     kind.__name__: kind
     for kind in (
@@ -47,12 +48,21 @@ def error_of_task(text: str) -> TaskFailedError | None:
     """Find our own error in the text of the exception by which Spark reports a failed job.
 
     :param text: the text, a Java exception around a Python traceback
-    :return: the last error of ours in it, None if there is none
+    :return: the last error of ours in it, or that a module is missing there; None for any other error
     """
     found = list(_RAISED.finditer(text))
     if not found:
-        return None
+        missing = _MISSING.search(text)
+        return None if missing is None else _not_installed(missing["module"])
     return TaskFailedError(" ".join(found[-1]["text"].split()), error_type=found[-1]["kind"])
+
+
+def _not_installed(module: str) -> TaskFailedError:
+    return TaskFailedError(
+        f"the executors' Python has no module {module!r}: install airflow-provider-snowpipe[spark] in the "
+        "environment that PYSPARK_PYTHON names on every host, in the driver's version",
+        error_type=ConfigurationError.__name__,
+    )
 
 
 def error_type_of(error: SnowpipeError) -> str:

@@ -66,7 +66,7 @@ def make_table(service: LocalService, name: str) -> str:
 
 
 def rows_of(service: LocalService, table: str) -> list[int]:
-    found = service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")  # noqa: S608  our own table
+    found = service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")
     return [int(row["ID"]) for row in found]
 
 

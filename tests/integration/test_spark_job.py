@@ -158,7 +158,7 @@ def test_lines_of_text_go_to_one_column(job, source, local_service):
     )
 
     assert finished.code == 0, finished.err[-3000:]
-    rows = local_service.sql(f"SELECT MESSAGE FROM LOCAL.PUBLIC.{job.table}")  # noqa: S608
+    rows = local_service.sql(f"SELECT MESSAGE FROM LOCAL.PUBLIC.{job.table}")
     assert sorted(row["MESSAGE"] for row in rows) == sorted(lines)
     assert job.committed("web") == {"web": "1.log:3"}
 
@@ -170,7 +170,7 @@ def test_order_within_a_channel_is_the_order_of_the_lines(job, source):
         finished = running.wait()
 
     assert finished.code == 0, finished.err[-3000:]
-    rows = job.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{job.table}")  # noqa: S608
+    rows = job.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{job.table}")
     assert [int(row["ID"]) for row in rows] == list(range(2000))
 
 

@@ -35,6 +35,17 @@ def test_error_of_somebody_else_is_not_taken_for_ours():
     assert error_of_task("java.lang.OutOfMemoryError: Java heap space\n\tat x") is None
 
 
+def test_executor_without_our_package_is_a_matter_of_installation():
+    error = error_of_task(
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'arro3'\n"
+    )
+
+    assert error is not None
+    assert error_type_of(error) == "ConfigurationError"
+    assert "no module 'arro3'" in str(error)
+    assert "PYSPARK_PYTHON" in str(error)
+
+
 def test_reported_error_comes_back_in_its_class():
     assert isinstance(final_error("SourcePositionError", "gone"), SourcePositionError)
 
