@@ -115,6 +115,14 @@ class AirflowApi:
         answer.raise_for_status()
         return [line for entry in answer.json()["content"] for line in _log_lines(entry)]
 
+    def test_connection(self, connection: Mapping[str, Any]) -> tuple[bool, str]:
+        """Press the Test button of the connection form: whether it works, and what the page says.
+
+        :param connection: the form's content
+        """
+        answer = self._checked("POST", "connections/test", json=dict(connection)).json()
+        return answer["status"], answer["message"]
+
     def _get(self, path: str) -> dict[str, Any]:
         result: dict[str, Any] = self._checked("GET", path).json()
         return result

@@ -96,9 +96,10 @@ def stop_left_behind(state_file: Path) -> int:
 
 def _is_same(entry: Mapping[str, float]) -> bool:
     try:
-        return abs(psutil.Process(int(entry["pid"])).create_time() - entry["started"]) < 1
+        started: float = psutil.Process(int(entry["pid"])).create_time()
     except psutil.NoSuchProcess:
         return False
+    return abs(started - entry["started"]) < 1
 
 
 def _members(leaders: Iterable[int]) -> list[psutil.Process]:

@@ -80,8 +80,8 @@ class Report:
         for name in ("rows", "rejected"):
             channels.add_column(name, justify="right")
         for channel, status in sorted(self.statuses.items()):
-            numbers = f"{status.rows_inserted:,}", f"{status.rows_error_count:,}"
-            channels.add_row(channel, status.committed or "-", *numbers)
+            rows, rejected = f"{status.rows_inserted:,}", f"{status.rows_error_count:,}"
+            channels.add_row(channel, status.committed or "-", rows, rejected)
         numbers = Table(box=None, pad_edge=False, show_header=False)
         numbers.add_column()
         numbers.add_column(justify="right")

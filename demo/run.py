@@ -7,7 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,7 @@ class Demo:
             self._console.print(report.render())
             self._show_ui()
             if self._keep:
-                self._console.print("Everything keeps running; press Ctrl-C to stop it.")
-                signal.pause()
+                self._wait_for_ctrl_c()
             return 0 if report.agrees else 1
         except (RuntimeError, TimeoutError) as error:
             raise DemoError(f"{error}\nLogs: {self._service.log} and {self._airflow.logs}") from error
@@ -166,7 +165,7 @@ class Demo:
     def _failure(self, run_id: str, state: str) -> str:
         api = self._airflow.api
         lines = [
-            f"the DAG run is {state}. Logs of Airflow: {self._airflow.logs}, of the service: {self._service.log}"
+            f"the DAG run is {state}; logs: {self._airflow.logs} (Airflow), {self._service.log} (service)"
         ]
         for task in api.tasks(DAG_ID, run_id):
             if task["state"] == "failed":
@@ -185,6 +184,11 @@ class Demo:
             highlight=False,
             soft_wrap=True,
         )
+
+    def _wait_for_ctrl_c(self) -> None:
+        self._console.print("Everything keeps running; press Ctrl-C to stop it.")
+        with suppress(KeyboardInterrupt):
+            signal.pause()
 
     def _say(self, text: str) -> None:
         self._console.print(

@@ -1,4 +1,4 @@
-"""No secret in what a real run leaves behind or shows while it runs."""
+"""A real run shows no secret, leaves none behind, and listens on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import PASSPHRASE, Stack
-from flights_run import DAG_ID, FlightsRun, wait_for
+from flights_run import DAG_ID, RUN_SECONDS, SLOW, FlightsRun, wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -28,27 +29,58 @@ def secret_texts(stack: Stack) -> list[str]:
     return [PASSPHRASE, *(line for line in lines if len(line) > 40 and not line.startswith("-----"))]
 
 
+@dataclass(frozen=True)
+class Observed:
+    """What all processes showed, sampled from /proc during a whole run."""
+
+    command_lines: set[str] = field(default_factory=set)
+    listeners: set[tuple[str, str]] = field(default_factory=set)
+
+    def sample(self, stack: Stack) -> None:
+        for process in stack.airflow.members():
+            try:
+                self.command_lines.add(" ".join(process.cmdline()))
+                self.listeners.update(
+                    (process.name(), connection.laddr.ip)
+                    for connection in process.net_connections("inet")
+                    if connection.status == psutil.CONN_LISTEN
+                )
+            except psutil.Error:
+                continue
+
+
 @pytest.fixture(scope="module")
-def command_lines(stack: Stack) -> set[str]:
-    """The command lines of all processes, sampled from /proc during a whole run."""
-    run = FlightsRun(stack, TABLE, {"rows": 5_000})
-    seen: set[str] = set()
+def observed(stack: Stack) -> Observed:
+    run = FlightsRun(stack, TABLE, SLOW)
+    seen = Observed()
 
     def finished() -> bool:
-        seen.update(_command_lines(stack))
+        seen.sample(stack)
         return run.api.run_state(DAG_ID, run.run_id) in ("success", "failed")
 
-    wait_for(finished, "the run did not end")
+    wait_for(finished, "the run did not end", RUN_SECONDS)
     run.wait()
     return seen
 
 
-def test_command_lines_hold_no_secret(command_lines: set[str], secret_texts: list[str]) -> None:
-    assert any("org.apache.spark.deploy.SparkSubmit" in line and TABLE in line for line in command_lines)
-    assert _found(secret_texts, ((line[:40], line) for line in command_lines)) == []
+def test_a_secret_or_a_token_in_a_text_is_noticed(secret_texts: list[str]) -> None:
+    token = ".".join(["eyJhbGciOiJSUzI1NiIs", "eyJpc3MiOiJMT0NBTC5ERU1P", "c2lnbmF0dXJl"])
+    texts = [("log", f"key={secret}") for secret in secret_texts] + [("header", f"Bearer {token}")]
+    assert len(_found(secret_texts, texts)) == len(texts)
 
 
-@pytest.mark.usefixtures("command_lines")
+def test_command_lines_hold_no_secret(observed: Observed, secret_texts: list[str]) -> None:
+    lines = observed.command_lines
+    assert any("org.apache.spark.deploy.SparkSubmit" in line and TABLE in line for line in lines)
+    assert _found(secret_texts, ((line[:40], line) for line in lines)) == []
+
+
+def test_every_process_listens_on_the_loopback_interface_only(observed: Observed) -> None:
+    assert "java" in {name for name, _ in observed.listeners}
+    assert {address for _, address in observed.listeners} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.usefixtures("observed")
 def test_spark_settings_and_events_hold_no_secret(stack: Stack, secret_texts: list[str]) -> None:
     files = list(_files(stack.events))
     settings = [text for _, text in files if "SparkListenerEnvironmentUpdate" in text and TABLE in text]
@@ -56,7 +88,7 @@ def test_spark_settings_and_events_hold_no_secret(stack: Stack, secret_texts: li
     assert _found(secret_texts, files) == []
 
 
-@pytest.mark.usefixtures("command_lines")
+@pytest.mark.usefixtures("observed")
 def test_airflow_logs_hold_no_secret(stack: Stack, secret_texts: list[str]) -> None:
     files = list(_files(stack.airflow.logs))
     logged = {
@@ -66,26 +98,17 @@ def test_airflow_logs_hold_no_secret(stack: Stack, secret_texts: list[str]) -> N
     assert _found(secret_texts, files) == []
 
 
-@pytest.mark.usefixtures("command_lines")
+@pytest.mark.usefixtures("observed")
 def test_xcoms_and_rendered_templates_hold_no_secret(stack: Stack, secret_texts: list[str]) -> None:
     rows = list(_database_rows(stack.airflow.home / "airflow.db", "xcom", "rendered_task_instance_fields"))
     assert {"xcom", "rendered_task_instance_fields"} == {table for table, text in rows if TABLE in text}
     assert _found(secret_texts, rows) == []
 
 
-@pytest.mark.usefixtures("command_lines")
-def test_no_credentials_file_is_left_behind(command_lines: set[str]) -> None:
-    plans = {word for line in command_lines for word in line.split() if word.endswith("plan.json")}
+def test_no_credentials_file_is_left_behind(observed: Observed) -> None:
+    plans = {word for line in observed.command_lines for word in line.split() if word.endswith("plan.json")}
     assert plans
     assert [path for plan in plans for path in [Path(plan).parent] if path.exists()] == []
-
-
-def _command_lines(stack: Stack) -> Iterator[str]:
-    for process in stack.airflow.members():
-        try:
-            yield " ".join(process.cmdline())
-        except psutil.Error:
-            continue
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
