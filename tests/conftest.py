@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from local_service import LocalService
+
+# py4j logs from destructors, after pytest has closed its streams.
+logging.getLogger("py4j").setLevel(logging.WARNING)
 
 ServiceFactory = Callable[..., LocalService]
 
