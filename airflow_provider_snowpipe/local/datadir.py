@@ -33,6 +33,11 @@ class DataDirectory:
         return self.root / "demo_rsa_key.p8"
 
     @property
+    def password_file(self) -> Path:
+        """Password of the user, one line, mode 0600."""
+        return self.root / "demo_password"
+
+    @property
     def token_secret_file(self) -> Path:
         """Secret that signs scoped tokens, mode 0600; kept so that tokens survive a restart."""
         return self.root / "token_secret"
@@ -62,6 +67,11 @@ class DataDirectory:
         """Port of the last start; a restart keeps it."""
         return self.root / "port"
 
+    @property
+    def proxy_port_file(self) -> Path:
+        """Port of the CONNECT proxy at the last start; a restart keeps it."""
+        return self.root / "proxy_port"
+
     def create(self) -> None:
         """Create the directory tree.
 
@@ -90,16 +100,19 @@ class DataDirectory:
 
     def remembered_port(self) -> int | None:
         """Return the port of the last start, or None."""
-        try:
-            return int(self.port_file.read_text())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise DataDirectoryError(f"{self.port_file} does not hold a port number; delete it") from error
+        return _read_port(self.port_file)
 
     def remember_port(self, port: int) -> None:
         """Write the port down for the next start."""
         write_file(self.port_file, f"{port}\n".encode(), mode=0o644)
+
+    def remembered_proxy_port(self) -> int | None:
+        """Return the port of the CONNECT proxy of the last start, or None."""
+        return _read_port(self.proxy_port_file)
+
+    def remember_proxy_port(self, port: int) -> None:
+        """Write the port of the CONNECT proxy down for the next start."""
+        write_file(self.proxy_port_file, f"{port}\n".encode(), mode=0o644)
 
     def read_account(self) -> dict[str, Any]:
         """Read the account file.
@@ -114,6 +127,15 @@ class DataDirectory:
                 f"run: snowpipe-local serve --data-dir {self.root}"
             ) from error
         return account
+
+
+def _read_port(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DataDirectoryError(f"{file} does not hold a port number; delete it") from error
 
 
 def write_file(path: Path, content: bytes, *, mode: int) -> None:

@@ -50,7 +50,7 @@ def check_ready(home: DataDirectory) -> None:
 
 
 def variables(home: DataDirectory) -> dict[str, str]:
-    """Return the variables; none of them holds a secret, only the path of the key file."""
+    """Return the variables; none of them holds a secret, only the paths of the files that do."""
     stored, url = home.read_account(), service_url(home)
     connection = {
         "conn_type": "snowflake",
@@ -71,6 +71,7 @@ def variables(home: DataDirectory) -> dict[str, str]:
         "SNOWPIPE_LOCAL_ACCOUNT": stored["account"],
         "SNOWPIPE_LOCAL_USER": stored["user"],
         "SNOWPIPE_LOCAL_PRIVATE_KEY_FILE": str(home.key_file),
+        "SNOWPIPE_LOCAL_PASSWORD_FILE": str(home.password_file),
         "SSL_CERT_FILE": str(home.bundle_file),
         "REQUESTS_CA_BUNDLE": str(home.bundle_file),
         "AIRFLOW_CONN_SNOWFLAKE_DEFAULT": json.dumps(connection),

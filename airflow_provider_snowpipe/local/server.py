@@ -35,6 +35,7 @@ from airflow_provider_snowpipe.local.fronts.http import (
 from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
+from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Service:
     """ASGI application that hands every request to its front.
 
     :param account: the account.
+    :param password: password of its user.
     :param catalog: databases.
     :param home: data directory.
     :param faults: faults for tests.
@@ -56,7 +58,13 @@ class Service:
     """
 
     def __init__(
-        self, account: Account, catalog: Catalog, home: DataDirectory, faults: Faults, port: int
+        self,
+        account: Account,
+        password: Password,
+        catalog: Catalog,
+        home: DataDirectory,
+        faults: Faults,
+        port: int,
     ) -> None:
         self._account = account
         self._faults = faults
@@ -64,7 +72,7 @@ class Service:
         self._stage.remove_leftovers()
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port)
         self._sql_api = SqlApiFront(account, catalog)
-        self._connector = ConnectorFront(account, catalog)
+        self._connector = ConnectorFront(account, password, catalog)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every failure becomes a JSON error."""
@@ -123,13 +131,14 @@ def serve(home: DataDirectory, port: int, faults: Faults) -> None:
     with home.lock():
         tls.ensure_certificates(home)
         account = ensure_account(home)
+        password = ensure_password(home, account.user)
         with _bind(home, port) as listener:
             bound = listener.getsockname()[1]
             home.remember_port(bound)
             catalog = Catalog(home.databases_dir, faults)
             try:
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
-                _run(Service(account, catalog, home, faults, bound), home, listener)
+                _run(Service(account, password, catalog, home, faults, bound), home, listener)
             finally:
                 catalog.close()
 

@@ -1,45 +1,64 @@
-"""Connector protocol: enough for snowflake-connector-python 4.8 and the Airflow hooks on top of it.
+"""Connector protocol: what snowflake-connector-python 4.8 and 5.2 and the Airflow hooks on top of them use.
 
 Every failure is HTTP 200 with ``success: false``: the connector retries any 5xx.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
+
+import pyarrow as pa
 
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.sql_api import row_type
-from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.results import Result, encode
+from airflow_provider_snowpipe.local.passwords import Password
+from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
+from airflow_provider_snowpipe.local.sql.describe import describe
+from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
+from airflow_provider_snowpipe.local.sql.results import SELECT, Result, encode
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _VALIDITY_SECONDS = 4 * 3600
 _SESSION_GONE = "390111"
+_PASSWORD_INVALID = "390100"  # noqa: S105 - an error code
 _JWT_INVALID = "390144"
-_REMEMBERED_RESULTS = 64
+_UNSUPPORTED_AUTHENTICATOR = "390190"
+_PASSWORD_AUTHENTICATORS = frozenset({"", "SNOWFLAKE", "USERNAME_PASSWORD_MFA"})
+# The session parameter by which a client asks for text instead of Arrow.
+_FORMAT_PARAMETER = "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT"
+# Connector 4.8.1 fetches the result of an asynchronous statement with this query (observed).
+_RESULT_SCAN = re.compile(
+    r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
+)
+# A synchronous statement is answered within this time, or with the form of an asynchronous one.
+_ANSWER_SECONDS = 45.0
+_IN_PROGRESS = "333334"
+_IN_PROGRESS_SYNC = "333333"
 
 
 class ConnectorFront:
     """Handlers of the connector protocol.
 
-    :param account: verifies credentials.
+    :param account: verifies key pairs.
+    :param password: verifies passwords.
     :param catalog: databases.
     """
 
-    def __init__(self, account: Account, catalog: Catalog) -> None:
+    def __init__(self, account: Account, password: Password, catalog: Catalog) -> None:
         self._account = account
+        self._password = password
         self._catalog = catalog
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
-        self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._executions = Executions()
 
     def handle(self, request: Request) -> Response:
         """Answer one request of a connector."""
@@ -54,30 +73,34 @@ class ConnectorFront:
                 return self._renew(request)
             case ("session",) if request.query.get("delete") == "true":
                 return self._logout(request)
+            case ("queries" | "monitoring", *_):
+                return self._in_session(request, lambda session: self._query_call(session, request))
+        raise _unknown_call(request)
+
+    def _query_call(self, session: Session, request: Request) -> Response:
+        match request.segments:
             case ("queries", "v1", "query-request"):
-                return self._in_session(request, lambda session: self._query(session, request))
+                return self._query(session, request)
             case ("queries", "v1", "abort-request"):
-                return self._in_session(request, lambda _session: _success(None))
+                return self._abort_request(request)
+            case ("queries", query_id, "abort-request"):
+                return self._abort(query_id)
             case ("queries", query_id, "result"):
-                return self._in_session(request, lambda _session: self._stored(query_id))
+                return self._stored(session, query_id)
+            # Connector 5.2.0 sends an empty segment before the id (observed).
             case ("monitoring", "queries", *_, query_id):
-                return self._in_session(request, lambda _session: self._monitor(query_id))
-        raise Refusal(404, "NOT_FOUND", f"/{'/'.join(request.segments)} is no call of the local service")
+                return self._monitor(query_id)
+        raise _unknown_call(request)
 
     # -- sessions -------------------------------------------------------------------------------------------
 
     def _login(self, request: Request) -> Response:
-        data = request.json().get("data", {})
-        if str(data.get("AUTHENTICATOR", "")).upper() != "SNOWFLAKE_JWT":
-            return _failure(
-                "390190",
-                "08001",
-                "The local service knows key-pair authentication only (authenticator SNOWFLAKE_JWT).",
-            )
-        try:
-            user = self._account.verify_key_pair(str(data.get("TOKEN", "")))
-        except Refusal as refusal:
-            return _failure(_JWT_INVALID, "08001", refusal.message)
+        data = request.json().get("data")
+        if not isinstance(data, dict):
+            return _failure("390102", "08001", "The login request has no data.")
+        user = self._verify(data)
+        if isinstance(user, Response):
+            return user
         session = Session(self._catalog, user)
         session.parameters.update(data.get("SESSION_PARAMETERS") or {})
         _apply_names(session, request.query)
@@ -94,9 +117,29 @@ class ConnectorFront:
                 "displayUserName": user,
                 "serverVersion": "10.0.0",
                 "firstLogin": False,
-                "parameters": _parameters(),
+                "parameters": _parameters(session),
                 "sessionInfo": _session_info(session),
             }
+        )
+
+    def _verify(self, data: Mapping[str, Any]) -> str | Response:
+        """Return the user whose credentials the login holds, or the refusal; neither connector retries it."""
+        authenticator = str(data.get("AUTHENTICATOR") or "").upper()
+        if authenticator in _PASSWORD_AUTHENTICATORS:
+            name, password = str(data.get("LOGIN_NAME") or ""), str(data.get("PASSWORD") or "")
+            if self._password.matches(name, password):
+                return self._password.user
+            return _failure(_PASSWORD_INVALID, "08001", "Incorrect username or password was specified.")
+        if authenticator == "SNOWFLAKE_JWT":
+            try:
+                return self._account.verify_key_pair(str(data.get("TOKEN", "")))
+            except Refusal as refusal:
+                return _failure(_JWT_INVALID, "08001", refusal.message)
+        return _failure(
+            _UNSUPPORTED_AUTHENTICATOR,
+            "08001",
+            f"The local service does not know the authenticator {authenticator}; "
+            "use a password or a key pair (SNOWFLAKE_JWT).",
         )
 
     def _renew(self, request: Request) -> Response:
@@ -144,40 +187,71 @@ class ConnectorFront:
 
     def _query(self, session: Session, request: Request) -> Response:
         body = request.json()
-        query_id = str(uuid.uuid4())
-        try:
-            result = front.execute(session, str(body.get("sqlText", "")), body.get("bindings"))
-        except SqlError as error:
-            answer = _error_answer(error, query_id)
-        else:
-            answer = {
-                "data": _result_data(session, result, query_id),
-                "code": None,
-                "message": None,
-                "success": True,
-            }
-        session.last_query_id = query_id
-        with self._lock:
-            self._answers[query_id] = answer
-            while len(self._answers) > _REMEMBERED_RESULTS:
-                self._answers.popitem(last=False)
+        text = str(body.get("sqlText", ""))
+        scanned = _RESULT_SCAN.match(text)
+        if scanned:
+            return self._stored(session, scanned[1])
+        if body.get("describeOnly"):
+            return _described(session, text)
+        bindings = body.get("bindings")
+        execution, is_new = self._executions.get_or_add(
+            request.query.get("requestId"),
+            lambda: Execution(session, text, bindings if isinstance(bindings, dict) else None),
+        )
         if body.get("asyncExec"):
-            data = {"queryId": query_id, "getResultUrl": f"/queries/{query_id}/result"}
-            return Response.of_json({"data": data, "code": "333334", "message": None, "success": True})
-        return Response.of_json(answer)
+            if is_new:
+                in_background(execution.run)
+            return _in_progress(execution, _IN_PROGRESS)
+        if is_new:
+            execution.run()
+        return self._finished(session, execution)
 
-    def _stored(self, query_id: str) -> Response:
-        answer = self._answers.get(query_id)
-        if answer is None:
+    def _stored(self, session: Session, query_id: str) -> Response:
+        execution = self._executions.find(query_id)
+        if execution is None:
             return _failure("000709", "02000", f"Statement {query_id} not found")
-        return Response.of_json(answer)
+        return self._finished(session, execution)
+
+    @staticmethod
+    def _finished(session: Session, execution: Execution) -> Response:
+        if not execution.wait(_ANSWER_SECONDS):
+            return _in_progress(execution, _IN_PROGRESS_SYNC)
+        if execution.result is None:
+            assert execution.error is not None  # noqa: S101 - an ended statement has one of both
+            return Response.of_json(_error_answer(execution.error, execution.query_id))
+        return _success(_result_data(session, execution.result, execution.query_id))
+
+    def _abort_request(self, request: Request) -> Response:
+        """Cancel the statement of an earlier request, as a cursor's ``timeout`` does."""
+        execution = self._executions.find_request(str(request.json().get("requestId", "")))
+        if execution is not None:
+            execution.cancel()
+        return _success(None)
+
+    def _abort(self, query_id: str) -> Response:
+        execution = self._executions.find(query_id)
+        if execution is None or not execution.cancel():
+            return _failure("000605", "02000", "Identified SQL statement is not currently executing.")
+        return _success(None)
 
     def _monitor(self, query_id: str) -> Response:
-        answer = self._answers.get(query_id)
-        if answer is None:
+        execution = self._executions.find(query_id)
+        if execution is None:
             return _success({"queries": []})
-        state = "SUCCESS" if answer["success"] else "FAILED_WITH_ERROR"
-        return _success({"queries": [{"id": query_id, "status": state, "errorMessage": answer["message"]}]})
+        described: dict[str, Any] = {"id": query_id, "sqlText": execution.statement, "status": "RUNNING"}
+        if execution.error is not None:
+            described |= {
+                "status": "FAILED_WITH_ERROR",
+                "errorCode": execution.error.code,
+                "errorMessage": execution.error.message,
+            }
+        elif execution.is_done:
+            described["status"] = "SUCCESS"
+        return _success({"queries": [described]})
+
+
+def _unknown_call(request: Request) -> Refusal:
+    return Refusal(404, "NOT_FOUND", f"/{'/'.join(request.segments)} is no call of the local service")
 
 
 def _apply_names(session: Session, query: Mapping[str, str]) -> None:
@@ -192,27 +266,56 @@ def _apply_names(session: Session, query: Mapping[str, str]) -> None:
             session.schema = schema if schema in database.schemas else None
 
 
-def _result_data(session: Session, result: Result, query_id: str) -> dict[str, Any]:
-    kinds = [column.type.kind for column in result.columns]
-    rowset = [[encode(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in result.rows]
+def _described(session: Session, text: str) -> Response:
+    query_id = str(uuid.uuid4())
+    try:
+        description = describe(session, text)
+    except SqlError as error:
+        return Response.of_json(_error_answer(error, query_id))
+    return _success(_result_data(session, description.result, query_id, description.binds))
+
+
+def _result_data(session: Session, result: Result, query_id: str, binds: int = 0) -> dict[str, Any]:
     return {
-        "parameters": _parameters(),
+        "parameters": _parameters(session),
         "rowtype": [row_type(column.name, column.type, column.nullable) for column in result.columns],
-        "rowset": rowset,
-        "total": len(rowset),
-        "returned": len(rowset),
+        **_rows(session, result),
+        "total": len(result.rows),
+        "returned": len(result.rows),
         "queryId": query_id,
-        "queryResultFormat": "json",
         "statementTypeId": result.statement_type,
         "finalDatabaseName": session.database,
         "finalSchemaName": session.schema,
         "finalRoleName": session.role,
         "finalWarehouseName": session.warehouse,
-        "numberOfBinds": 0,
-        "arrayBindSupported": False,
+        "numberOfBinds": binds,
+        "arrayBindSupported": True,
         "version": 1,
         "sqlState": "00000",
     }
+
+
+def _rows(session: Session, result: Result) -> dict[str, Any]:
+    """Return the rows: Arrow for queries, text for everything else, as Snowflake does."""
+    if result.statement_type == SELECT and _result_format(session) == "ARROW":
+        try:
+            return {"queryResultFormat": "arrow", "rowsetBase64": encode_stream(result)}
+        except pa.ArrowException:
+            # An integer of more than 38 digits or a date out of range: text can still carry it.
+            pass
+    kinds = [column.type.kind for column in result.columns]
+    rowset = [[encode(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in result.rows]
+    return {"queryResultFormat": "json", "rowset": rowset}
+
+
+def _result_format(session: Session) -> str:
+    wanted = str(session.parameters.get(_FORMAT_PARAMETER, "ARROW")).upper()
+    return "JSON" if wanted == "JSON" else "ARROW"
+
+
+def _in_progress(execution: Execution, code: str) -> Response:
+    data = {"queryId": execution.query_id, "getResultUrl": f"/queries/{execution.query_id}/result"}
+    return Response.of_json({"data": data, "code": code, "message": None, "success": True})
 
 
 def _session_info(session: Session) -> dict[str, Any]:
@@ -224,14 +327,14 @@ def _session_info(session: Session) -> dict[str, Any]:
     }
 
 
-def _parameters() -> list[dict[str, Any]]:
+def _parameters(session: Session) -> list[dict[str, Any]]:
     values: dict[str, Any] = {
         "AUTOCOMMIT": True,
         "TIMEZONE": "UTC",
         "CLIENT_TELEMETRY_ENABLED": False,
         "CLIENT_SESSION_KEEP_ALIVE": False,
         "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 0,
-        "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "JSON",
+        _FORMAT_PARAMETER: _result_format(session),
     }
     return [{"name": name, "value": value} for name, value in values.items()]
 

@@ -51,7 +51,7 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
         with database.write_lock:
             changed = _run(session, sql, bindings)
             database.dirty = True
-    return _counts(tree, changed)
+    return counts(tree, changed)
 
 
 def _run(session: Session, sql: str, bindings: Bindings) -> int:
@@ -83,7 +83,8 @@ def _target(session: Session, tree: exp.Expr) -> Database:
     return session.catalog.database(target.catalog)
 
 
-def _counts(tree: exp.Expr, changed: int) -> Result:
+def counts(tree: exp.Expr, changed: int) -> Result:
+    """Return the result of a DML statement that changed so many rows."""
     if isinstance(tree, exp.Insert):
         return results.row_counts(results.INSERT, number_of_rows_inserted=changed)
     if isinstance(tree, exp.Delete):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,13 @@ def encode(value: Any, kind: str) -> str | None:
         return f"{seconds}.{value.microsecond:06d}000"
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
+    return json_text(value)
+
+
+def json_text(value: Any) -> str:
+    """Return a text value as it is, and a nested value of DuckDB (list, struct, map) as JSON."""
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, default=str, ensure_ascii=False, separators=(",", ":"))
     return str(value)
 
 

@@ -61,6 +61,12 @@ class Session:
                 self._cursor.close()
                 self._cursor = None
 
+    def interrupt(self) -> None:
+        """Stop the statement that another thread runs in this session; harmless when there is none."""
+        cursor = self._cursor
+        if cursor is not None:
+            cursor.interrupt()
+
     def begin(self) -> None:
         """Start a transaction; one that is open stays open, as in Snowflake."""
         if not self.in_transaction:

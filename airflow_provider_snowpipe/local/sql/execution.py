@@ -1,0 +1,131 @@
+"""Statements while they run and after: waiting for them, cancelling them, asking for their result again."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql import front
+from airflow_provider_snowpipe.local.sql.results import Result
+from airflow_provider_snowpipe.local.sql.session import Session
+
+_REMEMBERED = 256
+_CANCEL_SECONDS = 10.0
+_CANCEL_POLL_SECONDS = 0.05
+
+
+class Execution:
+    """One statement. It runs once, on the thread that calls :meth:`run`; all else may come from any thread.
+
+    :param session: session of the statement.
+    :param statement: SQL text.
+    :param bindings: bound values, as :func:`front.execute` takes them.
+    """
+
+    def __init__(
+        self, session: Session, statement: str, bindings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        self.query_id = str(uuid.uuid4())
+        self.session = session
+        self.statement = statement
+        self.created_on_ms = int(time.time() * 1000)
+        self.result: Result | None = None
+        self.error: SqlError | None = None
+        self._bindings = bindings
+        self._interruption: SqlError | None = None
+        self._done = threading.Event()
+
+    @property
+    def is_done(self) -> bool:
+        """True when the statement has a result or an error."""
+        return self._done.is_set()
+
+    def run(self) -> None:
+        """Run the statement to its end; failures are kept in :attr:`error`."""
+        try:
+            with self.session.lock:
+                if self._interruption is not None:
+                    raise self._interruption
+                self.result = front.execute(self.session, self.statement, self._bindings)
+                self.session.last_query_id = self.query_id
+        except SqlError as error:
+            self.error = self._interruption or error
+        finally:
+            self._done.set()
+
+    def abandon(self, error: SqlError) -> None:
+        """Finish a statement that is never to run, because one before it failed."""
+        self.error = error
+        self._done.set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end; False when the time ran out first."""
+        return self._done.wait(seconds)
+
+    def cancel(self, reason: SqlError | None = None) -> bool:
+        """Stop the statement and wait until it has stopped.
+
+        :param reason: error of the statement; None for a cancellation by the user.
+        :returns: False when the statement had ended by itself.
+        """
+        if self.is_done:
+            return False
+        self._interruption = reason or SqlError("000604", "57014", "SQL execution canceled")
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        # An interrupt between two engine calls is lost, so it is repeated until the statement has ended.
+        while not self._done.wait(_CANCEL_POLL_SECONDS) and time.monotonic() < deadline:
+            self.session.interrupt()
+        return self.error is self._interruption
+
+
+class Executions:
+    """The last statements of one front, by query id and by the client's request id."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_id: OrderedDict[str, Any] = OrderedDict()
+        self._by_request: OrderedDict[str, Any] = OrderedDict()
+
+    def get_or_add(self, request_id: str | None, make: Callable[[], Any]) -> tuple[Any, bool]:
+        """Return what a request started, starting it only when the request id is new.
+
+        :param request_id: the client's id of the request; a repeat after a lost answer carries the same.
+        :param make: makes an object with a ``query_id``.
+        :returns: the object, and whether it was made now.
+        """
+        with self._lock:
+            if request_id and request_id in self._by_request:
+                return self._by_request[request_id], False
+            made = make()
+            self._by_id[made.query_id] = made
+            if request_id:
+                self._by_request[request_id] = made
+            for remembered in (self._by_id, self._by_request):
+                while len(remembered) > _REMEMBERED:
+                    remembered.popitem(last=False)
+            return made, True
+
+    def add(self, made: Any) -> None:
+        """Remember one more object by its ``query_id``."""
+        with self._lock:
+            self._by_id[made.query_id] = made
+
+    def find(self, query_id: str) -> Any | None:
+        """Return what has this query id, or None."""
+        with self._lock:
+            return self._by_id.get(query_id)
+
+    def find_request(self, request_id: str) -> Any | None:
+        """Return what a request started, or None."""
+        with self._lock:
+            return self._by_request.get(request_id)
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """Run work on a thread that does not hold up the end of the process."""
+    threading.Thread(target=work, name="statement", daemon=True).start()

@@ -1,0 +1,203 @@
+"""One client's whole conversation with the local service, for either generation of the connector.
+
+Needs snowflake-connector-python, pandas and the variables of ``snowpipe-local env``. Prints the connector's
+version at the end.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import snowflake.connector
+from snowflake.connector.constants import QueryStatus
+
+TYPES = (
+    "id INT, x NUMBER(10,2), big NUMBER(38,0), wide NUMBER(38,10), s VARCHAR, n TIMESTAMP_NTZ, "
+    "l TIMESTAMP_LTZ, z TIMESTAMP_TZ, d DATE, t TIME, b BOOLEAN, f FLOAT, r BINARY, v VARIANT, "
+    "o OBJECT, a ARRAY"
+)
+VALUES = (
+    "1, -2.5, 12345678901234567890123456789012345678, 1234567890123456789012345678.0123456789, 'a\u00e4', "
+    "'1969-12-31 23:59:59.5'::TIMESTAMP_NTZ, '2026-01-01 00:00:01.5'::TIMESTAMP_LTZ, "
+    "'2026-01-01 00:00:01.25'::TIMESTAMP_TZ, '2026-01-01'::DATE, '10:11:12.5'::TIME, TRUE, 1.5, "
+    "TO_BINARY('6869', 'HEX'), PARSE_JSON('{\"a\":1}'), PARSE_JSON('{\"b\":2}'), PARSE_JSON('[3]')"
+)
+EXPECTED = (
+    1,
+    Decimal("-2.50"),
+    12345678901234567890123456789012345678,
+    Decimal("1234567890123456789012345678.0123456789"),
+    "a\u00e4",
+    dt.datetime(1969, 12, 31, 23, 59, 59, 500000),
+    dt.datetime(2026, 1, 1, 0, 0, 1, 500000, dt.UTC),
+    dt.datetime(2026, 1, 1, 0, 0, 1, 250000, dt.UTC),
+    dt.date(2026, 1, 1),
+    dt.time(10, 11, 12, 500000),
+    True,
+    1.5,
+    b"hi",
+    '{"a":1}',
+    '{"b":2}',
+    "[3]",
+)
+
+
+def common() -> dict[str, Any]:
+    """Parameters that every login shares."""
+    host, _, port = os.environ["SNOWPIPE_LOCAL_URL"].removeprefix("https://").rpartition(":")
+    return {
+        "account": os.environ["SNOWPIPE_LOCAL_ACCOUNT"],
+        "user": os.environ["SNOWPIPE_LOCAL_USER"],
+        "host": host,
+        "port": int(port),
+        "database": "LOCAL",
+        "schema": "PUBLIC",
+        "login_timeout": 20,
+        "network_timeout": 20,
+    }
+
+
+def by_key(**more: Any) -> Any:
+    """Log in with the key pair."""
+    return snowflake.connector.connect(
+        **{**common(), **more},
+        authenticator="SNOWFLAKE_JWT",
+        private_key_file=os.environ["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"],
+    )
+
+
+def by_password(password: str | None = None, **more: Any) -> Any:
+    """Log in with the password; by default the right one."""
+    right = Path(os.environ["SNOWPIPE_LOCAL_PASSWORD_FILE"]).read_text().strip()
+    return snowflake.connector.connect(
+        **{**common(), **more}, password=right if password is None else password
+    )
+
+
+def refused(login: Callable[[], Any], code: str) -> None:
+    """Expect an immediate refusal with Snowflake's code."""
+    began = time.monotonic()
+    try:
+        login()
+    except snowflake.connector.errors.Error as error:
+        told = f"{error.errno} {error}"
+    else:
+        raise AssertionError("logged in with wrong credentials")
+    assert code in told, told
+    assert time.monotonic() - began < 10, "the client retried"
+
+
+def wrong_credentials_are_refused_at_once() -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    refused(lambda: by_password("wrong"), "Incorrect username or password")
+    refused(lambda: by_password(user="NOBODY"), "Incorrect username or password")
+    refused(
+        lambda: snowflake.connector.connect(**common(), authenticator="SNOWFLAKE_JWT", private_key=key),
+        "JWT token is invalid",
+    )
+
+
+def every_type_and_its_null(cursor: Any) -> None:
+    cursor.execute(f"CREATE OR REPLACE TABLE types ({TYPES})")
+    cursor.execute(f"INSERT INTO types SELECT {VALUES}")
+    cursor.execute("INSERT INTO types (id) VALUES (NULL)")
+    for form in ("JSON", "ARROW"):
+        cursor.execute(f"ALTER SESSION SET PYTHON_CONNECTOR_QUERY_RESULT_FORMAT = '{form}'")
+        first, second = cursor.execute("SELECT * FROM types ORDER BY id NULLS LAST").fetchall()
+        for got, wanted in zip(first, EXPECTED, strict=True):
+            assert got == wanted, (form, got, wanted)
+            # Connectors return BINARY as bytes or bytearray, depending on version and result format.
+            assert type(got) is type(wanted) or isinstance(got, bytearray), (form, got, wanted)
+        assert second == (None,) * len(EXPECTED), (form, second)
+    assert cursor.execute("SELECT * FROM types WHERE id = 99").fetchall() == []
+
+
+def rows_as_pandas(cursor: Any) -> None:
+    frame = cursor.execute(
+        "SELECT id, x, s, n, l, z, d, b, f FROM types ORDER BY id NULLS LAST"
+    ).fetch_pandas_all()
+    assert list(frame.columns) == ["ID", "X", "S", "N", "L", "Z", "D", "B", "F"]
+    assert len(frame) == 2
+    assert frame["X"][0] == -2.5
+    assert frame["N"][0] == EXPECTED[5]
+    assert frame["L"][0] == EXPECTED[6]
+    assert frame.iloc[1].isna().all(), frame.iloc[1]
+    empty = cursor.execute("SELECT id, s FROM types WHERE id = 99").fetch_pandas_all()
+    assert list(empty.columns) == ["ID", "S"]
+    assert len(empty) == 0
+
+
+def bound_values(connection: Any) -> None:
+    cursor = connection.cursor()
+    moment = dt.datetime(2026, 1, 2, 3, 4, 5, 600000)
+    sent = (1, "x'y", moment, Decimal("1.25"), None, True, dt.date(2026, 1, 2), dt.time(3, 4, 5), b"hi", 1.5)
+    got = cursor.execute(f"SELECT {', '.join('?' * len(sent))}", sent).fetchone()
+    assert got == sent, got
+    cursor.execute("CREATE OR REPLACE TABLE binds (id INT, s VARCHAR, n TIMESTAMP_NTZ)")
+    rows = [(number, f"row {number}", moment) for number in range(500)]
+    cursor.executemany("INSERT INTO binds VALUES (?, ?, ?)", [*rows, (500, None, moment)])
+    assert cursor.rowcount == 501, cursor.rowcount
+    counted = cursor.execute("SELECT count(*), count(s), max(n) FROM binds WHERE id >= ?", (0,)).fetchone()
+    assert counted == (501, 500, moment), counted
+
+
+def values_in_the_text(connection: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute("CREATE OR REPLACE TABLE pyformat (id INT, s VARCHAR)")
+    cursor.executemany("INSERT INTO pyformat VALUES (%s, %s)", [(1, "it's"), (2, None)])
+    rows = cursor.execute(
+        "SELECT id, s FROM pyformat WHERE id < %(limit)s ORDER BY id", {"limit": 9}
+    ).fetchall()
+    assert rows == [(1, "it's"), (2, None)], rows
+
+
+def asynchronous_statements(connection: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute_async("SELECT count(*), max(s) FROM binds")
+    cursor.get_results_from_sfqid(cursor.sfqid)
+    assert cursor.fetchall() == [(501, "row 99")]
+    cursor.execute_async("SELECT 1 AS a")
+    query_id = cursor.sfqid
+    while connection.is_still_running(connection.get_query_status(query_id)):
+        time.sleep(0.05)
+    assert connection.get_query_status_throw_if_error(query_id) == QueryStatus.SUCCESS
+    other = connection.cursor()
+    other.get_results_from_sfqid(query_id)
+    assert other.fetchone() == (1,)
+    cursor.execute_async("SELECT * FROM no_such_table")
+    try:
+        cursor.get_results_from_sfqid(cursor.sfqid)
+        cursor.fetchall()
+    except snowflake.connector.errors.Error as error:
+        told = str(error)
+    else:
+        raise AssertionError("a failed asynchronous statement returned rows")
+    assert "NO_SUCH_TABLE" in told, told
+
+
+def main() -> None:
+    """Run every part."""
+    wrong_credentials_are_refused_at_once()
+    with by_key() as connection:
+        every_type_and_its_null(connection.cursor())
+        rows_as_pandas(connection.cursor())
+        values_in_the_text(connection)
+    with by_password(paramstyle="qmark") as connection:
+        bound_values(connection)
+        asynchronous_statements(connection)
+    print(snowflake.connector.__version__)
+
+
+if __name__ == "__main__":
+    main()
