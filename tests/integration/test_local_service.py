@@ -229,11 +229,14 @@ def test_every_call_needs_the_right_token(local_service: LocalService, rest: Res
     assert rest.call("POST", f"{data}/channels/c/rows", rest.jwt).status_code == 401
 
 
-def test_other_grants_than_key_pair_are_a_400_that_says_so(local_service: LocalService, rest: Rest) -> None:
-    form = {"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "scope": "127.0.0.1"}
+@pytest.mark.parametrize("grant", ["urn:ietf:params:oauth:grant-type:token-exchange", "password", ""])
+def test_a_grant_that_does_not_fit_the_credential_is_a_400_that_says_so(
+    local_service: LocalService, rest: Rest, grant: str
+) -> None:
+    form = {"grant_type": grant, "scope": "127.0.0.1"}
     answer = rest.call("POST", f"{local_service.url}/oauth/token", rest.jwt, data=form)
     assert answer.status_code == 400
-    assert "key-pair" in answer.json()["message"]
+    assert "grant type" in answer.json()["message"]
 
 
 @pytest.mark.parametrize(
