@@ -24,12 +24,14 @@ from airflow_provider_snowpipe.local.engine.committer import Committer
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, quoted_schema
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import find_name, quote
+from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.tables import Table
 
 log = logging.getLogger(__name__)
 
 PIPE_MISSING = "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 TABLE_MISSING = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
+TOO_MANY_CHANNELS = "ERR_TOO_MANY_CHANNELS_IN_PIPE"
 _DEFAULT_PIPE_SUFFIX = "-STREAMING"
 
 
@@ -42,6 +44,7 @@ class Database:
     :param name: exact name.
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
     :param commit_delay: returns the delay of commits in seconds (a fault for tests).
+    :param limits: limits of channels and pipes.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class Database:
         name: str,
         connect: Callable[[], duckdb.DuckDBPyConnection],
         commit_delay: Callable[[], float],
+        limits: Limits,
     ) -> None:
         self.name = name
+        self._limits = limits
         self.write_lock = threading.RLock()
         self.committer_cursor = connect()
         self.store = Store(name)
@@ -63,7 +68,7 @@ class Database:
         self._pipes = {pipe.key: pipe for pipe in self.store.load_pipes(self._cursor)}
         self._channels: dict[tuple[PipeKey, str], Channel] = {}
         for key, channel, committed in self.store.load_channels(self._cursor):
-            self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed)
+            self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed, limits)
         self._committer = Committer(self, commit_delay)
         self._committer.start()
 
@@ -292,9 +297,21 @@ class Database:
             if pipe.key not in self._pipes:
                 raise Refusal(404, PIPE_MISSING, f"pipe {pipe.key.name} was dropped with its table")
             if (pipe.key, name) not in self._channels:
+                self._check_room(pipe, name)
                 state = self.store.add_channel(self._cursor, pipe.key, name, _now_ms())
-                self._channels[pipe.key, name] = Channel(self.name, pipe, name, state)
+                self._channels[pipe.key, name] = Channel(self.name, pipe, name, state, self._limits)
             return self._channels[pipe.key, name]
+
+    def _check_room(self, pipe: Pipe, name: str) -> None:
+        most = self._limits.channels_per_pipe
+        if not most or name == ELASTIC:
+            return
+        if sum(1 for key, other in self._channels if key == pipe.key and other != ELASTIC) >= most:
+            raise Refusal(
+                400,
+                TOO_MANY_CHANNELS,
+                f"pipe {pipe.key.name} has {most} channels, the most it may have; drop unused ones",
+            )
 
 
 def _new_session(channel: Channel, session: int, offset_token: str | None) -> Committed:

@@ -23,8 +23,8 @@ from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import tokens
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
+from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
-MAX_NAMES_PER_STATUS = 100
 _ELASTIC_WAIT_SECONDS = 25.0
 _STAGE_LIFETIME_MS = 7 * 24 * 3600 * 1000
 _NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic calls"
@@ -38,9 +38,19 @@ class StreamingFront:
     :param stage: store of files uploaded in file mode.
     :param faults: faults for tests.
     :param port: port of the service, which the stage location names.
+    :param limits: limits of requests.
     """
 
-    def __init__(self, account: Account, catalog: Catalog, stage: Stage, faults: Faults, port: int) -> None:
+    def __init__(
+        self,
+        account: Account,
+        catalog: Catalog,
+        stage: Stage,
+        faults: Faults,
+        port: int,
+        limits: Limits = DEFAULTS,
+    ) -> None:
+        self._limits = limits
         self._account = account
         self._catalog = catalog
         self._stage = stage
@@ -137,11 +147,12 @@ class StreamingFront:
         names = request.json().get("channel_names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise Refusal(400, "INVALID_REQUEST_BODY", "channel_names must be a list of strings")
-        if len(names) > MAX_NAMES_PER_STATUS:
+        most = self._limits.names_per_status
+        if len(names) > most:
             raise Refusal(
                 400,
                 "TOO_MANY_CHANNELS",
-                f"{len(names)} names; at most {MAX_NAMES_PER_STATUS} are allowed a request",
+                f"{len(names)} names; at most {most} are allowed a request",
             )
         found = {name: database.find_channel(pipe, name) for name in names}
         statuses = {name: channel.status() for name, channel in found.items() if channel is not None}

@@ -1,5 +1,3 @@
-# ruff: noqa: S608 - table names are the test's own
-
 from __future__ import annotations
 
 import datetime as dt
