@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.lines import Lines
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import ChannelRate, Limits
@@ -49,12 +50,14 @@ class Pipe:
     :param table: exact name of the table, in the same schema.
     :param encryption_key: base64 of the 32-byte AES key for file mode.
     :param created_on_ms: creation time, epoch milliseconds.
+    :param definition: what a custom pipe does; None for a default pipe.
     """
 
     key: PipeKey
     table: str
     encryption_key: str = field(repr=False)
     created_on_ms: int
+    definition: PipeDefinition | None = None
 
 
 @dataclass(frozen=True, slots=True)
