@@ -29,11 +29,13 @@ def local_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSer
 
 @pytest.fixture
 def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
-    """A function ``(faults=None, data_dir=None) -> LocalService``; the services end with the test."""
+    """``(faults=None, data_dir=None, limits=None) -> LocalService``; the services end with the test."""
     started: list[LocalService] = []
 
-    def start(faults: str | None = None, data_dir: Path | None = None) -> LocalService:
-        service = LocalService(data_dir or tmp_path / f"service{len(started)}", faults)
+    def start(
+        faults: str | None = None, data_dir: Path | None = None, limits: str | None = None
+    ) -> LocalService:
+        service = LocalService(data_dir or tmp_path / f"service{len(started)}", faults, limits)
         started.append(service)
         service.launch()
         return service

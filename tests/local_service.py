@@ -24,9 +24,10 @@ _STOP_SECONDS = 30.0
 class LocalService:
     """One service process on one data directory; its output is kept in ``<data_dir>/service.log``."""
 
-    def __init__(self, data_dir: Path, faults: str | None = None) -> None:
+    def __init__(self, data_dir: Path, faults: str | None = None, limits: str | None = None) -> None:
         self.data_dir = Path(data_dir)
         self.faults = faults
+        self.limits = limits
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -43,6 +44,8 @@ class LocalService:
         command = [*_CLI, "serve", "--data-dir", str(self.data_dir), "--port", "0"]
         if self.faults:
             command += ["--faults", self.faults]
+        if self.limits:
+            command += ["--limits", self.limits]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._wait_until_ready()

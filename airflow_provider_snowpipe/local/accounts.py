@@ -1,4 +1,4 @@
-"""Account, user and credentials of the local service: key-pair JWTs in, scoped tokens out."""
+"""Account, user and credentials of the local service: key-pair JWT, PAT or OAuth in, scoped tokens out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from airflow_provider_snowpipe.local import oauth
 from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
 from airflow_provider_snowpipe.local.errors import Refusal
 
+KEY_PAIR, PAT, OAUTH = "KEYPAIR_JWT", "PROGRAMMATIC_ACCESS_TOKEN", "OAUTH"
 ACCOUNT = "LOCAL"
 USER = "DEMO"
 INGEST_HOST = "127.0.0.1"
@@ -36,7 +38,8 @@ class Account:
     :param user: user name, always ``DEMO``.
     :param public_key_pem: the user's RSA public key.
     :param instance: random id of the data directory, so that a client recognises the right service.
-    :param secret: key that signs scoped tokens.
+    :param secret: key that signs scoped tokens and OAuth access tokens.
+    :param issued: programmatic access token and OAuth client.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Account:
     public_key_pem: str
     instance: str
     secret: bytes = field(repr=False)
+    issued: oauth.IssuedSecrets
 
     @property
     def fingerprint(self) -> str:
@@ -87,6 +91,41 @@ class Account:
         if expires < now - _CLOCK_SKEW_SECONDS or issued < now - _MAX_JWT_SECONDS - _CLOCK_SKEW_SECONDS:
             raise _invalid("it has expired; sign a new one")
         return self.user
+
+    def verify_original(self, token: str, declared: str | None = None) -> tuple[str, str]:
+        """Verify a credential of any kind that may be exchanged for a scoped token.
+
+        :param token: key-pair JWT, programmatic access token or OAuth access token.
+        :param declared: ``X-Snowflake-Authorization-Token-Type``, or None; the kind must agree with it.
+        :returns: the user, and the kind as that header names it.
+        :raises Refusal: 401 that says what is wrong with the token.
+        """
+        kind = self._kind(token)
+        if declared and declared.strip().upper() != kind:
+            raise Refusal(
+                401,
+                "TOKEN_TYPE_MISMATCH",
+                f"X-Snowflake-Authorization-Token-Type is {declared[:40]}, but the token is of type {kind}",
+            )
+        if kind == KEY_PAIR:
+            return self.verify_key_pair(token), kind
+        try:
+            if kind == PAT:
+                self.issued.check_pat(token)
+                return self.user, kind
+            return oauth.verify_access_token(self.secret, token), kind
+        except oauth.TokenError as error:
+            code = "PAT_INVALID" if kind == PAT else "OAUTH_ACCESS_TOKEN_INVALID"
+            raise Refusal(401, code, f"the {kind} token is invalid: {error}") from error
+
+    def _kind(self, token: str) -> str:
+        if self.issued.is_pat(token):
+            return PAT
+        try:
+            algorithm = jwt.get_unverified_header(token).get("alg")
+        except jwt.InvalidTokenError as error:
+            raise _invalid("it is not a JWT") from error
+        return KEY_PAIR if algorithm == "RS256" else OAUTH
 
     def issue_scoped_token(self, scope: str) -> str:
         """Exchange a verified credential for a token that opens the ingest host only.
@@ -134,12 +173,11 @@ class Account:
         return str(claims["sub"])
 
     def verify_any(self, token: str) -> str:
-        """Verify either kind of token, for the control calls that accept both."""
-        try:
-            algorithm = jwt.get_unverified_header(token).get("alg")
-        except jwt.InvalidTokenError as error:
-            raise _invalid("it is not a JWT") from error
-        return self.verify_key_pair(token) if algorithm == "RS256" else self.verify_scoped_token(token)
+        """Verify a scoped or an original token, for the control calls that accept both."""
+        kind = self._kind(token)
+        if kind != OAUTH or _issuer(token) == oauth.ISSUER:
+            return self.verify_original(token)[0]
+        return self.verify_scoped_token(token)
 
     def upload_key_id(self, prefix: str) -> str:
         """Return the access key id that may upload below one path prefix."""
@@ -176,6 +214,7 @@ def ensure_account(home: DataDirectory) -> Account:
         public_key_pem=stored["public_key"],
         instance=stored["instance"],
         secret=home.token_secret_file.read_bytes(),
+        issued=oauth.ensure_secrets(home),
     )
 
 
@@ -189,6 +228,13 @@ def sign_key_pair_jwt(home: DataDirectory) -> str:
     now = int(time.time())
     claims = {"iss": f"{subject}.SHA256:{fingerprint}", "sub": subject, "iat": now, "exp": now + 600}
     return jwt.encode(claims, home.key_file.read_bytes(), algorithm="RS256")
+
+
+def _issuer(token: str) -> object:
+    try:
+        return jwt.decode(token, options={"verify_signature": False}).get("iss")
+    except jwt.InvalidTokenError:
+        return None
 
 
 def _seconds(value: object) -> float | None:

@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Databa
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import find_name, literal, quote
+from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
 DEFAULT_DATABASE = "LOCAL"
 DEFAULT_SCHEMA = "PUBLIC"
@@ -26,9 +27,11 @@ class Catalog:
 
     :param folder: where the database files are; every ``*.duckdb`` file in it is attached.
     :param faults: faults for tests.
+    :param limits: limits of channels and pipes.
     """
 
-    def __init__(self, folder: Path, faults: Faults) -> None:
+    def __init__(self, folder: Path, faults: Faults, limits: Limits = DEFAULTS) -> None:
+        self._limits = limits
         self._folder = folder
         self._faults = faults
         self._lock = threading.Lock()
@@ -121,7 +124,7 @@ class Catalog:
 
     def _attach(self, name: str) -> None:
         self._instance.execute(f"ATTACH {literal(str(self._file(name)))} AS {quote(name)}")
-        self._databases[name] = Database(name, self.cursor, lambda: self._faults.commit_delay)
+        self._databases[name] = Database(name, self.cursor, lambda: self._faults.commit_delay, self._limits)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{percent_encode(name, safe='')}.duckdb"

@@ -43,6 +43,9 @@ def _parser() -> argparse.ArgumentParser:
         "--faults",
         help="for tests, by commas: commit-delay=SECONDS, drop-append-response=N, append-503=N",
     )
+    serve.add_argument(
+        "--limits", help="by commas, for example requests-per-second=100,bytes-per-second=0; or the word off"
+    )
     serve.set_defaults(run=_serve)
 
     env = commands.add_parser(
@@ -59,10 +62,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
     from airflow_provider_snowpipe.local.faults import parse_faults
+    from airflow_provider_snowpipe.local.limits import parse_limits
     from airflow_provider_snowpipe.local.server import serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    serve(home, arguments.port, parse_faults(arguments.faults))
+    serve(home, arguments.port, parse_faults(arguments.faults), parse_limits(arguments.limits))
     return 0
 
 

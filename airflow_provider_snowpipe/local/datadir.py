@@ -38,6 +38,16 @@ class DataDirectory:
         return self.root / "demo_password"
 
     @property
+    def pat_file(self) -> Path:
+        """Programmatic access token of the user, mode 0600."""
+        return self.root / "demo_pat"
+
+    @property
+    def oauth_client_file(self) -> Path:
+        """OAuth client id, secret and refresh token as JSON, mode 0600."""
+        return self.root / "oauth_client.json"
+
+    @property
     def token_secret_file(self) -> Path:
         """Secret that signs scoped tokens, mode 0600; kept so that tokens survive a restart."""
         return self.root / "token_secret"

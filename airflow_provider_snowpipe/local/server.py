@@ -35,14 +35,13 @@ from airflow_provider_snowpipe.local.fronts.http import (
 from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
+from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 HEALTH_PATH = "/health"
-# Documented limit of one append on the wire; other bodies (stage uploads, SQL) may be larger.
-MAX_APPEND_BYTES = 4 << 20
 _WORKERS = 32
 
 
@@ -55,6 +54,7 @@ class Service:
     :param home: data directory.
     :param faults: faults for tests.
     :param port: port of the service.
+    :param limits: limits of requests.
     """
 
     def __init__(
@@ -65,12 +65,14 @@ class Service:
         home: DataDirectory,
         faults: Faults,
         port: int,
+        limits: Limits = DEFAULTS,
     ) -> None:
+        self._limits = limits
         self._account = account
         self._faults = faults
         self._stage = Stage(home.stage_dir)
         self._stage.remove_leftovers()
-        self._streaming = StreamingFront(account, catalog, self._stage, faults, port)
+        self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
         self._sql_api = SqlApiFront(account, catalog)
         self._connector = ConnectorFront(account, password, catalog)
 
@@ -83,7 +85,8 @@ class Service:
             return
         is_append = scope["path"].endswith(("/rows", "/filebuffer"))
         try:
-            limit = MAX_APPEND_BYTES if is_append else stage_upload.MAX_UPLOAD_BYTES
+            # Other bodies (stage uploads, SQL) may be larger than an append.
+            limit = self._limits.request_bytes if is_append else stage_upload.MAX_UPLOAD_BYTES
             request = request_of(scope, await read_body(receive, limit))
             response = await in_thread(lambda: self._answer(request))
         except Refusal as refusal:
@@ -118,11 +121,12 @@ class Service:
             )
 
 
-def serve(home: DataDirectory, port: int, faults: Faults) -> None:
+def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAULTS) -> None:
     """Run the service until SIGTERM or SIGINT.
 
     :param home: data directory; created on first start.
     :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
+    :param limits: limits that the service enforces.
     :raises DataDirectoryError: when the directory or the port is in use.
     """
     home.create()
@@ -135,10 +139,10 @@ def serve(home: DataDirectory, port: int, faults: Faults) -> None:
         with _bind(home, port) as listener:
             bound = listener.getsockname()[1]
             home.remember_port(bound)
-            catalog = Catalog(home.databases_dir, faults)
+            catalog = Catalog(home.databases_dir, faults, limits)
             try:
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
-                _run(Service(account, password, catalog, home, faults, bound), home, listener)
+                _run(Service(account, password, catalog, home, faults, bound, limits), home, listener)
             finally:
                 catalog.close()
 

@@ -229,11 +229,14 @@ def test_every_call_needs_the_right_token(local_service: LocalService, rest: Res
     assert rest.call("POST", f"{data}/channels/c/rows", rest.jwt).status_code == 401
 
 
-def test_other_grants_than_key_pair_are_a_400_that_says_so(local_service: LocalService, rest: Rest) -> None:
-    form = {"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "scope": "127.0.0.1"}
+@pytest.mark.parametrize("grant", ["urn:ietf:params:oauth:grant-type:token-exchange", "password", ""])
+def test_a_grant_that_does_not_fit_the_credential_is_a_400_that_says_so(
+    local_service: LocalService, rest: Rest, grant: str
+) -> None:
+    form = {"grant_type": grant, "scope": "127.0.0.1"}
     answer = rest.call("POST", f"{local_service.url}/oauth/token", rest.jwt, data=form)
     assert answer.status_code == 400
-    assert "key-pair" in answer.json()["message"]
+    assert "grant type" in answer.json()["message"]
 
 
 @pytest.mark.parametrize(
@@ -352,6 +355,48 @@ def test_show_channels_lists_token_and_sequencers(local_service: LocalService, r
     assert (row["offset_token"], row["client_sequencer"], row["row_sequencer"]) == ("1", 2, 1)
 
 
+# -- limits ------------------------------------------------------------------------------------------------
+
+
+def test_more_requests_than_the_rate_are_a_429_and_the_refused_append_may_be_sent_again(
+    local_service: LocalService, rest: Rest
+) -> None:
+    token = _continuation(rest.open("fast"))
+    refused = 0
+    for number in range(60):
+        while True:
+            answer = rest.append("fast", token, _rows(number, number), str(number), f"r{number}")
+            if answer.status_code != 429:
+                break
+            assert answer.json()["code"] == "RATE_LIMIT_EXCEEDED"
+            refused += 1
+            time.sleep(0.1)
+        token = _continuation(answer)
+    assert refused > 0
+    rest.wait_for_token("fast", "59")
+    assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 60, "D": 60}]
+
+
+def test_limits_are_options_of_serve(service_factory: ServiceFactory) -> None:
+    service = service_factory(
+        limits="bytes-per-second=10,channels-per-pipe=2,names-per-status=1,request-bytes=100"
+    )
+    service.sql("CREATE TABLE t (id INT)")
+    rest = Rest(service, "T")
+    token = _continuation(rest.open("a"))
+    token = _continuation(rest.append("a", token, _rows(0, 5), "5"))
+    assert rest.append("a", token, _rows(6, 6), "6").status_code == 429
+    assert rest.append("a", token, b" " * 101).status_code == 413
+    assert rest.open("b").status_code == 200
+    answer = rest.open("c")
+    assert (answer.status_code, answer.json()["code"]) == (400, "ERR_TOO_MANY_CHANNELS_IN_PIPE")
+    assert rest.open("a").status_code == 200
+    assert rest.drop("a").status_code == 200
+    assert rest.open("c").status_code == 200
+    url = f"{rest._base}/{rest._pipe}:bulk-channel-status"
+    assert rest.call("POST", url, rest.token, json={"channel_names": ["b", "c"]}).status_code == 400
+
+
 # -- process -----------------------------------------------------------------------------------------------
 
 
@@ -403,7 +448,7 @@ def test_committed_rows_and_tokens_survive_kill_9_and_lost_rows_are_asked_for(
 def test_rows_agree_with_tokens_after_kill_9_in_the_middle_of_commits(
     service_factory: ServiceFactory,
 ) -> None:
-    service = service_factory()
+    service = service_factory(limits="off")
     service.sql("CREATE TABLE t (channel VARCHAR, id INT)")
     channels = [f"c{number}" for number in range(4)]
     next_row = dict.fromkeys(channels, 0)

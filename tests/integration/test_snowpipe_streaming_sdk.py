@@ -222,3 +222,34 @@ def test_an_unknown_table_fails_at_once_with_its_code(local_service: LocalServic
     )
     assert "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED" in seen["error"]
     assert seen["quick"]
+
+
+@pytest.mark.parametrize("mode", ["PAT", "client_credentials", "refresh_token"])
+def test_rows_are_committed_with_pat_and_with_oauth(local_service: LocalService, mode: str) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t8 (id INT)")
+    seen = _run(
+        local_service,
+        f"""
+        mode, home = {mode!r}, {str(local_service.data_dir)!r}
+        del PROPERTIES["private_key"]
+        if mode == "PAT":
+            PROPERTIES["authorization_type"] = "PAT"
+            PROPERTIES["personal_access_token"] = open(home + "/demo_pat").read().strip()
+        else:
+            oauth = json.load(open(home + "/oauth_client.json"))
+            PROPERTIES["authorization_type"] = "OAUTH"
+            PROPERTIES["oauth_token_endpoint"] = os.environ["SNOWPIPE_LOCAL_URL"] + "/oauth/token-request"
+            PROPERTIES["oauth_client_id"] = oauth["client_id"]
+            PROPERTIES["oauth_client_secret"] = oauth["client_secret"]
+            if mode == "refresh_token":
+                PROPERTIES["oauth_refresh_token"] = oauth["refresh_token"]
+        client = connect("T8")
+        channel, _ = client.open_channel("c0")
+        channel.append_row({{"id": 1}}, "1")
+        committed(channel, 1)
+        report(inserted=channel.get_channel_status().rows_inserted_count)
+        channel.close(); client.close()
+        """,
+    )
+    assert seen == {"inserted": 1}
+    assert local_service.sql("SELECT id FROM t8") == [{"ID": 1}]

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.lines import Lines
 from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.limits import ChannelRate, Limits
 
 ELASTIC = "ELASTIC"
 _REMEMBERED_ANSWERS = 64
@@ -48,12 +50,14 @@ class Pipe:
     :param table: exact name of the table, in the same schema.
     :param encryption_key: base64 of the 32-byte AES key for file mode.
     :param created_on_ms: creation time, epoch milliseconds.
+    :param definition: what a custom pipe does; None for a default pipe.
     """
 
     key: PipeKey
     table: str
     encryption_key: str = field(repr=False)
     created_on_ms: int
+    definition: PipeDefinition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +109,12 @@ class Channel:
     :param pipe: the pipe it writes through.
     :param name: exact, case-sensitive name.
     :param committed: durable state, as stored.
+    :param limits: limits of the service; None for no rate limit.
     """
 
-    def __init__(self, database: str, pipe: Pipe, name: str, committed: Committed) -> None:
+    def __init__(
+        self, database: str, pipe: Pipe, name: str, committed: Committed, limits: Limits | None = None
+    ) -> None:
         self.database = database
         self.pipe = pipe
         self.name = name
@@ -120,6 +127,7 @@ class Channel:
         self._pending = 0
         self._invalid: str | None = None
         self._dropped = False
+        self._rate = ChannelRate(limits) if limits is not None else None
 
     @property
     def continuation_token(self) -> str:
@@ -141,7 +149,8 @@ class Channel:
         :param make: builds the append from its client and row sequencer.
         :param enqueue: hands it to the committer; called at most once per logical append.
         :returns: the next continuation token.
-        :raises Refusal: 409 for a stale session, a gap, or an invalid channel; 400 for a malformed token.
+        :raises Refusal: 409 for a stale session, a gap, or an invalid channel; 400 for a malformed token;
+            429 above the channel's rates.
         """
         match = _CONTINUATION.match(continuation_token)
         if match is None:
@@ -157,7 +166,10 @@ class Channel:
             if answer is not None:
                 return answer
             self._check_row(row)
-            enqueue(make(client, row))
+            append = make(client, row)
+            if self._rate is not None:
+                self._rate.take(self.name, len(append.lines.body))
+            enqueue(append)
             self._pending += 1
             self._next_row = row + 1
             answer = f"{client}_{row + 1}"

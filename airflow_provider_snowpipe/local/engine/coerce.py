@@ -38,17 +38,18 @@ class KeyMap:
     columns: tuple[tuple[Column, tuple[str, ...]], ...]
 
     @classmethod
-    def of(cls, table: Table, keys: Sequence[str]) -> KeyMap:
+    def of(cls, table: Table, keys: Sequence[str], *, case_sensitive: bool = False) -> KeyMap:
         """Match keys to columns, ignoring case (default pipes use MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE).
 
         :param keys: distinct keys, in any order.
+        :param case_sensitive: for a pipe with MATCH_BY_COLUMN_NAME = CASE_SENSITIVE.
         """
         spellings: dict[str, list[str]] = {}
         for key in keys:
-            spellings.setdefault(key.upper(), []).append(key)
+            spellings.setdefault(key if case_sensitive else key.upper(), []).append(key)
         matched = []
         for column in table.columns:
-            found = spellings.get(column.name.upper())
+            found = spellings.get(column.name if case_sensitive else column.name.upper())
             if found:
                 # An exact spelling wins over others in one and the same row.
                 exact = [key for key in found if key == column.name]
@@ -227,7 +228,22 @@ _CONVERSIONS: dict[str, Callable[[str, str], str]] = {
 }
 
 
-def _too_long(column: Column, value: str) -> str | None:
+def convert(column: Column, raw: str) -> str:
+    """Return a DuckDB expression that turns a JSON value's text (or JSON) into a column's type, or fails.
+
+    :param raw: expression of the text; of the JSON itself for VARIANT, OBJECT and ARRAY.
+    """
+    target = column.type.duckdb
+    if column.type.kind in {"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"}:
+        return (
+            f"CASE WHEN regexp_full_match({raw}, '-?[0-9]+') THEN {_epoch_micros(raw, target)} "
+            f"ELSE CAST({raw} AS {target}) END"
+        )
+    return f"CAST({_convert(column, raw, 'CAST')} AS {target})"
+
+
+def too_long(column: Column, value: str) -> str | None:
+    """Return the condition that a value is longer than its column, or None when the type has no length."""
     limit = column.type.length
     if limit is None:
         return None
@@ -236,11 +252,11 @@ def _too_long(column: Column, value: str) -> str | None:
 
 
 def _checked(column: Column, value: str) -> str:
-    too_long = _too_long(column, value)
+    longer = too_long(column, value)
     # Columns of maximal length need no check: a request holds less than that.
-    if too_long is None or (column.type.length or 0) >= 8_388_608:
+    if longer is None or (column.type.length or 0) >= 8_388_608:
         return value
-    return f"CASE WHEN {too_long} THEN error('too long') ELSE {value} END"
+    return f"CASE WHEN {longer} THEN error('too long') ELSE {value} END"
 
 
 def _coalesce(spellings: Sequence[str], struct: str) -> str:
@@ -257,9 +273,9 @@ def _reason(column: Column, index: int) -> str:
     name = f"column {quote(column.name)}"
     unconverted = literal(f"{name}: the value cannot be converted to {column.type}")
     parts = [f"WHEN r{index} IS NOT NULL AND v{index} IS NULL THEN {unconverted}"]
-    too_long = _too_long(column, f"v{index}")
-    if too_long is not None:
-        parts.append(f"WHEN {too_long} THEN {literal(f'{name}: the value is longer than {column.type}')}")
+    longer = too_long(column, f"v{index}")
+    if longer is not None:
+        parts.append(f"WHEN {longer} THEN {literal(f'{name}: the value is longer than {column.type}')}")
     if not column.nullable:
         parts.append(f"WHEN v{index} IS NULL THEN {literal(f'{name}: a value is required (NOT NULL)')}")
     return " ".join(parts)

@@ -21,16 +21,19 @@ from airflow_provider_snowpipe.local.engine.channels import (
     PipeKey,
 )
 from airflow_provider_snowpipe.local.engine.committer import Committer
+from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, quoted_schema
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import find_name, quote
+from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.tables import Table
 
 log = logging.getLogger(__name__)
 
 PIPE_MISSING = "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 TABLE_MISSING = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
-_DEFAULT_PIPE_SUFFIX = "-STREAMING"
+TOO_MANY_CHANNELS = "ERR_TOO_MANY_CHANNELS_IN_PIPE"
+DEFAULT_PIPE_SUFFIX = "-STREAMING"
 
 
 class Database:
@@ -42,6 +45,7 @@ class Database:
     :param name: exact name.
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
     :param commit_delay: returns the delay of commits in seconds (a fault for tests).
+    :param limits: limits of channels and pipes.
     """
 
     def __init__(
@@ -49,8 +53,10 @@ class Database:
         name: str,
         connect: Callable[[], duckdb.DuckDBPyConnection],
         commit_delay: Callable[[], float],
+        limits: Limits,
     ) -> None:
         self.name = name
+        self._limits = limits
         self.write_lock = threading.RLock()
         self.committer_cursor = connect()
         self.store = Store(name)
@@ -63,7 +69,7 @@ class Database:
         self._pipes = {pipe.key: pipe for pipe in self.store.load_pipes(self._cursor)}
         self._channels: dict[tuple[PipeKey, str], Channel] = {}
         for key, channel, committed in self.store.load_channels(self._cursor):
-            self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed)
+            self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed, limits)
         self._committer = Committer(self, commit_delay)
         self._committer.start()
 
@@ -171,7 +177,11 @@ class Database:
             raise
 
     def _forget_pipes(self, schema: str, table: str) -> None:
-        gone = {key for key, pipe in self._pipes.items() if key.schema == schema and pipe.table == table}
+        self._forget(
+            {key for key, pipe in self._pipes.items() if key.schema == schema and pipe.table == table}
+        )
+
+    def _forget(self, gone: set[PipeKey]) -> None:
         self._pipes = {key: pipe for key, pipe in self._pipes.items() if key not in gone}
         for (key, name), channel in list(self._channels.items()):
             if key in gone:
@@ -197,12 +207,54 @@ class Database:
             return known[exact]
         return self._create_default_pipe(exact_schema, name)
 
+    @property
+    def pipes(self) -> list[Pipe]:
+        """All pipes, by schema and name; default pipes from their first use on."""
+        return sorted(self._pipes.values(), key=lambda pipe: (pipe.key.schema, pipe.key.name))
+
+    def find_pipe(self, key: PipeKey) -> Pipe | None:
+        """Return a pipe by its exact name, or None."""
+        return self._pipes.get(key)
+
+    def create_pipe(self, key: PipeKey, table: str, definition: PipeDefinition, *, replace: bool) -> None:
+        """Create a custom pipe; replacing one destroys its channels, as in Snowflake.
+
+        :param table: exact name of the table that it fills, in the same schema.
+        :raises SqlError: when the pipe exists, or the table does not.
+        """
+        with self.write_lock:
+            exists = key in self._pipes
+            if exists and not replace:
+                raise object_exists(key.name)
+            if (key.schema, table) not in self._tables:
+                raise object_missing("Table", f"{self.name}.{key.schema}.{table}")
+            pipe = Pipe(key, table, _new_key(), _now_ms(), definition)
+            self._transact(lambda: self._replace_pipe(pipe))
+            if exists:
+                self._forget({key})
+            self._pipes = {**self._pipes, key: pipe}
+
+    def drop_pipe(self, key: PipeKey) -> None:
+        """Drop a custom pipe with its channels.
+
+        :raises SqlError: when it does not exist.
+        """
+        with self.write_lock:
+            if key not in self._pipes:
+                raise object_missing("Pipe", f"{self.name}.{key.schema}.{key.name}")
+            self._transact(lambda: self.store.remove_pipe(self._cursor, key))
+            self._forget({key})
+
+    def _replace_pipe(self, pipe: Pipe) -> None:
+        self.store.remove_pipe(self._cursor, pipe.key)
+        self.store.add_pipe(self._cursor, pipe)
+
     def _create_default_pipe(self, schema: str, name: str) -> Pipe:
-        if not name.upper().endswith(_DEFAULT_PIPE_SUFFIX):
+        if not name.upper().endswith(DEFAULT_PIPE_SUFFIX):
             raise Refusal(
                 404, PIPE_MISSING, f"pipe {self.name}.{schema}.{name} does not exist or not authorized"
             )
-        wanted = name[: -len(_DEFAULT_PIPE_SUFFIX)]
+        wanted = name[: -len(DEFAULT_PIPE_SUFFIX)]
         with self.write_lock:
             table = find_name(wanted, [table for owner, table in self._tables if owner == schema])
             if table is None:
@@ -211,10 +263,9 @@ class Database:
                     TABLE_MISSING,
                     f"table {self.name}.{schema}.{wanted} does not exist or not authorized",
                 )
-            key = PipeKey(schema, table + _DEFAULT_PIPE_SUFFIX)
+            key = PipeKey(schema, table + DEFAULT_PIPE_SUFFIX)
             if key not in self._pipes:
-                secret = base64.b64encode(secrets.token_bytes(32)).decode()
-                pipe = Pipe(key, table, secret, _now_ms())
+                pipe = Pipe(key, table, _new_key(), _now_ms())
                 self.store.add_pipe(self._cursor, pipe)
                 self._pipes = {**self._pipes, key: pipe}
             return self._pipes[key]
@@ -262,6 +313,18 @@ class Database:
                 channel.session_stored(state)
         return channel
 
+    def set_offset_token(self, pipe: Pipe, name: str, token: str) -> Channel:
+        """Set the committed token of a channel; its session and its rows stay as they are.
+
+        :raises Refusal: 404 when no such channel was opened.
+        """
+        channel = self.channel(pipe, name)
+        with channel.open_lock, self.write_lock:
+            state = dataclasses.replace(channel.committed, offset_token=token)
+            self.store.update_channels(self._cursor, [state])
+            channel.session_stored(state)
+        return channel
+
     def drop_channel(self, pipe: Pipe, name: str, *, fail_on_uncommitted_rows: bool = False) -> Channel:
         """Drop a channel with its token and its uncommitted rows.
 
@@ -289,12 +352,24 @@ class Database:
         if existing is not None:
             return existing
         with self.write_lock:
-            if pipe.key not in self._pipes:
-                raise Refusal(404, PIPE_MISSING, f"pipe {pipe.key.name} was dropped with its table")
+            if self._pipes.get(pipe.key) is not pipe:
+                raise Refusal(404, PIPE_MISSING, f"pipe {pipe.key.name} was dropped")
             if (pipe.key, name) not in self._channels:
+                self._check_room(pipe, name)
                 state = self.store.add_channel(self._cursor, pipe.key, name, _now_ms())
-                self._channels[pipe.key, name] = Channel(self.name, pipe, name, state)
+                self._channels[pipe.key, name] = Channel(self.name, pipe, name, state, self._limits)
             return self._channels[pipe.key, name]
+
+    def _check_room(self, pipe: Pipe, name: str) -> None:
+        most = self._limits.channels_per_pipe
+        if not most or name == ELASTIC:
+            return
+        if sum(1 for key, other in self._channels if key == pipe.key and other != ELASTIC) >= most:
+            raise Refusal(
+                400,
+                TOO_MANY_CHANNELS,
+                f"pipe {pipe.key.name} has {most} channels, the most it may have; drop unused ones",
+            )
 
 
 def _new_session(channel: Channel, session: int, offset_token: str | None) -> Committed:
@@ -303,6 +378,10 @@ def _new_session(channel: Channel, session: int, offset_token: str | None) -> Co
     return dataclasses.replace(
         stored, client_sequencer=session, row_sequencer=0, offset_token=token, last_request_id=None
     )
+
+
+def _new_key() -> str:
+    return base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def _by_name(item: tuple[tuple[PipeKey, str], Channel]) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import numpy as np
 
-from airflow_provider_snowpipe.local.engine import coerce
+from airflow_provider_snowpipe.local.engine import coerce, transform
 from airflow_provider_snowpipe.local.engine.channels import (
     ELASTIC,
     ROW_SEQ_GAP,
@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.local.engine.channels import (
     Committed,
     advance,
 )
+from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.lines import RejectedLine, arrow_lines
 from airflow_provider_snowpipe.local.tables import Table
 
@@ -140,8 +141,8 @@ def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Commi
             outcome.rejected[position] = list(append.lines.rejected)
     cursor.execute("BEGIN")
     try:
-        for table, positions in _by_table(database, group).items():
-            _insert(database, table, group, positions, outcome)
+        for (table, definition), positions in _by_target(database, group).items():
+            _insert(database, table, definition, group, positions, outcome)
         states = _advance(group, outcome)
         database.store.update_channels(cursor, list(states.values()))
         database.store.add_rejected_rows(cursor, _rejected_rows(group, outcome))
@@ -152,35 +153,51 @@ def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Commi
     return states
 
 
-def _by_table(database: Database, group: Sequence[Append]) -> dict[Table, list[int]]:
-    positions: dict[Table, list[int]] = {}
+def _by_target(
+    database: Database, group: Sequence[Append]
+) -> dict[tuple[Table, PipeDefinition | None], list[int]]:
+    positions: dict[tuple[Table, PipeDefinition | None], list[int]] = {}
     for position, append in enumerate(group):
         table = database.table(append.channel.pipe.key.schema, append.channel.pipe.table)
         if table is not None and append.lines.rows:
-            positions.setdefault(table, []).append(position)
+            positions.setdefault((table, append.channel.pipe.definition), []).append(position)
     return positions
 
 
 def _insert(
-    database: Database, table: Table, group: Sequence[Append], positions: list[int], outcome: _Outcome
+    database: Database,
+    table: Table,
+    definition: PipeDefinition | None,
+    group: Sequence[Append],
+    positions: list[int],
+    outcome: _Outcome,
 ) -> None:
     cursor = database.committer_cursor
     cursor.register(_SOURCE, arrow_lines([group[position].lines for position in positions]))
+    if definition is not None and definition.columns:
+        cursor.execute(transform.transforming_stage(table, definition, _SOURCE, _STAGED))
+        cursor.execute(transform.transformed_insert(table, definition, _STAGED))
+        _note_rejected(cursor, group, positions, outcome)
+        return
+    exact = definition is not None and definition.case_sensitive
     left = database.isolated_groups.get((table.schema, table.name), 0)
     if left == 0:
-        _insert_strictly(cursor, table, group[positions[0]])
+        _insert_strictly(cursor, table, group[positions[0]], exact)
         return
     database.isolated_groups[table.schema, table.name] = left - 1
-    _insert_isolated(cursor, table, group, positions, outcome)
+    _insert_isolated(cursor, table, exact)
+    _note_rejected(cursor, group, positions, outcome)
 
 
-def _insert_strictly(cursor: duckdb.DuckDBPyConnection, table: Table, first: Append) -> None:
+def _insert_strictly(cursor: duckdb.DuckDBPyConnection, table: Table, first: Append, exact: bool) -> None:
     try:
-        keys = coerce.KeyMap.of(table, _first_row_keys(first))
+        keys = coerce.KeyMap.of(table, _first_row_keys(first), case_sensitive=exact)
         if not keys.covers(table):
             # Rows after the first may hold more keys, which the strict transform would lose silently.
             keys = coerce.KeyMap.of(
-                table, [k for (k,) in cursor.execute(coerce.keys_query(_SOURCE)).fetchall()]
+                table,
+                [k for (k,) in cursor.execute(coerce.keys_query(_SOURCE)).fetchall()],
+                case_sensitive=exact,
             )
         if not keys.columns or not keys.has_one_spelling_each():
             raise _StrictPathError(table)
@@ -196,17 +213,16 @@ def _first_row_keys(append: Append) -> list[str]:
     return list(row)
 
 
-def _insert_isolated(
-    cursor: duckdb.DuckDBPyConnection,
-    table: Table,
-    group: Sequence[Append],
-    positions: list[int],
-    outcome: _Outcome,
-) -> None:
+def _insert_isolated(cursor: duckdb.DuckDBPyConnection, table: Table, exact: bool) -> None:
     named = [key for (key,) in cursor.execute(coerce.lenient_keys_query(_SOURCE)).fetchall()]
-    keys = coerce.KeyMap.of(table, named)
+    keys = coerce.KeyMap.of(table, named, case_sensitive=exact)
     cursor.execute(coerce.isolating_stage(table, keys, _SOURCE, _STAGED))
     cursor.execute(coerce.isolated_insert(table, keys, _STAGED))
+
+
+def _note_rejected(
+    cursor: duckdb.DuckDBPyConnection, group: Sequence[Append], positions: list[int], outcome: _Outcome
+) -> None:
     bad = cursor.execute(
         f"SELECT i, reason, payload FROM {_STAGED} WHERE reason IS NOT NULL ORDER BY i"
     ).fetchall()

@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.channels import Committed, Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.identifiers import quote, quote_path
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -30,6 +31,7 @@ CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR,
     column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR);
 CREATE TABLE IF NOT EXISTS {s}.pipes (schema_name VARCHAR, pipe_name VARCHAR, table_name VARCHAR,
     encryption_key VARCHAR, created_on_ms BIGINT);
+ALTER TABLE {s}.pipes ADD COLUMN IF NOT EXISTS definition VARCHAR;
 CREATE TABLE IF NOT EXISTS {s}.channels (schema_name VARCHAR, pipe_name VARCHAR, channel_name VARCHAR,
     channel_id BIGINT, client_sequencer BIGINT, row_sequencer BIGINT, offset_token VARCHAR,
     rows_inserted BIGINT, rows_parsed BIGINT, rows_error_count BIGINT, last_error_offset_upper_bound VARCHAR,
@@ -137,18 +139,41 @@ class Store:
     def load_pipes(self, cursor: duckdb.DuckDBPyConnection) -> list[Pipe]:
         """Return all pipes."""
         rows = cursor.execute(
-            f"SELECT schema_name, pipe_name, table_name, encryption_key, created_on_ms "
+            f"SELECT schema_name, pipe_name, table_name, encryption_key, created_on_ms, definition "
             f"FROM {self._schema}.pipes"
         ).fetchall()
         return [
-            Pipe(PipeKey(schema, name), table, key, created) for schema, name, table, key, created in rows
+            Pipe(
+                PipeKey(schema, name),
+                table,
+                key,
+                created,
+                None if definition is None else PipeDefinition.from_json(definition),
+            )
+            for schema, name, table, key, created, definition in rows
         ]
+
+    def remove_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: PipeKey) -> None:
+        """Forget a pipe and its channels."""
+        for relation in ("channels", "pipes"):
+            cursor.execute(
+                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND pipe_name = ?",
+                [pipe.schema, pipe.name],
+            )
 
     def add_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: Pipe) -> None:
         """Record a new pipe."""
         cursor.execute(
-            f"INSERT INTO {self._schema}.pipes VALUES (?, ?, ?, ?, ?)",
-            [pipe.key.schema, pipe.key.name, pipe.table, pipe.encryption_key, pipe.created_on_ms],
+            f"INSERT INTO {self._schema}.pipes (schema_name, pipe_name, table_name, encryption_key, "
+            f"created_on_ms, definition) VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                pipe.key.schema,
+                pipe.key.name,
+                pipe.table,
+                pipe.encryption_key,
+                pipe.created_on_ms,
+                None if pipe.definition is None else pipe.definition.to_json(),
+            ],
         )
 
     def load_channels(self, cursor: duckdb.DuckDBPyConnection) -> list[tuple[PipeKey, str, Committed]]:

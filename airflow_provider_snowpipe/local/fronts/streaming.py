@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
-from urllib.parse import parse_qs
 
 from airflow_provider_snowpipe.local.accounts import INGEST_HOST, Account
 from airflow_provider_snowpipe.local.catalog import Catalog
@@ -21,13 +20,13 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.lines import Lines, split_lines
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.fronts import tokens
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
+from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
-MAX_NAMES_PER_STATUS = 100
 _ELASTIC_WAIT_SECONDS = 25.0
 _STAGE_LIFETIME_MS = 7 * 24 * 3600 * 1000
-_JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic calls"
 
 
@@ -39,9 +38,19 @@ class StreamingFront:
     :param stage: store of files uploaded in file mode.
     :param faults: faults for tests.
     :param port: port of the service, which the stage location names.
+    :param limits: limits of requests.
     """
 
-    def __init__(self, account: Account, catalog: Catalog, stage: Stage, faults: Faults, port: int) -> None:
+    def __init__(
+        self,
+        account: Account,
+        catalog: Catalog,
+        stage: Stage,
+        faults: Faults,
+        port: int,
+        limits: Limits = DEFAULTS,
+    ) -> None:
+        self._limits = limits
         self._account = account
         self._catalog = catalog
         self._stage = stage
@@ -55,10 +64,13 @@ class StreamingFront:
         """
         match request.method, request.segments:
             case "GET", ("v2", "streaming", "hostname"):
-                self._account.verify_key_pair(request.bearer())
+                declared = request.headers.get(tokens.TOKEN_TYPE_HEADER)
+                self._account.verify_original(request.bearer(), declared)
                 return Response.of_text(INGEST_HOST)
             case "POST", ("oauth", "token"):
-                return self._token(request)
+                return tokens.exchange(self._account, request)
+            case "POST", ("oauth", "token-request"):
+                return tokens.access_token(self._account, request)
             case "POST", ("telemetry", "send", "sessionless"):
                 return Response.of_json({"data": "", "code": None, "message": None, "success": True})
             case _, (
@@ -85,20 +97,6 @@ class StreamingFront:
         raise Refusal(
             404, "NOT_FOUND", f"{request.method} /{'/'.join(request.segments)} is no call of this service"
         )
-
-    # -- credentials ----------------------------------------------------------------------------------------
-
-    def _token(self, request: Request) -> Response:
-        form = parse_qs(request.body.decode("utf-8", errors="replace"))
-        grant, scope = form.get("grant_type", [""])[0], form.get("scope", [""])[0]
-        if grant != _JWT_GRANT:
-            raise Refusal(
-                400,
-                "UNSUPPORTED_GRANT_TYPE",
-                f"grant type '{grant}': the local service knows key-pair authentication only ({_JWT_GRANT})",
-            )
-        self._account.verify_key_pair(request.bearer())
-        return Response.of_text(self._account.issue_scoped_token(scope))
 
     # -- control plane --------------------------------------------------------------------------------------
 
@@ -149,11 +147,12 @@ class StreamingFront:
         names = request.json().get("channel_names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise Refusal(400, "INVALID_REQUEST_BODY", "channel_names must be a list of strings")
-        if len(names) > MAX_NAMES_PER_STATUS:
+        most = self._limits.names_per_status
+        if len(names) > most:
             raise Refusal(
                 400,
                 "TOO_MANY_CHANNELS",
-                f"{len(names)} names; at most {MAX_NAMES_PER_STATUS} are allowed a request",
+                f"{len(names)} names; at most {most} are allowed a request",
             )
         found = {name: database.find_channel(pipe, name) for name in names}
         statuses = {name: channel.status() for name, channel in found.items() if channel is not None}

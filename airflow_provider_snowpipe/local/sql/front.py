@@ -12,7 +12,7 @@ import duckdb
 import sqlglot.errors
 
 from airflow_provider_snowpipe.local.errors import SqlError, unsupported
-from airflow_provider_snowpipe.local.sql import context, ddl, query, show
+from airflow_provider_snowpipe.local.sql import context, ddl, pipes, query, show
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -31,6 +31,12 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
         (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", pipes.create_pipe),
+        (r"DROP\s+PIPE", pipes.drop_pipe),
+        (r"ALTER\s+PIPE", pipes.alter_pipe),
+        (r"SHOW\s+PIPES", pipes.show_pipes),
+        (r"(?:DESCRIBE|DESC)\s+PIPE", pipes.describe_pipe),
+        (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipes.system_function),
         (r"DROP\s+DATABASE", ddl.drop_database),
         (r"DROP\s+SCHEMA", ddl.drop_schema),
         (r"DROP\s+TABLE", ddl.drop_table),

@@ -63,9 +63,9 @@ def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
             "TABLE",
             _count(session, table.path),
         )
-        for database, schema in _schemas(session, text)
+        for database, schema in schemas_in_scope(session, text)
         for table in database.tables
-        if table.schema == schema and _matches(text, table.name)
+        if table.schema == schema and matches(text, table.name)
     ]
     return _moments(("name", "database_name", "schema_name", "kind"), chosen, ("rows",))
 
@@ -78,13 +78,13 @@ def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
         databases = [session.catalog.database(scope[1][0])]
     elif scope is None and session.database is not None:
         databases = [session.catalog.database(session.database)]
-    rows = [(s, d.name) for d in databases for s in sorted(d.schemas) if _matches(text, s)]
+    rows = [(s, d.name) for d in databases for s in sorted(d.schemas) if matches(text, s)]
     return _texts(("name", "database_name"), rows)
 
 
 def show_databases(session: Session, text: str, _bindings: Bindings) -> Result:
     """SHOW DATABASES [LIKE]."""
-    return _texts(("name",), [(d.name,) for d in session.catalog.databases if _matches(text, d.name)])
+    return _texts(("name",), [(d.name,) for d in session.catalog.databases if matches(text, d.name)])
 
 
 def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
@@ -105,7 +105,7 @@ def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
         )
         for database in session.catalog.databases
         for channel in database.channels
-        if accept(database, channel) and _matches(text, channel.name)
+        if accept(database, channel) and matches(text, channel.name)
     ]
     return _moments(
         (
@@ -124,7 +124,7 @@ def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
 
 def show_parameters(session: Session, text: str, _bindings: Bindings) -> Result:
     """SHOW PARAMETERS: those that ALTER SESSION has set."""
-    rows = [(name, str(value)) for name, value in sorted(session.parameters.items()) if _matches(text, name)]
+    rows = [(name, str(value)) for name, value in sorted(session.parameters.items()) if matches(text, name)]
     return _texts(("key", "value"), rows)
 
 
@@ -148,7 +148,8 @@ def _channel_filter(
     return lambda d, c: d is owner and (c.pipe.key.schema, c.pipe.key.name) == (schema, name)
 
 
-def _schemas(session: Session, text: str) -> list[tuple[Database, str]]:
+def schemas_in_scope(session: Session, text: str) -> list[tuple[Database, str]]:
+    """Return the schemas that a SHOW statement is about."""
     scope = _scope(text)
     if scope is None:
         if session.database is None:
@@ -178,7 +179,8 @@ def _scope(text: str) -> tuple[str, tuple[str, ...]] | None:
     return kind, path
 
 
-def _matches(text: str, name: str) -> bool:
+def matches(text: str, name: str) -> bool:
+    """Return True when a name fits the LIKE of a SHOW statement, or there is none."""
     match = _LIKE.search(text)
     if match is None:
         return True

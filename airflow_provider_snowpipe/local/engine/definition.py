@@ -1,0 +1,35 @@
+"""What a custom streaming pipe does with a row: transformations, or columns matched by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PipeDefinition:
+    """The COPY statement of a custom pipe, compiled.
+
+    :param text: the statement as it was written.
+    :param columns: columns that the expressions fill, in order; empty for a pipe that matches names.
+    :param expressions: one DuckDB expression a column, over the row ``j`` as JSON.
+    :param case_sensitive: a matching pipe compares names with their case.
+    """
+
+    text: str
+    columns: tuple[str, ...] = ()
+    expressions: tuple[str, ...] = ()
+    case_sensitive: bool = False
+
+    def to_json(self) -> str:
+        """Return the form that the hidden table keeps."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> PipeDefinition:
+        """Read the form that :meth:`to_json` writes."""
+        stored = json.loads(text)
+        return cls(
+            stored["text"], tuple(stored["columns"]), tuple(stored["expressions"]), stored["case_sensitive"]
+        )

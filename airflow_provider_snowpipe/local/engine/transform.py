@@ -1,0 +1,68 @@
+"""SQL of custom pipes: every row is transformed by itself, so that one bad row spoils no other."""
+
+# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+
+from __future__ import annotations
+
+from airflow_provider_snowpipe.local.engine.coerce import too_long
+from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
+from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.tables import Column, Table
+
+
+def transforming_stage(table: Table, definition: PipeDefinition, source: str, target: str) -> str:
+    """Return a statement that transforms every line and marks the ones that cannot be stored.
+
+    TRY around a struct tells an expression that failed (no struct) from one that is NULL.
+
+    :param source: name of the relation with the columns ``i`` and ``l``.
+    :param target: temporary table to create: ``i``, ``t0``..., ``reason`` (NULL for good rows), ``payload``.
+    """
+    columns = _columns(table, definition)
+    values = "".join(
+        f", TRY(struct_pack(v := {expression})) AS t{index}"
+        for index, expression in enumerate(definition.expressions)
+    )
+    reasons = ["WHEN j IS NULL THEN 'the row is not a JSON object'"]
+    reasons += [_reason(column, index) for index, column in enumerate(columns)]
+    reasons += [
+        f"WHEN true THEN {literal(_required(column))}"
+        for column in table.columns
+        if not column.nullable and column.default is None and column not in columns
+    ]
+    return (
+        f"CREATE OR REPLACE TEMPORARY TABLE {target} AS "
+        f"SELECT *, CASE {' '.join(reasons)} END AS reason, "
+        f"CASE WHEN reason IS NOT NULL THEN l END AS payload FROM "
+        f"(SELECT i, l, j{values} FROM "
+        f"(SELECT i, l, CASE WHEN json_valid(l) THEN CASE WHEN json_type(l) = 'OBJECT' THEN l::JSON END END "
+        f"AS j FROM {source} OFFSET 0) OFFSET 0)"
+    )
+
+
+def transformed_insert(table: Table, definition: PipeDefinition, staged: str) -> str:
+    """Return the INSERT of the good rows that :func:`transforming_stage` left in its table."""
+    names = ", ".join(quote(name) for name in definition.columns)
+    values = ", ".join(f"t{index}.v" for index in range(len(definition.columns)))
+    return f"INSERT INTO {table.path} ({names}) SELECT {values} FROM {staged} WHERE reason IS NULL ORDER BY i"
+
+
+def _columns(table: Table, definition: PipeDefinition) -> list[Column]:
+    known = {column.name: column for column in table.columns}
+    return [known[name] for name in definition.columns]
+
+
+def _required(column: Column) -> str:
+    return f"column {quote(column.name)}: a value is required (NOT NULL)"
+
+
+def _reason(column: Column, index: int) -> str:
+    name = f"column {quote(column.name)}"
+    failed = f"{name}: the expression of the pipe failed or cannot be converted to {column.type}"
+    parts = [f"WHEN t{index} IS NULL THEN {literal(failed)}"]
+    longer = too_long(column, f"t{index}.v")
+    if longer is not None:
+        parts.append(f"WHEN {longer} THEN {literal(f'{name}: the value is longer than {column.type}')}")
+    if not column.nullable:
+        parts.append(f"WHEN t{index}.v IS NULL THEN {literal(_required(column))}")
+    return " ".join(parts)

@@ -1,0 +1,144 @@
+"""Programmatic access tokens and OAuth: our client and plain REST against the local service."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from local_service import LocalService
+
+from airflow_provider_snowpipe.streaming.auth import Credentials, OAuthToken, ProgrammaticAccessToken
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError
+from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
+EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+
+
+def _pat(service: LocalService) -> str:
+    return (service.data_dir / "demo_pat").read_text().strip()
+
+
+def _oauth_client(service: LocalService) -> dict[str, str]:
+    client: dict[str, str] = json.loads((service.data_dir / "oauth_client.json").read_text())
+    return client
+
+
+def _post(service: LocalService, path: str, form: dict[str, str], **more: Any) -> requests.Response:
+    with requests.Session() as http:
+        http.trust_env = False
+        return http.post(service.url + path, data=form, verify=str(service.ca_file), timeout=(5, 30), **more)
+
+
+def _access_token(service: LocalService) -> str:
+    client = _oauth_client(service)
+    form = {"grant_type": "client_credentials", **{k: client[k] for k in ("client_id", "client_secret")}}
+    answer = _post(service, "/oauth/token-request", form)
+    assert answer.status_code == 200, answer.text
+    token: str = answer.json()["access_token"]
+    return token
+
+
+def _client(service: LocalService, credentials: Credentials) -> SnowpipeClient:
+    pipe = PipeName.default_for_table("LOCAL", "PUBLIC", "T")
+    retry = RetryPolicy(budget_seconds=2)
+    return SnowpipeClient(service.url, credentials, pipe, ca_bundle=str(service.ca_file), retry=retry)
+
+
+@pytest.mark.parametrize("kind", ["pat", "oauth"])
+def test_our_client_commits_rows_with_either_token(local_service: LocalService, kind: str) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t (id INT)")
+    credentials: Credentials = (
+        ProgrammaticAccessToken(_pat(local_service))
+        if kind == "pat"
+        else OAuthToken(_access_token(local_service))
+    )
+    with _client(local_service, credentials) as client:
+        channel = Channel.open(client, "c", IntegerOffset)
+        channel.append(b'{"id":1}\n', IntegerOffset(1), IntegerOffset(1), rows=1)
+        channel.wait_for_commit(timeout=30)
+        channel.close()
+    assert local_service.sql("SELECT id FROM t") == [{"ID": 1}]
+
+
+@pytest.mark.parametrize(
+    "credentials", [ProgrammaticAccessToken("snowpipe-local-pat-wrong"), OAuthToken("a.b.c"), OAuthToken("x")]
+)
+def test_a_wrong_token_is_refused(local_service: LocalService, credentials: Credentials) -> None:
+    with _client(local_service, credentials) as client, pytest.raises(AuthenticationError):
+        client.ingest_host()
+
+
+def test_the_secrets_are_in_files_that_only_the_owner_reads_and_survive_a_restart(tmp_path: Path) -> None:
+    service = LocalService.start(tmp_path / "data")
+    try:
+        before = (_pat(service), _oauth_client(service))
+        for name in ("demo_pat", "oauth_client.json"):
+            assert stat.S_IMODE((service.data_dir / name).stat().st_mode) == 0o600
+        service.restart()
+        assert (_pat(service), _oauth_client(service)) == before
+        log = service.log_file.read_text()
+        assert before[0] not in log
+        assert before[1]["client_secret"] not in log
+    finally:
+        service.kill()
+
+
+def test_the_refresh_flow_takes_the_client_from_basic_authorization(local_service: LocalService) -> None:
+    client = _oauth_client(local_service)
+    form = {"grant_type": "refresh_token", "refresh_token": client["refresh_token"]}
+    basic = (client["client_id"], client["client_secret"])
+    answer = _post(local_service, "/oauth/token-request", form, auth=basic)
+    assert answer.status_code == 200
+    assert answer.json()["expires_in"] == 3600
+    scoped = _post(
+        local_service,
+        "/oauth/token",
+        {"grant_type": EXCHANGE, "scope": "127.0.0.1", "subject_token_type": ACCESS_TOKEN},
+        headers={"Authorization": f"Bearer {answer.json()['access_token']}"},
+    )
+    assert scoped.status_code == 200
+    # A scoped token opens the data plane; it cannot be exchanged again.
+    again = _post(
+        local_service,
+        "/oauth/token",
+        {"grant_type": EXCHANGE, "scope": "127.0.0.1", "subject_token_type": ACCESS_TOKEN},
+        headers={"Authorization": f"Bearer {scoped.text}"},
+    )
+    assert again.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("form", "auth", "status", "error"),
+    [
+        ({"grant_type": "client_credentials"}, None, 401, "invalid_client"),
+        ({"grant_type": "client_credentials"}, ("x", "y"), 401, "invalid_client"),
+        ({"grant_type": "refresh_token", "refresh_token": "x"}, "right", 400, "invalid_grant"),
+        ({"grant_type": "password"}, "right", 400, "unsupported_grant_type"),
+    ],
+)
+def test_a_refused_token_request_has_oauths_shape(
+    local_service: LocalService, form: dict[str, str], auth: Any, status: int, error: str
+) -> None:
+    client = _oauth_client(local_service)
+    basic = (client["client_id"], client["client_secret"]) if auth == "right" else auth
+    answer = _post(local_service, "/oauth/token-request", form, auth=basic)
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+
+
+def test_subject_and_header_must_name_the_kind_of_the_token(local_service: LocalService) -> None:
+    bearer = {"Authorization": f"Bearer {_pat(local_service)}"}
+    form = {"grant_type": EXCHANGE, "scope": "127.0.0.1", "subject_token_type": ACCESS_TOKEN}
+    assert _post(local_service, "/oauth/token", form, headers=bearer).status_code == 400
+    form["subject_token_type"] = "programmatic_access_token"
+    assert _post(local_service, "/oauth/token", form, headers=bearer).status_code == 200
+    wrong = {**bearer, "X-Snowflake-Authorization-Token-Type": "OAUTH"}
+    assert _post(local_service, "/oauth/token", form, headers=wrong).status_code == 401
