@@ -71,6 +71,7 @@ def variables(home: DataDirectory) -> dict[str, str]:
         "SNOWPIPE_LOCAL_ACCOUNT": stored["account"],
         "SNOWPIPE_LOCAL_USER": stored["user"],
         "SNOWPIPE_LOCAL_PRIVATE_KEY_FILE": str(home.key_file),
+        "SNOWPIPE_LOCAL_PROXY": f"http://127.0.0.1:{home.remembered_proxy_port()}",
         "SNOWPIPE_LOCAL_PASSWORD_FILE": str(home.password_file),
         "SSL_CERT_FILE": str(home.bundle_file),
         "REQUESTS_CA_BUNDLE": str(home.bundle_file),

@@ -37,6 +37,7 @@ from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
+from airflow_provider_snowpipe.local.proxy import ConnectProxy
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Service:
     :param home: data directory.
     :param faults: faults for tests.
     :param port: port of the service.
+    :param proxy: started and stopped with the service.
     :param limits: limits of requests.
     """
 
@@ -65,11 +67,13 @@ class Service:
         home: DataDirectory,
         faults: Faults,
         port: int,
+        proxy: ConnectProxy,
         limits: Limits = DEFAULTS,
     ) -> None:
         self._limits = limits
         self._account = account
         self._faults = faults
+        self._proxy = proxy
         self._stage = Stage(home.stage_dir)
         self._stage.remove_leftovers()
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
@@ -79,7 +83,7 @@ class Service:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every failure becomes a JSON error."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await _lifespan(receive, send, self._proxy)
             return
         if scope["type"] != "http":
             return
@@ -136,13 +140,18 @@ def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAU
         tls.ensure_certificates(home)
         account = ensure_account(home)
         password = ensure_password(home, account.user)
-        with _bind(home, port) as listener:
+        with (
+            _bind(port or home.remembered_port() or 0) as listener,
+            _bind(home.remembered_proxy_port() or 0) as proxy_listener,
+        ):
             bound = listener.getsockname()[1]
             home.remember_port(bound)
+            home.remember_proxy_port(proxy_listener.getsockname()[1])
+            proxy = ConnectProxy(proxy_listener, HOST, bound)
             catalog = Catalog(home.databases_dir, faults, limits)
             try:
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
-                _run(Service(account, password, catalog, home, faults, bound, limits), home, listener)
+                _run(Service(account, password, catalog, home, faults, bound, proxy, limits), home, listener)
             finally:
                 catalog.close()
 
@@ -167,8 +176,7 @@ def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _bind(home: DataDirectory, port: int) -> socket.socket:
-    wanted = port or home.remembered_port() or 0
+def _bind(wanted: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     # A killed service leaves connections in TIME_WAIT; the restart needs the same port at once.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -182,11 +190,15 @@ def _bind(home: DataDirectory, port: int) -> socket.socket:
     return listener
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def _lifespan(receive: Receive, send: Send, proxy: ConnectProxy) -> None:
     pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="request")
     asyncio.get_running_loop().set_default_executor(pool)
     while True:
         message = await receive()
+        if message["type"] == "lifespan.startup":
+            await proxy.start()
+        else:
+            await proxy.stop()
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return

@@ -15,6 +15,14 @@ from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
 
 _LIFETIME = dt.timedelta(days=825)
 _RENEW_BEFORE = dt.timedelta(days=30)
+# Hosts of clients that come through the CONNECT proxy: account, and account with the region of account
+# identifiers. A wildcard stands for one label only, so each region needs its own.
+_REGIONS = ("local", "us-east-1", "us-west-2", "eu-central-1", "eu-west-1")
+_DNS_NAMES = (
+    "localhost",
+    "*.snowflakecomputing.com",
+    *(f"*.{region}.snowflakecomputing.com" for region in _REGIONS),
+)
 
 
 def ensure_certificates(home: DataDirectory) -> None:
@@ -25,7 +33,9 @@ def ensure_certificates(home: DataDirectory) -> None:
     server = home.tls_dir / "server.pem"
     if server.exists() and home.bundle_file.exists():
         certificate = x509.load_pem_x509_certificate(server.read_bytes())
-        if certificate.not_valid_after_utc - dt.datetime.now(dt.UTC) > _RENEW_BEFORE:
+        is_fresh = certificate.not_valid_after_utc - dt.datetime.now(dt.UTC) > _RENEW_BEFORE
+        # A directory of an older version has a certificate without some of the names.
+        if is_fresh and _names(certificate) >= set(_DNS_NAMES):
             return
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = _name("Snowpipe local CA")
@@ -45,6 +55,11 @@ def ensure_certificates(home: DataDirectory) -> None:
         write_file(home.bundle_file, roots.read() + b"\n" + ca_pem, mode=0o644)
     # Written last: its presence says that the other files are complete.
     write_file(server, leaf.public_bytes(serialization.Encoding.PEM) + ca_pem, mode=0o644)
+
+
+def _names(certificate: x509.Certificate) -> set[str]:
+    extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return set(extension.value.get_values_for_type(x509.DNSName))
 
 
 def _name(common_name: str) -> x509.Name:
@@ -70,10 +85,9 @@ def _leaf(
     issuer: x509.Name, ca_key: ec.EllipticCurvePrivateKey, key: ec.EllipticCurvePrivateKey
 ) -> x509.Certificate:
     names: list[x509.GeneralName] = [
-        x509.DNSName("localhost"),
+        *(x509.DNSName(name) for name in _DNS_NAMES),
         x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
         x509.IPAddress(ipaddress.ip_address("::1")),
-        x509.DNSName("*.snowflakecomputing.com"),
     ]
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     return (

@@ -131,10 +131,43 @@ def test_use_and_alter_session_change_the_session(connection: Any) -> None:
     cursor.execute("USE SCHEMA public")
 
 
-def test_sqlalchemy_connects(hook: SnowflakeHook) -> None:
+def test_a_sqlalchemy_engine_creates_fills_and_reads_a_table(hook: SnowflakeHook) -> None:
     import sqlalchemy
 
     engine = hook.get_sqlalchemy_engine()
-    with engine.connect() as connection:
-        assert connection.execute(sqlalchemy.text("SELECT 1")).fetchall() == [(1,)]
-    engine.dispose()
+    try:
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text("CREATE OR REPLACE TABLE by_engine (id INT, s VARCHAR)"))
+            connection.execute(
+                sqlalchemy.text("INSERT INTO by_engine VALUES (:id, :s)"),
+                [{"id": 1, "s": "it's"}, {"id": 2, "s": None}],
+            )
+        with engine.connect() as connection:
+            rows = connection.execute(sqlalchemy.text("SELECT id, s FROM by_engine ORDER BY id")).fetchall()
+        assert rows == [(1, "it's"), (2, None)]
+        with engine.connect() as connection:
+            connection.execute(sqlalchemy.text("DELETE FROM by_engine"))
+            connection.rollback()
+        with engine.connect() as connection:
+            assert connection.execute(sqlalchemy.text("SELECT count(*) FROM by_engine")).scalar() == 2
+    finally:
+        engine.dispose()
+
+
+def test_the_common_sql_operator_runs_statements_and_returns_rows(hook: SnowflakeHook) -> None:
+    from airflow.providers.common.sql.operators.sql import SQLExecuteQueryOperator
+
+    def run(sql: Any, **more: Any) -> Any:
+        return SQLExecuteQueryOperator(task_id="t", conn_id="snowflake_default", sql=sql, **more).execute({})
+
+    run(["CREATE OR REPLACE TABLE by_operator (id INT)", "INSERT INTO by_operator VALUES (1), (2)"])
+    assert run("SELECT id FROM by_operator WHERE id > %(id)s", parameters={"id": 1}) == [(2,)]
+    text = "INSERT INTO by_operator VALUES (3); SELECT count(*) FROM by_operator"
+    assert run(text, split_statements=True, return_last=True) == [(3,)]
+    with pytest.raises(Exception, match="NOWHERE"):
+        run("SELECT * FROM nowhere")
+
+
+def test_the_hook_returns_a_pandas_frame(hook: SnowflakeHook) -> None:
+    frame = hook.get_df("SELECT 1 AS a, NULL AS b UNION ALL SELECT 2, NULL ORDER BY a", df_type="pandas")
+    assert frame["A"].tolist() == [1, 2]

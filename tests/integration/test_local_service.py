@@ -406,7 +406,9 @@ def test_only_loopback_is_listened_on_and_only_with_tls(local_service: LocalServ
         for connection in psutil.Process(local_service.pid).net_connections(kind="inet")
         if connection.status == psutil.CONN_LISTEN
     ]
-    assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", local_service.port)]
+    proxy_port = int(local_service.env["SNOWPIPE_LOCAL_PROXY"].rpartition(":")[2])
+    expected = {("127.0.0.1", local_service.port), ("127.0.0.1", proxy_port)}
+    assert {(address.ip, address.port) for address in listening} == expected
     with pytest.raises(requests.RequestException):
         requests.get(f"http://127.0.0.1:{local_service.port}/health", timeout=5)
 

@@ -1,34 +1,96 @@
-"""SQL API v2: ``/api/v2/statements`` with key-pair JWTs, results as jsonv2."""
+"""SQL API v2: ``/api/v2/statements`` with key-pair JWTs; results as jsonv2, in partitions."""
 
 from __future__ import annotations
 
-import time
+import threading
 import uuid
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.errors import Refusal, SqlError
+from airflow_provider_snowpipe.local.errors import Refusal, SqlError, unsupported
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
-from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.results import Result, encode
+from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
+from airflow_provider_snowpipe.local.sql.results import Result, encode, status
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 from airflow_provider_snowpipe.local.types import ColumnType
 
-_REMEMBERED_RESULTS = 64
+# Snowflake answers a synchronous request with 202 when the statement takes longer.
+_ANSWER_SECONDS = 45.0
+_PARTITION_ROWS = 10_000
+_CANCELLED, _TIMED_OUT = "000604", "000630"
 _WIRE_TYPES = {"NUMBER": "fixed", "FLOAT": "real", "VARCHAR": "text"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: dict[str, Any]
+class Submission:
+    """The statements of one request, run one after the other in a session of their own.
+
+    :param session: the session; closed after the last statement.
+    :param statements: at least one.
+    :param bindings: values of a single statement.
+    """
+
+    def __init__(
+        self, session: Session, statements: list[str], bindings: Mapping[str, Mapping[str, Any]] | None
+    ) -> None:
+        self.session = session
+        self.parts = [Execution(session, statement, bindings) for statement in statements]
+        # A single statement is its own handle; several have a handle of their own beside it.
+        self.query_id = self.parts[0].query_id if len(self.parts) == 1 else str(uuid.uuid4())
+        self._done = threading.Event()
+
+    def run(self, timeout: float) -> None:
+        """Run to the end or to the first failure; an open transaction is rolled back, as in Snowflake.
+
+        :param timeout: seconds for all statements together; 0 for no limit.
+        """
+        timer = threading.Timer(timeout, self.cancel, [_timed_out(timeout)])
+        timer.daemon = True
+        if timeout:
+            timer.start()
+        failed: SqlError | None = None
+        try:
+            for part in self.parts:
+                if failed is None:
+                    part.run()
+                    failed = part.error
+                else:
+                    part.abandon(failed)
+        finally:
+            timer.cancel()
+            self.session.close()
+            self._done.set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end; False when the time ran out first."""
+        return self._done.wait(seconds)
+
+    def cancel(self, reason: SqlError | None = None) -> bool:
+        """Stop what runs; what has not begun never does. False when all had ended."""
+        return any([part.cancel(reason) for part in self.parts])
+
+    @property
+    def error(self) -> SqlError | None:
+        """The first failure."""
+        return next((part.error for part in self.parts if part.error is not None), None)
+
+    @property
+    def result(self) -> Result | None:
+        """Result of the request; of several statements, the one cell that says so."""
+        if len(self.parts) == 1:
+            return self.parts[0].result
+        return status("Multiple statements executed successfully.")
+
+    @property
+    def created_on_ms(self) -> int:
+        """Time of the request."""
+        return self.parts[0].created_on_ms
 
 
 class SqlApiFront:
-    """Handlers of the SQL API. Statements run to their end before the answer; ``async=true`` only defers it.
+    """Handlers of the SQL API.
 
     :param account: verifies credentials.
     :param catalog: databases.
@@ -37,7 +99,7 @@ class SqlApiFront:
     def __init__(self, account: Account, catalog: Catalog) -> None:
         self._account = account
         self._catalog = catalog
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._submissions = Executions()
 
     def handle(self, request: Request) -> Response:
         """Answer one request below ``/api/v2/statements``."""
@@ -46,59 +108,72 @@ class SqlApiFront:
             case "POST", ("api", "v2", "statements"):
                 return self._submit(request, user)
             case "GET", ("api", "v2", "statements", handle):
-                return self._fetch(handle)
+                return self._answer(request, self._find(handle))
             case "POST", ("api", "v2", "statements", handle, "cancel"):
-                self._fetch(handle)
-                raise Refusal(422, "000709", "the statement has already completed")
+                return _cancel(self._find(handle))
         raise Refusal(404, "NOT_FOUND", "only /api/v2/statements is known of the SQL API")
 
     def _submit(self, request: Request, user: str) -> Response:
         body = request.json()
-        handle = str(uuid.uuid4())
-        answer = self._run(body, user, handle)
-        self._answers[handle] = answer
-        while len(self._answers) > _REMEMBERED_RESULTS:
-            self._answers.popitem(last=False)
-        if request.query.get("async", "false").lower() == "true":
-            return Response.of_json(
-                {
-                    "code": "333334",
-                    "message": "Asynchronous execution in progress.",
-                    "statementHandle": handle,
-                    "statementStatusUrl": f"/api/v2/statements/{handle}",
-                },
-                202,
-            )
-        return Response.of_json(answer.body, answer.status)
-
-    def _fetch(self, handle: str) -> Response:
-        answer = self._answers.get(handle)
-        if answer is None:
-            raise Refusal(404, "390142", f"statement {handle} is not known")
-        return Response.of_json(answer.body, answer.status)
-
-    def _run(self, body: dict[str, Any], user: str, handle: str) -> _Answer:
-        session = Session(self._catalog, user)
+        timeout = _whole_number(body.get("timeout", 0), "timeout")
         try:
-            _set_context(session, body)
-            result = front.execute(session, str(body.get("statement", "")), body.get("bindings"))
-            session.commit()
-            return _Answer(200, _result_set(result, handle))
-        except SqlError as error:
-            return _Answer(
-                422,
-                {
-                    "code": error.code,
-                    "message": error.message,
-                    "sqlState": error.sqlstate,
-                    "statementHandle": handle,
-                },
+            submission, is_new = self._submissions.get_or_add(
+                request.query.get("requestId"), lambda: self._submission(body, user)
             )
-        finally:
-            session.close()
+        except SqlError as error:
+            return _failure(error, str(uuid.uuid4()))
+        if is_new:
+            for part in submission.parts:
+                self._submissions.add(part)
+            in_background(lambda: submission.run(timeout))
+        if request.query.get("async", "false").lower() == "true":
+            return _in_progress(submission)
+        submission.wait(_ANSWER_SECONDS)
+        return self._answer(request, submission)
+
+    def _submission(self, body: Mapping[str, Any], user: str) -> Submission:
+        parameters = body.get("parameters")
+        parameters = parameters if isinstance(parameters, dict) else {}
+        named = {name.upper(): value for name, value in parameters.items()}
+        statements = split_statements(str(body.get("statement") or ""))
+        wanted = named.pop("MULTI_STATEMENT_COUNT", 1)
+        check_count(statements, _whole_number(wanted, "MULTI_STATEMENT_COUNT"))
+        bindings = body.get("bindings")
+        if bindings and len(statements) > 1:
+            raise unsupported("bindings in a request with several statements")
+        session = Session(self._catalog, user)
+        session.parameters.update(named)
+        _set_context(session, body)
+        return Submission(session, statements, bindings if isinstance(bindings, dict) else None)
+
+    def _find(self, handle: str) -> Submission | Execution:
+        found: Submission | Execution | None = self._submissions.find(handle)
+        if found is None:
+            raise Refusal(404, "390142", f"statement {handle} is not known")
+        return found
+
+    @staticmethod
+    def _answer(request: Request, found: Submission | Execution) -> Response:
+        if not found.wait(0):
+            return _in_progress(found)
+        if found.error is not None:
+            return _failure(found.error, found.query_id)
+        assert found.result is not None  # noqa: S101 - an ended statement has a result or an error
+        wants_null = request.query.get("nullable", "true").lower() != "false"
+        partition = _whole_number(request.query.get("partition", "0"), "partition")
+        answer = _result_set(found, found.result, partition, None if wants_null else "null")
+        return Response.of_json(answer)
 
 
-def _set_context(session: Session, body: dict[str, Any]) -> None:
+def _cancel(found: Submission | Execution) -> Response:
+    if not found.cancel():
+        error = SqlError("000709", "02000", "the statement has already completed")
+        return _failure(error, found.query_id)
+    described = {"code": _CANCELLED, "sqlState": "57014", "message": "successfully canceled."}
+    return Response.of_json(described | _handles(found))
+
+
+def _set_context(session: Session, body: Mapping[str, Any]) -> None:
     database, schema = body.get("database"), body.get("schema")
     if database:
         session.use(str(database).upper(), str(schema).upper() if schema else None)
@@ -108,27 +183,80 @@ def _set_context(session: Session, body: dict[str, Any]) -> None:
         session.warehouse = str(body["warehouse"]).upper()
 
 
-def _result_set(result: Result, handle: str) -> dict[str, Any]:
+def _result_set(
+    found: Submission | Execution, result: Result, partition: int, null: str | None
+) -> dict[str, Any]:
+    starts = range(0, max(len(result.rows), 1), _PARTITION_ROWS)
+    if not 0 <= partition < len(starts):
+        raise Refusal(422, "391914", f"partition {partition} does not exist; there are {len(starts)}")
     kinds = [column.type.kind for column in result.columns]
+    first = starts[partition]
     data = [
-        [_text(value, kind) for value, kind in zip(row, kinds, strict=True)]
-        for row in result.rows
-    ]  # fmt: skip
+        [null if value is None else _text(value, kind) for value, kind in zip(row, kinds, strict=True)]
+        for row in result.rows[first : first + _PARTITION_ROWS]
+    ]
+    if partition > 0:
+        return {"data": data}
+    sizes = [min(_PARTITION_ROWS, len(result.rows) - start) for start in starts]
     return {
         "code": "090001",
         "message": "Statement executed successfully.",
         "sqlState": "00000",
-        "statementHandle": handle,
-        "statementStatusUrl": f"/api/v2/statements/{handle}",
-        "createdOn": int(time.time() * 1000),
+        **_handles(found),
+        "createdOn": found.created_on_ms,
         "resultSetMetaData": {
-            "numRows": len(data),
+            "numRows": len(result.rows),
             "format": "jsonv2",
-            "partitionInfo": [{"rowCount": len(data), "uncompressedSize": 0}],
+            "partitionInfo": [{"rowCount": size, "uncompressedSize": 0} for size in sizes],
             "rowType": [row_type(column.name, column.type, column.nullable) for column in result.columns],
         },
         "data": data,
     }
+
+
+def _handles(found: Submission | Execution) -> dict[str, Any]:
+    handles: dict[str, Any] = {
+        "statementHandle": found.query_id,
+        "statementStatusUrl": f"/api/v2/statements/{found.query_id}",
+    }
+    if isinstance(found, Submission) and len(found.parts) > 1:
+        handles["statementHandles"] = [part.query_id for part in found.parts]
+    return handles
+
+
+def _in_progress(found: Submission | Execution) -> Response:
+    message = "Asynchronous execution in progress. Use the statement handle to ask for its state."
+    described = {"code": "333334", "message": message, "createdOn": found.created_on_ms}
+    return Response.of_json(described | _handles(found), 202)
+
+
+def _failure(error: SqlError, handle: str) -> Response:
+    described = {
+        "code": error.code,
+        "message": error.message,
+        "sqlState": error.sqlstate,
+        "statementHandle": handle,
+    }
+    return Response.of_json(described, 408 if error.code == _TIMED_OUT else 422)
+
+
+def _timed_out(seconds: float) -> SqlError:
+    return SqlError(
+        _TIMED_OUT,
+        "57014",
+        f"Statement reached its statement or warehouse timeout of {seconds:g} second(s) and was canceled.",
+    )
+
+
+def _whole_number(value: Any, name: str) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError) as error:
+        raise Refusal(400, "391902", f"{name} must be a whole number, not {value!r}") from error
+    # A timer cannot wait longer than this: seven days, the longest time-out of Snowflake.
+    if not 0 <= number <= 604_800:
+        raise Refusal(400, "391902", f"{name} must be between 0 and 604800, not {number}")
+    return number
 
 
 def _text(value: Any, kind: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from dataclasses import dataclass, field
@@ -65,7 +66,9 @@ class Session:
         """Stop the statement that another thread runs in this session; harmless when there is none."""
         cursor = self._cursor
         if cursor is not None:
-            cursor.interrupt()
+            # The session may be closed at this very moment; then there is nothing left to stop.
+            with contextlib.suppress(duckdb.Error):
+                cursor.interrupt()
 
     def begin(self) -> None:
         """Start a transaction; one that is open stays open, as in Snowflake."""

@@ -1,0 +1,275 @@
+"""SQL API v2 and the CONNECT proxy, by plain requests and through Airflow's hook and operator as they are."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+from local_service import LocalService
+
+from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+
+if TYPE_CHECKING:
+    from airflow.providers.snowflake.hooks.sql_api import SnowflakeSqlApiHook
+
+SLOW = "SELECT sum(a.n * b.n * c.n) FROM many a, many b, many c"
+
+
+class Api:
+    """Plain requests to the SQL API."""
+
+    def __init__(self, service: LocalService) -> None:
+        self.url = f"{service.url}/api/v2/statements"
+        self._service = service
+
+    def call(self, method: str, path: str = "", **arguments: Any) -> requests.Response:
+        token = sign_key_pair_jwt(DataDirectory(self._service.data_dir))
+        return requests.request(
+            method,
+            self.url + path,
+            headers={"Authorization": f"Bearer {token}"},
+            verify=str(self._service.ca_file),
+            timeout=60,
+            **arguments,
+        )
+
+    def submit(self, statement: str, count: int = 1, *, wait: bool = True, **more: Any) -> requests.Response:
+        body = {"statement": statement, "database": "LOCAL", "schema": "PUBLIC"}
+        body |= {"parameters": {"MULTI_STATEMENT_COUNT": count}, **more}
+        return self.call("POST", params={"async": str(not wait).lower()}, json=body)
+
+    def finish(self, handle: str) -> requests.Response:
+        deadline = time.monotonic() + 60
+        while (answer := self.call("GET", f"/{handle}")).status_code == 202:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def api(local_service: LocalService) -> Api:
+    api = Api(local_service)
+    assert api.submit("CREATE OR REPLACE TABLE many (n INT)").status_code == 200
+    rows = ", ".join(f"({n})" for n in range(200))
+    assert api.submit(f"INSERT INTO many VALUES {rows}").status_code == 200
+    cross = "INSERT INTO many SELECT a.n * 200 + b.n FROM many a, many b WHERE a.n > 0"
+    assert api.submit(cross).json()["data"] == [["39800"]]
+    return api
+
+
+def test_an_asynchronous_statement_is_polled_until_its_result(api: Api) -> None:
+    accepted = api.submit("SELECT 1 AS a, NULL AS b", wait=False)
+    assert (accepted.status_code, accepted.json()["code"]) == (202, "333334")
+    answer = api.finish(accepted.json()["statementHandle"])
+    assert answer.status_code == 200
+    assert answer.json()["data"] == [["1", None]]
+    assert [column["name"] for column in answer.json()["resultSetMetaData"]["rowType"]] == ["A", "B"]
+
+
+def test_a_running_statement_can_be_cancelled(api: Api) -> None:
+    handle = api.submit(SLOW, wait=False).json()["statementHandle"]
+    assert api.call("GET", f"/{handle}").status_code == 202
+    assert api.call("POST", f"/{handle}/cancel").status_code == 200
+    answer = api.finish(handle)
+    assert (answer.status_code, answer.json()["code"]) == (422, "000604")
+    assert api.call("POST", f"/{handle}/cancel").status_code == 422
+
+
+def test_a_statement_beyond_its_timeout_is_cancelled(api: Api) -> None:
+    answer = api.submit(SLOW, timeout=1)
+    assert (answer.status_code, answer.json()["code"]) == (408, "000630")
+
+
+def test_several_statements_share_a_session_and_have_a_handle_each(api: Api) -> None:
+    text = "CREATE OR REPLACE TABLE multi (s VARCHAR); INSERT INTO multi VALUES ('a;b');"
+    text += " -- c;\nSELECT * FROM multi;"
+    answer = api.submit(text, 3)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["data"] == [["Multiple statements executed successfully."]]
+    handles = answer.json()["statementHandles"]
+    assert len(handles) == 3
+    assert api.call("GET", f"/{handles[2]}").json()["data"] == [["a;b"]]
+
+
+def test_the_statements_after_a_failed_one_do_not_run(api: Api) -> None:
+    api.submit("CREATE OR REPLACE TABLE stopped (n INT)")
+    answer = api.submit("SELECT * FROM nowhere; INSERT INTO stopped VALUES (1)", 0)
+    assert (answer.status_code, answer.json()["code"]) == (422, "002003")
+    assert api.submit("SELECT count(*) FROM stopped").json()["data"] == [["0"]]
+
+
+def test_a_transaction_left_open_is_rolled_back(api: Api) -> None:
+    api.submit("CREATE OR REPLACE TABLE opened (n INT)")
+    assert api.submit("BEGIN; INSERT INTO opened VALUES (1)", 2).status_code == 200
+    assert api.submit("SELECT count(*) FROM opened").json()["data"] == [["0"]]
+    assert api.submit("BEGIN; INSERT INTO opened VALUES (1); COMMIT", 3).status_code == 200
+    assert api.submit("SELECT count(*) FROM opened").json()["data"] == [["1"]]
+
+
+@pytest.mark.parametrize(("count", "status"), [(1, 422), (3, 422), (2, 200), (0, 200)])
+def test_the_number_of_statements_must_be_the_announced_one(api: Api, count: int, status: int) -> None:
+    answer = api.submit("SELECT 1; SELECT 2", count)
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["code"] == "000008"
+
+
+def test_bindings_are_typed(api: Api) -> None:
+    bindings = {
+        "1": {"type": "FIXED", "value": "7"},
+        "2": {"type": "TEXT", "value": "x'y"},
+        "3": {"type": "BOOLEAN", "value": "true"},
+        "4": {"type": "DATE", "value": "2026-01-02"},
+    }
+    answer = api.submit("SELECT ?, ?, ?, ?", bindings=bindings)
+    assert answer.json()["data"] == [["7", "x'y", "true", "20455"]]
+
+
+def test_large_results_come_in_partitions(api: Api) -> None:
+    first = api.submit("SELECT n FROM many ORDER BY n").json()
+    sizes = [part["rowCount"] for part in first["resultSetMetaData"]["partitionInfo"]]
+    assert sizes == [10_000] * 4
+    rows = list(first["data"])
+    for number in range(1, len(sizes)):
+        rows += api.call("GET", f"/{first['statementHandle']}?partition={number}").json()["data"]
+    assert [int(row[0]) for row in rows] == list(range(40_000))
+    assert api.call("GET", f"/{first['statementHandle']}?partition=4").status_code == 422
+
+
+def test_a_repeated_request_does_not_run_twice(api: Api) -> None:
+    api.submit("CREATE OR REPLACE TABLE once (n INT)")
+    body = {"statement": "INSERT INTO once VALUES (1)", "database": "LOCAL", "schema": "PUBLIC"}
+    answers = [api.call("POST", params={"requestId": "r1", "retry": "true"}, json=body) for _ in range(2)]
+    assert answers[0].json()["statementHandle"] == answers[1].json()["statementHandle"]
+    assert api.submit("SELECT count(*) FROM once").json()["data"] == [["1"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "status"),
+    [
+        ("/00000000-0000-0000-0000-000000000000", {}, 404),
+        ("/x/cancel", {}, 404),
+        ("", {}, 404),
+    ],
+)
+def test_unknown_calls_are_refused(api: Api, path: str, arguments: dict[str, Any], status: int) -> None:
+    assert api.call("GET", path, **arguments).status_code == status
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"statement": "'"}, {"statement": "SELECT 1", "timeout": "x"}, {"bindings": 1}]
+)
+def test_broken_requests_are_refused(api: Api, body: dict[str, Any]) -> None:
+    assert api.call("POST", json=body).status_code in {400, 422}
+
+
+# -- through the proxy --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "CONNECT example.com:443 HTTP/1.1",
+        "CONNECT x.snowflakecomputing.com:80 HTTP/1.1",
+        "CONNECT snowflakecomputing.com.example.com:443 HTTP/1.1",
+        "CONNECT 127.0.0.1:22 HTTP/1.1",
+        "GET http://x.snowflakecomputing.com/ HTTP/1.1",
+        "nonsense",
+    ],
+)
+def test_the_proxy_leads_to_snowflakes_hosts_only(local_service: LocalService, head: str) -> None:
+    port = int(local_service.env["SNOWPIPE_LOCAL_PROXY"].rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(f"{head}\r\nHost: x\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 403 ")
+
+
+def test_the_proxy_keeps_its_port_over_a_restart(tmp_path: Path) -> None:
+    service = LocalService.start(tmp_path / "data")
+    try:
+        before = service.env["SNOWPIPE_LOCAL_PROXY"]
+        service.restart()
+        assert service.env["SNOWPIPE_LOCAL_PROXY"] == before
+    finally:
+        service.stop()
+
+
+def test_a_connector_without_host_comes_through_the_proxy(local_service: LocalService) -> None:
+    script = (
+        "import os, snowflake.connector\n"
+        "with snowflake.connector.connect(account='LOCAL', user='DEMO', authenticator='SNOWFLAKE_JWT',\n"
+        "    private_key_file=os.environ['SNOWPIPE_LOCAL_PRIVATE_KEY_FILE'],\n"
+        "    login_timeout=20) as connection:\n"
+        "    print(connection.cursor().execute('SELECT 7').fetchone())\n"
+    )
+    base = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    proxy = local_service.env["SNOWPIPE_LOCAL_PROXY"]
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**local_service.process_env(base), "HTTPS_PROXY": proxy},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.stdout.strip() == "(7,)", done.stderr[-2000:]
+
+
+@pytest.fixture
+def hook_kwargs(api: Api, local_service: LocalService, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    pytest.importorskip("aiohttp", reason="Airflow's SQL API hook imports aiohttp, undeclared")
+    for name, value in local_service.env.items():
+        monkeypatch.setenv(name, value)
+    return {"http_request_kwargs": {"proxies": {"https": local_service.env["SNOWPIPE_LOCAL_PROXY"]}}}
+
+
+@pytest.fixture
+def hook(hook_kwargs: dict[str, Any]) -> SnowflakeSqlApiHook:
+    from airflow.providers.snowflake.hooks.sql_api import SnowflakeSqlApiHook
+
+    return SnowflakeSqlApiHook("snowflake_default", **hook_kwargs)
+
+
+def test_airflows_hook_runs_several_statements(hook: SnowflakeSqlApiHook) -> None:
+    handles = hook.execute_query("SELECT 1 AS a; SELECT 2 AS b", statement_count=2)
+    assert len(handles) == 2
+    assert [hook.wait_for_query(handle, poll_interval=1)["status"] for handle in handles] == ["success"] * 2
+    assert hook.get_result_from_successful_sql_api_query(handles[1]) == [{"B": "2"}]
+
+
+def test_airflows_hook_reads_partitions_and_binds(hook: SnowflakeSqlApiHook) -> None:
+    bound = {"1": {"type": "FIXED", "value": "25000"}}
+    (handle,) = hook.execute_query("SELECT n FROM many WHERE n < ?", statement_count=1, bindings=bound)
+    hook.wait_for_query(handle, poll_interval=1, raise_error=True)
+    assert len(hook.get_result_from_successful_sql_api_query(handle)) == 25_000
+
+
+def test_airflows_hook_cancels_and_reports_errors(hook: SnowflakeSqlApiHook) -> None:
+    (slow,) = hook.execute_query(SLOW, statement_count=1)
+    assert hook.get_sql_api_query_status(slow)["status"] == "running"
+    hook.cancel_queries([slow])
+    assert "canceled" in hook.wait_for_query(slow, poll_interval=1)["message"]
+    (wrong,) = hook.execute_query("SELECT * FROM nowhere", statement_count=1)
+    with pytest.raises(RuntimeError, match="NOWHERE"):
+        hook.wait_for_query(wrong, poll_interval=1, raise_error=True)
+
+
+def test_airflows_sql_api_operator_runs(hook_kwargs: dict[str, Any]) -> None:
+    from airflow.providers.snowflake.operators.snowflake import SnowflakeSqlApiOperator
+
+    def operator(sql: str) -> SnowflakeSqlApiOperator:
+        return SnowflakeSqlApiOperator(
+            task_id="t", sql=sql, statement_count=0, poll_interval=1, durable=False, do_xcom_push=False,
+            hook_params=hook_kwargs,
+        )  # fmt: skip
+
+    operator("CREATE OR REPLACE TABLE by_operator (n INT); INSERT INTO by_operator VALUES (1)").execute({})
+    with pytest.raises(Exception, match="NOWHERE"):
+        operator("SELECT * FROM nowhere").execute({})
