@@ -145,7 +145,7 @@ def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Commi
             _insert(database, table, definition, group, positions, outcome)
         states = _advance(group, outcome)
         database.store.update_channels(cursor, list(states.values()))
-        database.store.add_rejected_rows(cursor, _rejected_rows(group, outcome))
+        database.store.add_rejected_rows(cursor, _rejected_rows(database, group, outcome))
         cursor.execute("COMMIT")
     except BaseException:
         cursor.execute("ROLLBACK")
@@ -245,7 +245,7 @@ def _advance(group: Sequence[Append], outcome: _Outcome) -> dict[Channel, Commit
     return states
 
 
-def _rejected_rows(group: Sequence[Append], outcome: _Outcome) -> list[list[Any]]:
+def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Outcome) -> list[list[Any]]:
     now_ms = int(time.time() * 1000)
     return [
         [
@@ -261,5 +261,11 @@ def _rejected_rows(group: Sequence[Append], outcome: _Outcome) -> list[list[Any]
             line.payload,
         ]
         for position, append in enumerate(group)
+        if _logs_errors(database, append)
         for line in outcome.rejected.get(position, [])
     ]
+
+
+def _logs_errors(database: Database, append: Append) -> bool:
+    table = database.table(append.channel.pipe.key.schema, append.channel.pipe.table)
+    return table is not None and table.error_logging
