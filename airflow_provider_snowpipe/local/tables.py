@@ -44,6 +44,8 @@ class Table:
     :param name: exact table name.
     :param columns: in order.
     :param created_on_ms: creation time, epoch milliseconds.
+    :param error_logging: rejected rows are kept for ERROR_TABLE.
+    :param schema_evolution: rows may add columns and drop NOT NULL.
     """
 
     database: str
@@ -51,6 +53,8 @@ class Table:
     name: str
     columns: tuple[Column, ...]
     created_on_ms: int
+    error_logging: bool = False
+    schema_evolution: bool = False
 
     @property
     def path(self) -> str:

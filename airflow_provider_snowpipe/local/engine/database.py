@@ -143,6 +143,30 @@ class Database:
             self._tables[table.schema, table.name] = table
             self.isolated_groups.pop((table.schema, table.name), None)
 
+    def change_table(self, table: Table, statements: Sequence[str] = ()) -> None:
+        """Change columns or options of a table; its rows, pipes and channels stay.
+
+        :param table: the table as it is to be, under its old name.
+        :param statements: DuckDB statements that change the columns.
+        """
+
+        def change() -> None:
+            for statement in statements:
+                self._cursor.execute(statement)
+            self.store.update_table(self._cursor, table)
+
+        with self.write_lock:
+            if (table.schema, table.name) not in self._tables:
+                raise object_missing("Table", str(table))
+            self._transact(change)
+            self._tables[table.schema, table.name] = table
+            self.dirty = True
+
+    def clear_rejected_rows(self, schema: str, name: str) -> None:
+        """Empty the error table of a table."""
+        with self.write_lock:
+            self.store.clear_rejected_rows(self._cursor, schema, name)
+
     def drop_table(self, schema: str, name: str) -> None:
         """Drop a table with its pipes and channels.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import numpy as np
 
-from airflow_provider_snowpipe.local.engine import coerce, transform
+from airflow_provider_snowpipe.local.engine import coerce, evolve, transform
 from airflow_provider_snowpipe.local.engine.channels import (
     ELASTIC,
     ROW_SEQ_GAP,
@@ -66,6 +66,7 @@ def commit_group(database: Database, group: Sequence[Append]) -> None:
         live = _drop_out_of_sequence(_drop_tableless(database, group))
         states: dict[Channel, Committed] = {}
         try:
+            live = _evolve(database, live)
             if live:
                 states = _commit(database, live)
                 database.dirty = True
@@ -74,6 +75,29 @@ def commit_group(database: Database, group: Sequence[Append]) -> None:
             _invalidate(live, MUST_REOPEN)
             return
         _report(live, states)
+
+
+def _evolve(database: Database, group: list[Append]) -> list[Append]:
+    """Let rows change their tables; where that fails, leave out the appends and invalidate their channels."""
+    failed: set[Channel] = set()
+    for (table, definition), positions in _by_target(database, group).items():
+        if not table.schema_evolution or (definition is not None and definition.columns):
+            continue
+        exact = definition is not None and definition.case_sensitive
+        cursor = database.committer_cursor
+        cursor.register(_SOURCE, arrow_lines([group[position].lines for position in positions]))
+        try:
+            # Another pipe of the same commit may have changed the table already.
+            current = database.table(table.schema, table.name) or table
+            change = evolve.plan(cursor, current, _SOURCE, exact=exact)
+            if change is not None:
+                database.change_table(change.table, change.statements)
+        except (evolve.EvolutionError, duckdb.Error) as error:
+            log.warning("schema evolution of %s failed; its channels must be opened again: %s", table, error)
+            failed |= {group[position].channel for position in positions}
+    if failed:
+        _invalidate([append for append in group if append.channel in failed], MUST_REOPEN)
+    return [append for append in group if append.channel not in failed]
 
 
 def _drop_tableless(database: Database, group: Sequence[Append]) -> list[Append]:
@@ -145,7 +169,7 @@ def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Commi
             _insert(database, table, definition, group, positions, outcome)
         states = _advance(group, outcome)
         database.store.update_channels(cursor, list(states.values()))
-        database.store.add_rejected_rows(cursor, _rejected_rows(group, outcome))
+        database.store.add_rejected_rows(cursor, _rejected_rows(database, group, outcome))
         cursor.execute("COMMIT")
     except BaseException:
         cursor.execute("ROLLBACK")
@@ -245,7 +269,7 @@ def _advance(group: Sequence[Append], outcome: _Outcome) -> dict[Channel, Commit
     return states
 
 
-def _rejected_rows(group: Sequence[Append], outcome: _Outcome) -> list[list[Any]]:
+def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Outcome) -> list[list[Any]]:
     now_ms = int(time.time() * 1000)
     return [
         [
@@ -261,5 +285,11 @@ def _rejected_rows(group: Sequence[Append], outcome: _Outcome) -> list[list[Any]
             line.payload,
         ]
         for position, append in enumerate(group)
+        if _logs_errors(database, append)
         for line in outcome.rejected.get(position, [])
     ]
+
+
+def _logs_errors(database: Database, append: Append) -> bool:
+    table = database.table(append.channel.pipe.key.schema, append.channel.pipe.table)
+    return table is not None and table.error_logging

@@ -27,6 +27,8 @@ _DDL = """
 CREATE SCHEMA IF NOT EXISTS {s};
 CREATE SEQUENCE IF NOT EXISTS {s}.ids;
 CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT);
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS error_logging BOOLEAN DEFAULT false;
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS schema_evolution BOOLEAN DEFAULT false;
 CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
     column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR);
 CREATE TABLE IF NOT EXISTS {s}.pipes (schema_name VARCHAR, pipe_name VARCHAR, table_name VARCHAR,
@@ -94,17 +96,25 @@ class Store:
             column = Column(name, ColumnType.from_text(kind), nullable, default, text)
             columns.setdefault((schema, table), []).append(column)
         return [
-            Table(self._database, schema, table, tuple(columns[schema, table]), created)
-            for schema, table, created in cursor.execute(
-                f"SELECT schema_name, table_name, created_on_ms FROM {self._schema}.tables"
+            Table(self._database, schema, table, tuple(columns[schema, table]), created, *flags)
+            for schema, table, created, *flags in cursor.execute(
+                f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution "
+                f"FROM {self._schema}.tables"
             ).fetchall()
         ]
 
     def add_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
         """Record a table that was just created."""
         cursor.execute(
-            f"INSERT INTO {self._schema}.tables VALUES (?, ?, ?)",
-            [table.schema, table.name, table.created_on_ms],
+            f"INSERT INTO {self._schema}.tables (schema_name, table_name, created_on_ms, error_logging, "
+            f"schema_evolution) VALUES (?, ?, ?, ?, ?)",
+            [
+                table.schema,
+                table.name,
+                table.created_on_ms,
+                table.error_logging,
+                table.schema_evolution,
+            ],
         )
         cursor.executemany(
             f"INSERT INTO {self._schema}.columns VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -123,6 +133,22 @@ class Store:
             ],
         )
 
+    def update_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Record the changed columns or options of a table."""
+        for relation in ("tables", "columns"):
+            cursor.execute(
+                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",
+                [table.schema, table.name],
+            )
+        self.add_table(cursor, table)
+
+    def clear_rejected_rows(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
+        """Forget the rejected rows of a table."""
+        cursor.execute(
+            f"DELETE FROM {self._schema}.rejected_rows WHERE schema_name = ? AND table_name = ?",
+            [schema, table],
+        )
+
     def remove_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, name: str) -> None:
         """Forget a table, its pipes and their channels."""
         pipes = f"(SELECT pipe_name FROM {self._schema}.pipes WHERE schema_name = ? AND table_name = ?)"
@@ -130,7 +156,7 @@ class Store:
             f"DELETE FROM {self._schema}.channels WHERE schema_name = ? AND pipe_name IN {pipes}",
             [schema, schema, name],
         )
-        for relation in ("tables", "columns", "pipes"):
+        for relation in ("tables", "columns", "pipes", "rejected_rows"):
             cursor.execute(
                 f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",
                 [schema, name],

@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
-from airflow_provider_snowpipe.local.sql import translate
+from airflow_provider_snowpipe.local.sql import options, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -142,6 +142,7 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
         table, statements = _as_select(session, database, schema, name, tree)
     else:
         table, statements = _with_columns(database, schema, name, tree.this)
+    table = options.created_with(tree, table)
     database.create_table(table, statements, replace=bool(tree.args.get("replace")))
     return status(f"Table {name} successfully created.")
 

@@ -12,7 +12,7 @@ import duckdb
 import sqlglot.errors
 
 from airflow_provider_snowpipe.local.errors import SqlError, unsupported
-from airflow_provider_snowpipe.local.sql import context, ddl, pipes, query, show
+from airflow_provider_snowpipe.local.sql import context, ddl, error_table, options, pipes, query, show
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -26,7 +26,7 @@ _MODIFIERS = r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL)\s+)?(?:TRANSIENT\s+|TEMP\
 
 # Owned statements, matched in this order against the start of the statement.
 _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
-    (re.compile(pattern + r"\b", re.IGNORECASE), handler)
+    (re.compile(pattern + ("" if pattern.endswith("(") else r"\b"), re.IGNORECASE), handler)
     for pattern, handler in (
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
@@ -40,6 +40,8 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"DROP\s+DATABASE", ddl.drop_database),
         (r"DROP\s+SCHEMA", ddl.drop_schema),
         (r"DROP\s+TABLE", ddl.drop_table),
+        (r"TRUNCATE\s+(?:TABLE\s+)?ERROR_TABLE\s*\(", error_table.truncate),
+        (r"ALTER\s+TABLE", options.alter_table),
         (r"TRUNCATE", ddl.truncate_table),
         (r"(?:DESCRIBE|DESC)\s+TABLE", show.describe_table),
         (r"SHOW\s+(?:TERSE\s+)?TABLES", show.show_tables),

@@ -196,17 +196,17 @@ def _compile(
     session: Session, place: tuple[Database, str], text: str, copy: str
 ) -> tuple[Table, PipeDefinition]:
     path, rest = read_path(copy)
+    parts = _COPY.match(rest)
+    if parts is None:
+        raise unsupported(
+            "this COPY in a pipe; use FROM (SELECT .. FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
+        )
     database, schema, name = session.resolve(path)
     if (database, schema) != place:
         raise unsupported("a pipe and its table in different schemas")
     table = database.table(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
-    parts = _COPY.match(rest)
-    if parts is None:
-        raise unsupported(
-            "this COPY in a pipe; use FROM (SELECT .. FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
-        )
     if parts["more"] and parts["more"].strip():
         raise unsupported(f"{parts['more'].split()[0].upper()} in the transformation of a pipe")
     matching = _matching(parts["options"])

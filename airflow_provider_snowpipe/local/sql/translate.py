@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
+from airflow_provider_snowpipe.local.sql import error_table
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _VERSION = "10.0.0"
@@ -59,6 +60,9 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
     """
     common = {cte.alias for cte in tree.find_all(exp.CTE)}
     for table in list(tree.find_all(exp.Table)):
+        if error_table.is_error_table(table):
+            table.replace(error_table.subquery(session, table))
+            continue
         if not isinstance(table.this, exp.Identifier):
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
         if not table.args.get("db") and table.name in common:
@@ -132,7 +136,12 @@ def _subscript(node: exp.Expr) -> exp.Expr:
 
 
 def _text_of_json(node: exp.Expr) -> exp.Expr:
-    """A path cast to text yields the string itself, not its JSON form with quotes."""
+    """A path cast to text, or compared with text, yields the string itself, not its JSON form with quotes."""
+    if isinstance(node, (exp.EQ, exp.NEQ)) and isinstance(node.this, exp.JSONExtract):
+        if isinstance(node.expression, exp.Literal) and node.expression.is_string:
+            path = node.this
+            node.set("this", exp.JSONExtractScalar(this=path.this, expression=path.expression))
+        return node
     if not isinstance(node, exp.Cast) or not node.to.is_type(*exp.DataType.TEXT_TYPES):
         return node
     inner = node.this
