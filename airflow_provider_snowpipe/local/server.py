@@ -80,6 +80,11 @@ class Service:
         self._sql_api = SqlApiFront(account, catalog)
         self._connector = ConnectorFront(account, password, catalog)
 
+    def close(self) -> None:
+        """Cancel the statements that still run; the engine cannot close under them."""
+        self._sql_api.close()
+        self._connector.close()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every failure becomes a JSON error."""
         if scope["type"] == "lifespan":
@@ -149,10 +154,12 @@ def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAU
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
             catalog = Catalog(home.databases_dir, faults, limits)
+            service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             try:
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
-                _run(Service(account, password, catalog, home, faults, bound, proxy, limits), home, listener)
+                _run(service, home, listener)
             finally:
+                service.close()
                 catalog.close()
 
 

@@ -164,10 +164,33 @@ def test_unknown_calls_are_refused(api: Api, path: str, arguments: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"statement": "'"}, {"statement": "SELECT 1", "timeout": "x"}, {"bindings": 1}]
+    "body",
+    [
+        {},
+        {"statement": "'"},
+        {"statement": "SELECT 1", "timeout": "x"},
+        {"bindings": 1},
+        {"statement": "SELECT ?", "bindings": {"x": 1}},
+        {"statement": "SELECT ?", "bindings": {"1": {}}},
+    ],
 )
 def test_broken_requests_are_refused(api: Api, body: dict[str, Any]) -> None:
     assert api.call("POST", json=body).status_code in {400, 422}
+
+
+def test_an_orderly_stop_cancels_what_runs_and_keeps_what_is_committed(tmp_path: Path) -> None:
+    service = LocalService.start(tmp_path / "data")
+    try:
+        api = Api(service)
+        api.submit("CREATE TABLE many (n INT)")
+        api.submit(f"INSERT INTO many VALUES {', '.join(f'({n})' for n in range(3000))}")
+        assert api.submit(SLOW, wait=False).status_code == 202
+        service.stop()
+        assert "Traceback" not in service.log_file.read_text()
+        service.launch()
+        assert api.submit("SELECT count(*) FROM many").json()["data"] == [["3000"]]
+    finally:
+        service.kill()
 
 
 # -- through the proxy --------------------------------------------------------------------------------------

@@ -60,6 +60,10 @@ class ConnectorFront:
         self._sessions: dict[str, Session] = {}
         self._executions = Executions()
 
+    def close(self) -> None:
+        """Cancel the statements that still run."""
+        self._executions.cancel_all()
+
     def handle(self, request: Request) -> Response:
         """Answer one request of a connector."""
         match request.segments:

@@ -101,6 +101,10 @@ class SqlApiFront:
         self._catalog = catalog
         self._submissions = Executions()
 
+    def close(self) -> None:
+        """Cancel the statements that still run."""
+        self._submissions.cancel_all()
+
     def handle(self, request: Request) -> Response:
         """Answer one request below ``/api/v2/statements``."""
         user = self._account.verify_key_pair(request.bearer())

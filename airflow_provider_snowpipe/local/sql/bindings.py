@@ -33,17 +33,17 @@ class Bindings:
 
         :raises SqlError: for a value that does not fit its type.
         """
-        ordered = [self.sent[key] for key in sorted(self.sent, key=int)]
-        lists = [
-            entry["value"] if isinstance(entry["value"], list) else [entry["value"]] for entry in ordered
-        ]
         try:
+            ordered = [self.sent[key] for key in sorted(self.sent, key=int)]
+            lists = [
+                entry["value"] if isinstance(entry["value"], list) else [entry["value"]] for entry in ordered
+            ]
             columns = [
                 [_value(str(entry["type"]).upper(), value) for value in values]
                 for entry, values in zip(ordered, lists, strict=True)
             ]
             return [list(row) for row in zip(*columns, strict=True)]
-        except (ValueError, ArithmeticError, TypeError) as error:
+        except (ValueError, ArithmeticError, TypeError, KeyError) as error:
             raise SqlError("100038", "22018", f"a bound value does not fit its type: {error}") from error
 
 

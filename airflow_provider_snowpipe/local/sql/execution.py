@@ -120,6 +120,13 @@ class Executions:
         with self._lock:
             return self._by_id.get(query_id)
 
+    def cancel_all(self) -> None:
+        """Stop everything that still runs, before the engine closes."""
+        with self._lock:
+            remembered = list(self._by_id.values())
+        for made in remembered:
+            made.cancel()
+
     def find_request(self, request_id: str) -> Any | None:
         """Return what a request started, or None."""
         with self._lock:
