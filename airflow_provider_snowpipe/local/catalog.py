@@ -124,7 +124,9 @@ class Catalog:
 
     def _attach(self, name: str) -> None:
         self._instance.execute(f"ATTACH {literal(str(self._file(name)))} AS {quote(name)}")
-        self._databases[name] = Database(name, self.cursor, lambda: self._faults.commit_delay, self._limits)
+        self._databases[name] = Database(
+            name, self.cursor, lambda: self._faults.commit_delay, self._limits, self._faults.reach
+        )
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{percent_encode(name, safe='')}.duckdb"

@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument(
         "--faults",
-        help="for tests, by commas: commit-delay=SECONDS, drop-append-response=N, append-503=N",
+        help="for tests, by commas, for example commit-delay=2,answer-append=429x3,kill-before-commit=2",
     )
     serve.add_argument(
         "--limits", help="by commas, for example requests-per-second=100,bytes-per-second=0; or the word off"

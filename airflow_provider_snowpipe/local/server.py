@@ -103,7 +103,12 @@ class Service:
         if is_append and response.status == 200 and self._faults.drop_response():
             _cut_connection(receive)
             return
+        answers_append = is_append and response.status == 200
+        if answers_append:
+            self._faults.reach("before-append-answer")
         await respond(send, response)
+        if answers_append:
+            self._faults.reach("after-append-answer")
 
     def _answer(self, request: Request) -> Response:
         try:

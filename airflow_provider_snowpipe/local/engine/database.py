@@ -46,6 +46,7 @@ class Database:
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
     :param commit_delay: returns the delay of commits in seconds (a fault for tests).
     :param limits: limits of channels and pipes.
+    :param reach: called at named points of a commit (a fault for tests).
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Database:
         connect: Callable[[], duckdb.DuckDBPyConnection],
         commit_delay: Callable[[], float],
         limits: Limits,
+        reach: Callable[[str], None],
     ) -> None:
+        self.reach = reach
         self.name = name
         self._limits = limits
         self.write_lock = threading.RLock()
@@ -376,12 +379,14 @@ class Database:
         if existing is not None:
             return existing
         with self.write_lock:
-            if self._pipes.get(pipe.key) is not pipe:
+            # A pipe that was replaced meanwhile has its channels on the new one.
+            current = self._pipes.get(pipe.key)
+            if current is None:
                 raise Refusal(404, PIPE_MISSING, f"pipe {pipe.key.name} was dropped")
             if (pipe.key, name) not in self._channels:
                 self._check_room(pipe, name)
                 state = self.store.add_channel(self._cursor, pipe.key, name, _now_ms())
-                self._channels[pipe.key, name] = Channel(self.name, pipe, name, state, self._limits)
+                self._channels[pipe.key, name] = Channel(self.name, current, name, state, self._limits)
             return self._channels[pipe.key, name]
 
     def _check_room(self, pipe: Pipe, name: str) -> None:

@@ -170,7 +170,9 @@ def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Commi
         states = _advance(group, outcome)
         database.store.update_channels(cursor, list(states.values()))
         database.store.add_rejected_rows(cursor, _rejected_rows(database, group, outcome))
+        database.reach("before-commit")
         cursor.execute("COMMIT")
+        database.reach("after-commit")
     except BaseException:
         cursor.execute("ROLLBACK")
         raise

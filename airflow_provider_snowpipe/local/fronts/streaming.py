@@ -17,11 +17,13 @@ from airflow_provider_snowpipe.local.accounts import INGEST_HOST, Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.channels import ELASTIC, Append, Channel, Pipe
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.engine.lines import Lines, split_lines
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import tokens
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
+from airflow_provider_snowpipe.local.fronts.injected import answer as fault_answer
 from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
@@ -62,6 +64,9 @@ class StreamingFront:
 
         :raises Refusal: for everything that is not answered with 2xx.
         """
+        injected = fault_answer(self._faults, request)
+        if injected is not None:
+            return injected
         match request.method, request.segments:
             case "GET", ("v2", "streaming", "hostname"):
                 declared = request.headers.get(tokens.TOKEN_TYPE_HEADER)
@@ -206,6 +211,8 @@ class StreamingFront:
         if name.upper() == ELASTIC:
             return self._append_elastic(request, database, pipe, make)
         channel = database.channel(pipe, name)
+        if self._faults.invalidates():
+            channel.invalidate(MUST_REOPEN)
         answer = channel.accept(
             _required(request, "continuationToken"),
             _required(request, "requestId"),

@@ -108,7 +108,29 @@ def test_faults_are_read_from_one_text() -> None:
     assert [faults.drop_response() for _ in range(3)] == [False, True, False]
 
 
-@pytest.mark.parametrize("text", ["nonsense=1", "commit-delay", "append-503=x"])
+def test_answers_and_delays_are_handed_out_in_order_and_run_out() -> None:
+    faults = parse_faults("answer-append=429x2,answer-append=404html,slow-open=0.5x1,invalidate-channel=2")
+    assert [faults.next_answer("append") for _ in range(4)] == ["429", "429", "404html", None]
+    assert faults.next_answer("open") is None
+    assert [faults.next_delay("open") for _ in range(2)] == [0.5, 0]
+    assert [faults.invalidates() for _ in range(3)] == [False, True, False]
+    faults.reach("before-commit")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense=1",
+        "commit-delay",
+        "append-503=x",
+        "answer-append=200",
+        "answer-append=429xx",
+        "answer-nothing=429",
+        "slow-append=x",
+        "kill-nowhere=1",
+        "kill-before-commit=x",
+    ],
+)
 def test_an_unknown_fault_or_value_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_faults(text)

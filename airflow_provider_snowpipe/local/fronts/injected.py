@@ -1,0 +1,56 @@
+"""Answers that a test asked for by ``--faults``, and the names of the calls that they replace."""
+
+from __future__ import annotations
+
+import threading
+
+from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.fronts.http import Request, Response
+
+_CODES = {
+    "401": "AUTHORIZATION_FAILED",
+    "403": "FORBIDDEN",
+    "408": "REQUEST_TIMEOUT",
+    "409": "ERR_CHANNEL_MUST_BE_REOPENED",
+    "410": "PIPE_FAILED_OVER",
+    "429": "TOO_MANY_REQUESTS",
+    "500": "INTERNAL_SERVER_ERROR",
+    "503": "SERVICE_UNAVAILABLE",
+}
+
+
+def answer(faults: Faults, request: Request) -> Response | None:
+    """Return the answer that a fault puts in place of the real one, after the delay it asks for, or None."""
+    call = _call(request)
+    if call is None:
+        return None
+    delay = faults.next_delay(call)
+    if delay:
+        threading.Event().wait(delay)
+    status = faults.next_answer(call)
+    if status is None:
+        return None
+    if status == "404html":
+        return Response(404, b"<html><body>404 Not Found</body></html>", "text/html")
+    return Response.of_refusal(Refusal(int(status), _CODES[status], f"fault answer-{call}={status}"))
+
+
+def _call(request: Request) -> str | None:
+    segments = request.segments
+    if segments == ("v2", "streaming", "hostname"):
+        return "hostname"
+    if segments == ("oauth", "token"):
+        return "token"
+    last = segments[-1]
+    if segments[:3] == ("v2", "streaming", "data") and last in ("rows", "filebuffer"):
+        return "append"
+    if segments[:2] != ("v2", "streaming"):
+        return None
+    if last.endswith(":pipe-info"):
+        return "pipe-info"
+    if last.endswith(":bulk-channel-status"):
+        return "status"
+    if len(segments) == 10 and segments[8] == "channels":
+        return {"PUT": "open", "DELETE": "drop"}.get(request.method)
+    return None
