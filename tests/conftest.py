@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from local_service import LocalService
+from tests.local_service import LocalService
 
 # py4j logs from destructors, after pytest has closed its streams.
 logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -8,7 +8,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from local_service import LocalService
+
+from tests.local_service import LocalService
 
 if TYPE_CHECKING:
     from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from local_service import LocalService
 
 from tests.clients.connector_venv import UnavailableError, connector_5_python
+from tests.local_service import LocalService
 
 _SCENARIO = Path(__file__).parents[1] / "clients" / "connector_scenario.py"
 _SCENARIO_SECONDS = 120

@@ -14,10 +14,10 @@ import psutil
 import pytest
 import requests
 import zstandard
-from local_service import LocalService
 
 from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
 from airflow_provider_snowpipe.local.datadir import DataDirectory
+from tests.local_service import LocalService
 
 ServiceFactory = Callable[..., LocalService]
 

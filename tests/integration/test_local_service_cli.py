@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from local_service import LocalService
+
+from tests.local_service import LocalService
 
 
 def test_env_fails_until_a_service_answers(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from local_service import LocalService
-
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import ChannelError, SnowpipeError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.local_service import LocalService
 
 
 def test_replacing_a_table_under_a_writer_neither_hangs_nor_mixes_the_tables(

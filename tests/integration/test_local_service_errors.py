@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from local_service import LocalService
-
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.local_service import LocalService
 
 BAD = (
     b'{"id":1}\n{"id":"x","more":[1]}\nnope\n{"id":2,"name":"12345678901"}\n'

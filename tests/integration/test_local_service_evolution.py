@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from local_service import LocalService
 
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import ChannelError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.local_service import LocalService
 
 
 def _send(service: LocalService, name: str, *rows: object) -> str:

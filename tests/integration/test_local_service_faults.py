@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from local_service import LocalService
 
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -20,6 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.local_service import LocalService
 
 ServiceFactory = Callable[..., LocalService]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from local_service import LocalService
 
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.channel import Channel
@@ -14,6 +13,7 @@ from airflow_provider_snowpipe.streaming.errors import PipeNotFoundError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from tests.local_service import LocalService
 
 STREAM = "FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))"
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import requests
-from local_service import LocalService
 
 from airflow_provider_snowpipe.streaming.auth import Credentials, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.channel import Channel
@@ -18,6 +17,7 @@ from airflow_provider_snowpipe.streaming.errors import AuthenticationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+from tests.local_service import LocalService
 
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"

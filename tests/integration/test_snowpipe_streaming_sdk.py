@@ -13,9 +13,8 @@ import textwrap
 from typing import Any
 
 import pytest
-from local_service import LocalService
 
-pytest.importorskip("snowflake.ingest.streaming")
+from tests.local_service import LocalService
 
 _PRELUDE = """
 import json, os, sys, time

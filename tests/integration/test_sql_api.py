@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
-from local_service import LocalService
 
 from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
 from airflow_provider_snowpipe.local.datadir import DataDirectory
+from tests.local_service import LocalService
 
 if TYPE_CHECKING:
     from airflow.providers.snowflake.hooks.sql_api import SnowflakeSqlApiHook
@@ -247,7 +247,6 @@ def test_a_connector_without_host_comes_through_the_proxy(local_service: LocalSe
 
 @pytest.fixture
 def hook_kwargs(api: Api, local_service: LocalService, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    pytest.importorskip("aiohttp", reason="Airflow's SQL API hook imports aiohttp, undeclared")
     for name, value in local_service.env.items():
         monkeypatch.setenv(name, value)
     return {"http_request_kwargs": {"proxies": {"https": local_service.env["SNOWPIPE_LOCAL_PROXY"]}}}

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from local_service import LocalService
+
+from tests.local_service import LocalService
 
 REPOSITORY = Path(__file__).parents[2]
 sys.path[:0] = [str(REPOSITORY), str(Path(__file__).parent)]
