@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import duckdb
 
+from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults
@@ -28,9 +29,13 @@ class Catalog:
     :param folder: where the database files are; every ``*.duckdb`` file in it is attached.
     :param faults: faults for tests.
     :param limits: limits of channels and pipes.
+    :param clock: the service's clock.
     """
 
-    def __init__(self, folder: Path, faults: Faults, limits: Limits = DEFAULTS) -> None:
+    def __init__(
+        self, folder: Path, faults: Faults, limits: Limits = DEFAULTS, clock: Clock | None = None
+    ) -> None:
+        self.clock = clock or Clock()
         self._limits = limits
         self._folder = folder
         self._faults = faults
@@ -125,7 +130,7 @@ class Catalog:
     def _attach(self, name: str) -> None:
         self._instance.execute(f"ATTACH {literal(str(self._file(name)))} AS {quote(name)}")
         self._databases[name] = Database(
-            name, self.cursor, lambda: self._faults.commit_delay, self._limits, self._faults.reach
+            name, self.cursor, lambda: self._faults.commit_delay, self._limits, self._faults.reach, self.clock
         )
 
     def _file(self, name: str) -> Path:

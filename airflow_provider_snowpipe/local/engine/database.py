@@ -7,11 +7,11 @@ import dataclasses
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import duckdb
 
+from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.channels import (
     ELASTIC,
     MISSING,
@@ -47,6 +47,7 @@ class Database:
     :param commit_delay: returns the delay of commits in seconds (a fault for tests).
     :param limits: limits of channels and pipes.
     :param reach: called at named points of a commit (a fault for tests).
+    :param clock: the service's clock.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class Database:
         commit_delay: Callable[[], float],
         limits: Limits,
         reach: Callable[[str], None],
+        clock: Clock,
     ) -> None:
         self.reach = reach
+        self.clock = clock
         self.name = name
         self._limits = limits
         self.write_lock = threading.RLock()
@@ -255,7 +258,7 @@ class Database:
                 raise object_exists(key.name)
             if (key.schema, table) not in self._tables:
                 raise object_missing("Table", f"{self.name}.{key.schema}.{table}")
-            pipe = Pipe(key, table, _new_key(), _now_ms(), definition)
+            pipe = Pipe(key, table, _new_key(), self.clock.now_ms(), definition)
             self._transact(lambda: self._replace_pipe(pipe))
             if exists:
                 self._forget({key})
@@ -292,7 +295,7 @@ class Database:
                 )
             key = PipeKey(schema, table + DEFAULT_PIPE_SUFFIX)
             if key not in self._pipes:
-                pipe = Pipe(key, table, _new_key(), _now_ms())
+                pipe = Pipe(key, table, _new_key(), self.clock.now_ms())
                 self.store.add_pipe(self._cursor, pipe)
                 self._pipes = {**self._pipes, key: pipe}
             return self._pipes[key]
@@ -385,7 +388,7 @@ class Database:
                 raise Refusal(404, PIPE_MISSING, f"pipe {pipe.key.name} was dropped")
             if (pipe.key, name) not in self._channels:
                 self._check_room(pipe, name)
-                state = self.store.add_channel(self._cursor, pipe.key, name, _now_ms())
+                state = self.store.add_channel(self._cursor, pipe.key, name, self.clock.now_ms())
                 self._channels[pipe.key, name] = Channel(self.name, current, name, state, self._limits)
             return self._channels[pipe.key, name]
 
@@ -416,10 +419,6 @@ def _new_key() -> str:
 def _by_name(item: tuple[tuple[PipeKey, str], Channel]) -> tuple[str, str, str]:
     (key, name), _ = item
     return key.schema, key.name, name
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 __all__ = ["HIDDEN_SCHEMA", "PIPE_MISSING", "TABLE_MISSING", "Database"]

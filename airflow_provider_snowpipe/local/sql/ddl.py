@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-import time
 import uuid
 
 from sqlglot import exp
@@ -172,7 +171,7 @@ def _with_columns(database: Database, schema: str, name: str, body: exp.Expr) ->
         raise compilation_error(
             "CREATE TABLE needs columns with different names; the local service ignores case."
         )
-    table = Table(database.name, schema, name, columns, int(time.time() * 1000))
+    table = Table(database.name, schema, name, columns, database.clock.now_ms())
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
 
@@ -219,7 +218,7 @@ def _as_select(
     sql = translate.to_duckdb(translate.prepare(session, tree.expression.copy()))
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     columns = tuple(Column(row[0], ColumnType.from_duckdb(row[1])) for row in described)
-    table = Table(database.name, schema, name, columns, int(time.time() * 1000))
+    table = Table(database.name, schema, name, columns, database.clock.now_ms())
     create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})"
     return table, [create, f"INSERT INTO {table.path} {sql}"]
 
