@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local import openapi, tls
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.datadir import DataDirectory
@@ -115,6 +115,8 @@ class Service:
             match request.segments[0]:
                 case "health":
                     return Response.of_json({"status": "ready", "instance": self._account.instance})
+                case "openapi.json":
+                    return Response.of_json(openapi.document())
                 case "api":
                     return self._sql_api.handle(request)
                 case stage_upload.BUCKET:
@@ -179,6 +181,8 @@ def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None
         log_level="warning",
         access_log=False,
         server_header=False,
+        # With a WebSocket library installed, a request to upgrade would end in a 500 of the server itself.
+        ws="none",
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
         ssl_certfile=str(home.tls_dir / "server.pem"),

@@ -22,7 +22,8 @@ from airflow_provider_snowpipe.local.engine.lines import Lines, split_lines
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import tokens
-from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
+from airflow_provider_snowpipe.local.fronts.encoding import decode_body
+from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.injected import answer as fault_answer
 from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
