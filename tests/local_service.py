@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,17 @@ _STOP_SECONDS = 30.0
 class LocalService:
     """One service process on one data directory; its output is kept in ``<data_dir>/service.log``."""
 
-    def __init__(self, data_dir: Path, faults: str | None = None, limits: str | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        faults: str | None = None,
+        limits: str | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.data_dir = Path(data_dir)
         self.faults = faults
         self.limits = limits
+        self.options = tuple(options)
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -46,6 +53,7 @@ class LocalService:
             command += ["--faults", self.faults]
         if self.limits:
             command += ["--limits", self.limits]
+        command += self.options
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._wait_until_ready()

@@ -46,6 +46,17 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--limits", help="by commas, for example requests-per-second=100,bytes-per-second=0; or the word off"
     )
+    serve.add_argument(
+        "--allow-folder",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder that file:// stages may read and delete in; may be repeated",
+    )
+    serve.add_argument(
+        "--s3-endpoint", metavar="URL", help="S3 service on this machine for s3:// stages without ENDPOINT"
+    )
     serve.set_defaults(run=_serve)
 
     env = commands.add_parser(
@@ -64,9 +75,12 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
     from airflow_provider_snowpipe.local.faults import parse_faults
     from airflow_provider_snowpipe.local.limits import parse_limits
     from airflow_provider_snowpipe.local.server import serve
+    from airflow_provider_snowpipe.local.stages.storage import Outside
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    serve(home, arguments.port, parse_faults(arguments.faults), parse_limits(arguments.limits))
+    outside = Outside.from_options(arguments.allow_folder, arguments.s3_endpoint)
+    faults, limits = parse_faults(arguments.faults), parse_limits(arguments.limits)
+    serve(home, arguments.port, faults, limits, outside)
     return 0
 
 

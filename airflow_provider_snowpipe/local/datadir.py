@@ -73,6 +73,11 @@ class DataDirectory:
         return self.root / "stage"
 
     @property
+    def staged_files_dir(self) -> Path:
+        """Files of internal stages."""
+        return self.root / "staged_files"
+
+    @property
     def port_file(self) -> Path:
         """Port of the last start; a restart keeps it."""
         return self.root / "port"

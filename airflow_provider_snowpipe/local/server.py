@@ -33,11 +33,13 @@ from airflow_provider_snowpipe.local.fronts.http import (
     respond,
 )
 from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
+from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
+from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +80,8 @@ class Service:
         self._stage.remove_leftovers()
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
         self._sql_api = SqlApiFront(account, catalog)
-        self._connector = ConnectorFront(account, password, catalog)
+        self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
+        self._connector = ConnectorFront(account, password, catalog, self._files)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""
@@ -91,6 +94,9 @@ class Service:
             await _lifespan(receive, send, self._proxy)
             return
         if scope["type"] != "http":
+            return
+        if self._files.is_route(scope):
+            await self._files.answer(scope, receive, send)
             return
         is_append = scope["path"].endswith(("/rows", "/filebuffer"))
         try:
@@ -135,12 +141,19 @@ class Service:
             )
 
 
-def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAULTS) -> None:
+def serve(
+    home: DataDirectory,
+    port: int,
+    faults: Faults,
+    limits: Limits = DEFAULTS,
+    outside: Outside | None = None,
+) -> None:
     """Run the service until SIGTERM or SIGINT.
 
     :param home: data directory; created on first start.
     :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
     :param limits: limits that the service enforces.
+    :param outside: what external stages may reach; None for nothing.
     :raises DataDirectoryError: when the directory or the port is in use.
     """
     home.create()
@@ -158,7 +171,8 @@ def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAU
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            catalog = Catalog(home.databases_dir, faults, limits)
+            storage = Storage(home.staged_files_dir, home.root, outside)
+            catalog = Catalog(home.databases_dir, faults, limits, storage=storage)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             try:
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)

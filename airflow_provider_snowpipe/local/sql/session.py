@@ -28,6 +28,7 @@ class Session:
     :param user: authenticated user.
     :param database: current database, exact name, or None.
     :param schema: current schema, exact name, or None.
+    :param moves_files: the client knows the file transfer of PUT and GET.
     """
 
     catalog: Catalog
@@ -40,6 +41,7 @@ class Session:
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
     last_query_id: str | None = None
     in_transaction: bool = False
+    moves_files: bool = False
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
