@@ -9,6 +9,8 @@ from urllib.parse import unquote
 
 import duckdb
 
+from airflow_provider_snowpipe.local.access.access import Access
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
@@ -30,12 +32,19 @@ class Catalog:
     :param faults: faults for tests.
     :param limits: limits of channels and pipes.
     :param clock: the service's clock.
+    :param access: users, roles and grants; None keeps them in memory.
     """
 
     def __init__(
-        self, folder: Path, faults: Faults, limits: Limits = DEFAULTS, clock: Clock | None = None
+        self,
+        folder: Path,
+        faults: Faults,
+        limits: Limits = DEFAULTS,
+        clock: Clock | None = None,
+        access: Access | None = None,
     ) -> None:
         self.clock = clock or Clock()
+        self.access = access or Access(clock=self.clock)
         self._limits = limits
         self._folder = folder
         self._faults = faults
@@ -59,6 +68,7 @@ class Catalog:
             self.create_database(DEFAULT_DATABASE)
         elif DEFAULT_SCHEMA not in self._databases[DEFAULT_DATABASE].schemas:
             self._databases[DEFAULT_DATABASE].create_schema(DEFAULT_SCHEMA)
+        self.access.keep_only(self._exists)
 
     def close(self) -> None:
         """Commit what is queued everywhere, checkpoint, and close the files."""
@@ -132,6 +142,16 @@ class Catalog:
         self._databases[name] = Database(
             name, self.cursor, lambda: self._faults.commit_delay, self._limits, self._faults.reach, self.clock
         )
+
+    def _exists(self, target: Securable) -> bool:
+        if target.kind in {"ACCOUNT", "WAREHOUSE"}:
+            return True
+        database = self._databases.get(target.path[0])
+        if database is None or (target.depth > 1 and target.path[1] not in database.schemas):
+            return False
+        if target.kind == "TABLE":
+            return database.table(*target.path[1:]) is not None
+        return True
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{percent_encode(name, safe='')}.duckdb"
