@@ -82,6 +82,11 @@ class DataDirectory:
         """Port of the CONNECT proxy at the last start; a restart keeps it."""
         return self.root / "proxy_port"
 
+    @property
+    def clock_file(self) -> Path:
+        """Seconds by which a test moved the service's clock; a restart keeps them."""
+        return self.root / "clock"
+
     def create(self) -> None:
         """Create the directory tree.
 

@@ -16,6 +16,7 @@ import uvicorn
 from airflow_provider_snowpipe.local import tls
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
@@ -158,7 +159,7 @@ def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAU
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            catalog = Catalog(home.databases_dir, faults, limits)
+            catalog = Catalog(home.databases_dir, faults, limits, Clock.kept_in(home.clock_file))
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             try:
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)

@@ -34,6 +34,8 @@ PIPE_MISSING = "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 TABLE_MISSING = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
 TOO_MANY_CHANNELS = "ERR_TOO_MANY_CHANNELS_IN_PIPE"
 DEFAULT_PIPE_SUFFIX = "-STREAMING"
+# Documentation, "Snowpipe Streaming channels": inactive channels and their tokens are deleted.
+CHANNEL_LIFETIME_MS = 30 * 86_400_000
 
 
 class Database:
@@ -74,7 +76,7 @@ class Database:
         self._tables = {(table.schema, table.name): table for table in self.store.load_tables(self._cursor)}
         self._pipes = {pipe.key: pipe for pipe in self.store.load_pipes(self._cursor)}
         self._channels: dict[tuple[PipeKey, str], Channel] = {}
-        for key, channel, committed in self.store.load_channels(self._cursor):
+        for key, channel, committed in self.store.load_channels(self._cursor, clock.now_ms()):
             self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed, limits)
         self._committer = Committer(self, commit_delay)
         self._committer.start()
@@ -106,6 +108,7 @@ class Database:
     @property
     def channels(self) -> list[Channel]:
         """All channels that were opened, without the elastic ones."""
+        self._expire_channels()
         return [
             channel for (_, name), channel in sorted(self._channels.items(), key=_by_name) if name != ELASTIC
         ]
@@ -307,7 +310,7 @@ class Database:
 
         :raises Refusal: 404 when no such channel was opened.
         """
-        channel = self._channels.get((pipe.key, name))
+        channel = self._live_channel(pipe.key, name)
         if channel is None:
             raise Refusal(
                 404, MISSING, f"channel {name} of pipe {pipe.key.name} does not exist; open it first"
@@ -318,7 +321,7 @@ class Database:
         """Return a channel by its exact name, or None; the elastic channel always exists."""
         if name == ELASTIC:
             return self._get_or_create(pipe, ELASTIC)
-        return self._channels.get((pipe.key, name))
+        return self._live_channel(pipe.key, name)
 
     def open_channel(
         self, pipe: Pipe, name: str, *, offset_token: str | None, fail_on_uncommitted_rows: bool
@@ -338,7 +341,7 @@ class Database:
             session = channel.begin_session(fail_on_uncommitted_rows=fail_on_uncommitted_rows)
             self._committer.discard(channel)
             with self.write_lock:
-                state = _new_session(channel, session, offset_token)
+                state = _new_session(channel, session, offset_token, self.clock.now_ms())
                 self.store.update_channels(self._cursor, [state])
                 channel.session_stored(state)
         return channel
@@ -378,7 +381,7 @@ class Database:
         return self._committer.enqueue
 
     def _get_or_create(self, pipe: Pipe, name: str) -> Channel:
-        existing = self._channels.get((pipe.key, name))
+        existing = self._live_channel(pipe.key, name)
         if existing is not None:
             return existing
         with self.write_lock:
@@ -392,10 +395,27 @@ class Database:
                 self._channels[pipe.key, name] = Channel(self.name, current, name, state, self._limits)
             return self._channels[pipe.key, name]
 
+    def _live_channel(self, key: PipeKey, name: str) -> Channel | None:
+        """Return a channel, unless it was inactive so long that it is gone with its token."""
+        channel = self._channels.get((key, name))
+        if channel is None or name == ELASTIC:
+            return channel
+        if not channel.expire(self.clock.now_ms() - CHANNEL_LIFETIME_MS):
+            return channel
+        with self.write_lock:
+            self.store.remove_channel(self._cursor, channel.committed.channel_id)
+            self._channels.pop((key, name), None)
+        return None
+
+    def _expire_channels(self) -> None:
+        for key, name in list(self._channels):
+            self._live_channel(key, name)
+
     def _check_room(self, pipe: Pipe, name: str) -> None:
         most = self._limits.channels_per_pipe
         if not most or name == ELASTIC:
             return
+        self._expire_channels()
         if sum(1 for key, other in self._channels if key == pipe.key and other != ELASTIC) >= most:
             raise Refusal(
                 400,
@@ -404,11 +424,16 @@ class Database:
             )
 
 
-def _new_session(channel: Channel, session: int, offset_token: str | None) -> Committed:
+def _new_session(channel: Channel, session: int, offset_token: str | None, now_ms: int) -> Committed:
     stored = channel.committed
     token = stored.offset_token if offset_token is None else offset_token
     return dataclasses.replace(
-        stored, client_sequencer=session, row_sequencer=0, offset_token=token, last_request_id=None
+        stored,
+        client_sequencer=session,
+        row_sequencer=0,
+        offset_token=token,
+        last_request_id=None,
+        active_on_ms=now_ms,
     )
 
 
