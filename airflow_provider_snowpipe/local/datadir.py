@@ -87,6 +87,11 @@ class DataDirectory:
         """Seconds by which a test moved the service's clock; a restart keeps them."""
         return self.root / "clock"
 
+    @property
+    def admin_socket(self) -> Path:
+        """Unix socket of ``serve --admin``, mode 0600; there while the service runs."""
+        return self.root / "admin.sock"
+
     def create(self) -> None:
         """Create the directory tree.
 

@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.local.engine.committer import Committer
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, quoted_schema
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
+from airflow_provider_snowpipe.local.faults import Faults, die
 from airflow_provider_snowpipe.local.identifiers import find_name, quote
 from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.tables import Table
@@ -46,9 +47,8 @@ class Database:
 
     :param name: exact name.
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
-    :param commit_delay: returns the delay of commits in seconds (a fault for tests).
+    :param faults: faults for tests.
     :param limits: limits of channels and pipes.
-    :param reach: called at named points of a commit (a fault for tests).
     :param clock: the service's clock.
     """
 
@@ -56,12 +56,12 @@ class Database:
         self,
         name: str,
         connect: Callable[[], duckdb.DuckDBPyConnection],
-        commit_delay: Callable[[], float],
+        faults: Faults,
         limits: Limits,
-        reach: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        self.reach = reach
+        self.reach = faults.reach
+        self._faults = faults
         self.clock = clock
         self.name = name
         self._limits = limits
@@ -78,7 +78,7 @@ class Database:
         self._channels: dict[tuple[PipeKey, str], Channel] = {}
         for key, channel, committed in self.store.load_channels(self._cursor, clock.now_ms()):
             self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed, limits)
-        self._committer = Committer(self, commit_delay)
+        self._committer = Committer(self, lambda: faults.commit_delay)
         self._committer.start()
 
     def close(self) -> None:
@@ -88,15 +88,25 @@ class Database:
         self.committer_cursor.close()
         self._cursor.close()
 
-    def checkpoint(self) -> None:
-        """Move committed rows from the write-ahead log into the file; skipped while others read old data."""
+    def checkpoint(self) -> bool:
+        """Move committed rows from the write-ahead log into the file; skipped while others read old data.
+
+        :returns: False when it was skipped; the rows are safe in the write-ahead log.
+        """
         with self.write_lock:
             self.dirty = False
+            dies = self._faults.is_due("during-checkpoint")
+            if dies:
+                # DuckDB stops after it wrote the rows, before the header that makes them count.
+                self._cursor.execute("SET GLOBAL debug_checkpoint_abort = 'before_header'")
             try:
                 self._cursor.execute(f"CHECKPOINT {quote(self.name)}")
             except duckdb.Error as error:
-                # The rows are safe in the write-ahead log; the next idle moment tries again.
+                if dies:
+                    die()
                 log.warning("checkpoint of %s postponed: %s", self.name, error)
+                return False
+            return True
 
     # -- tables ---------------------------------------------------------------------------------------------
 
