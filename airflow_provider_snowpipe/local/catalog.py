@@ -149,13 +149,7 @@ class Catalog:
     def _attach(self, name: str) -> None:
         self._instance.execute(f"ATTACH {literal(str(self._file(name)))} AS {quote(name)}")
         self._databases[name] = Database(
-            name,
-            self.cursor,
-            lambda: self._faults.commit_delay,
-            self._limits,
-            self._faults.reach,
-            self.clock,
-            self.storage,
+            name, self.cursor, self._faults, self._limits, self.clock, self.storage
         )
 
     def _exists(self, target: Securable) -> bool:
