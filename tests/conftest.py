@@ -26,16 +26,19 @@ def local_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSer
 
 @pytest.fixture
 def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
-    """``(faults=None, data_dir=None, limits=None, options=()) -> LocalService``; they end with the test."""
+    """``(faults, data_dir, limits, admin=False, options=()) -> LocalService``; they end with the test."""
     started: list[LocalService] = []
 
     def start(
         faults: str | None = None,
         data_dir: Path | None = None,
         limits: str | None = None,
+        *,
+        admin: bool = False,
         options: Sequence[str] = (),
     ) -> LocalService:
-        service = LocalService(data_dir or tmp_path / f"service{len(started)}", faults, limits, options)
+        folder = data_dir or tmp_path / f"service{len(started)}"
+        service = LocalService(folder, faults, limits, admin=admin, options=options)
         started.append(service)
         service.launch()
         return service

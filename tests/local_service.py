@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.local.admin.listener import ask
+
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
@@ -29,9 +31,12 @@ class LocalService:
         data_dir: Path,
         faults: str | None = None,
         limits: str | None = None,
+        *,
+        admin: bool = False,
         options: Sequence[str] = (),
     ) -> None:
         self.data_dir = Path(data_dir)
+        self.with_admin = admin
         self.faults = faults
         self.limits = limits
         self.options = tuple(options)
@@ -53,6 +58,8 @@ class LocalService:
             command += ["--faults", self.faults]
         if self.limits:
             command += ["--limits", self.limits]
+        if self.with_admin:
+            command.append("--admin")
         command += self.options
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -107,6 +114,10 @@ class LocalService:
             timeout=120,
             check=False,
         )
+
+    def admin(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Send a command to the admin socket of a service that was started with ``admin=True``."""
+        return ask(self.data_dir / "admin.sock", command, arguments)
 
     def client(
         self, table_or_pipe: str, *, database: str = "LOCAL", schema: str = "PUBLIC"
