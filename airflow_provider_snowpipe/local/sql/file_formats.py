@@ -9,7 +9,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_exists, unsupported
+from airflow_provider_snowpipe.local.access.model import Securable
+from airflow_provider_snowpipe.local.errors import (
+    SqlError,
+    compilation_error,
+    object_exists,
+    object_missing,
+    unsupported,
+)
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.head import Head, read_head
@@ -49,7 +56,11 @@ def create_file_format(session: Session, text: str, _bindings: Bindings) -> Resu
         head.is_temporary,
     )
     if not head.is_temporary:
+        session.require("CREATE FILE FORMAT", "SCHEMA", database.name, schema)
+        if head.is_replacing and database.stages.format(schema, name) is not None:
+            session.require("OWNERSHIP", "FILE FORMAT", *key)
         database.stages.put_format(new, replace=head.is_replacing)
+        session.created("FILE FORMAT", *key)
     elif key in session.temporary.formats and not head.is_replacing:
         raise object_exists(str(new))
     else:
@@ -64,6 +75,7 @@ def alter_file_format(session: Session, text: str, _bindings: Bindings) -> Resul
     old = _find(session, head) if head.is_tolerant else find_format(session, head.path)
     if old is None:
         return status(_DONE)
+    _require_ownership(session, old)
     renaming, setting = _RENAME.match(head.rest), _SET.match(head.rest)
     if renaming:
         target, schema, name = session.resolve(read_path(renaming["name"])[0])
@@ -90,7 +102,9 @@ def drop_file_format(session: Session, text: str, _bindings: Bindings) -> Result
     if known.temporary:
         del session.temporary.formats[known.database, known.schema, known.name]
     else:
+        _require_ownership(session, known)
         session.catalog.database(known.database).stages.drop_format(known)
+        session.dropped("FILE FORMAT", known.database, known.schema, known.name)
     return status(f"{known.name} successfully dropped.")
 
 
@@ -109,13 +123,15 @@ def show_file_formats(session: Session, text: str, _bindings: Bindings) -> Resul
             known.database,
             known.schema,
             known.settings["TYPE"],
-            "ACCOUNTADMIN",
+            session.catalog.access.owner(_securable(known)),
             known.comment or "",
             _options(known),
             "ROLE",
         )
         for known in formats
-        if (known.database, known.schema) in scope and matches(text, known.name)
+        if (known.database, known.schema) in scope
+        and matches(text, known.name)
+        and _is_visible(session, known)
     ]
     columns = (ResultColumn("created_on", TIMESTAMP_LTZ), *(ResultColumn(name, TEXT) for name in _SHOWN))
     return Result(columns, [*sorted(rows, key=lambda row: row[1:4])], OTHER)
@@ -124,6 +140,8 @@ def show_file_formats(session: Session, text: str, _bindings: Bindings) -> Resul
 def describe_file_format(session: Session, text: str, _bindings: Bindings) -> Result:
     """DESCRIBE FILE FORMAT name."""
     known = find_format(session, read_head(text).path)
+    if not _is_visible(session, known):
+        raise object_missing("File format", str(known))
     described = read_file_format({}, known.settings)
     rows: list[Sequence[Any]] = [
         ("TYPE", "String", described.type, "CSV"),
@@ -131,6 +149,19 @@ def describe_file_format(session: Session, text: str, _bindings: Bindings) -> Re
     ]
     names = ("property", "property_type", "property_value", "property_default")
     return Result(tuple(ResultColumn(name) for name in names), rows, OTHER)
+
+
+def _securable(known: FileFormatDefinition) -> Securable:
+    return Securable("FILE FORMAT", (known.database, known.schema, known.name))
+
+
+def _is_visible(session: Session, known: FileFormatDefinition) -> bool:
+    return known.temporary or session.can_see("FILE FORMAT", known.database, known.schema, known.name)
+
+
+def _require_ownership(session: Session, known: FileFormatDefinition) -> None:
+    if not known.temporary:
+        session.require("OWNERSHIP", "FILE FORMAT", known.database, known.schema, known.name)
 
 
 def _options(known: FileFormatDefinition) -> str:
@@ -168,6 +199,8 @@ def _find(session: Session, head: Head) -> FileFormatDefinition | None:
 def _change(session: Session, old: FileFormatDefinition, new: FileFormatDefinition) -> None:
     if not old.temporary:
         session.catalog.database(old.database).stages.change_format(old, new)
+        if _securable(old) != _securable(new):
+            session.catalog.access.renamed(_securable(old), _securable(new))
         return
     key = (new.database, new.schema, new.name)
     if key != (old.database, old.schema, old.name):

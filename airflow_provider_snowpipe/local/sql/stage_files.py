@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultCol
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.files import FolderArea, StagedFile
 from airflow_provider_snowpipe.local.stages.location import StageLocation, resolve_location
+from airflow_provider_snowpipe.local.stages.privileges import require_read, require_write
 from airflow_provider_snowpipe.local.stages.settings import (
     Setting,
     invalid_parameter,
@@ -55,6 +56,7 @@ def put(session: Session, text: str, _bindings: Bindings) -> Result:
     local, rest = _local_path(_after_command(text))
     location, rest = resolve_location(session, rest)
     settings = _settings(rest, {"PARALLEL", "AUTO_COMPRESS", "SOURCE_COMPRESSION", "OVERWRITE", "THRESHOLD"})
+    require_write(session, location)
     area, prefix = location.upload_folder()
     session.catalog.storage.create(area.root.name)
     compression = settings.get("SOURCE_COMPRESSION", "AUTO_DETECT")
@@ -79,6 +81,7 @@ def get(session: Session, text: str, _bindings: Bindings) -> Result:
     location, rest = resolve_location(session, _after_command(text))
     local, rest = _local_path(rest)
     settings = _settings(rest, {"PARALLEL", "PATTERN"})
+    require_read(session, location)
     if location.is_external or not isinstance(location.area, FolderArea):
         raise compilation_error(f"cannot GET files from the external stage {location.name}.")
     transfer = Transfer(
@@ -94,7 +97,9 @@ def get(session: Session, text: str, _bindings: Bindings) -> Result:
 
 def list_files(session: Session, text: str, _bindings: Bindings) -> Result:
     """LIST | LS location [PATTERN = '..']."""
-    location, files = _files_of(session, text)
+    location, settings = _files_of(session, text)
+    require_read(session, location)
+    files = _chosen(location, settings)
     columns = (
         ResultColumn("name"),
         ResultColumn("size", NUMBER),
@@ -109,15 +114,17 @@ def list_files(session: Session, text: str, _bindings: Bindings) -> Result:
 
 def remove_files(session: Session, text: str, _bindings: Bindings) -> Result:
     """REMOVE | RM location [PATTERN = '..']."""
-    location, files = _files_of(session, text)
+    location, settings = _files_of(session, text)
+    require_write(session, location)
+    files = _chosen(location, settings)
     location.remove(files)
     rows: list[Sequence[Any]] = [(location.listed_name(f), "removed") for f in files]
     return Result((ResultColumn("name"), ResultColumn("result")), rows, OTHER)
 
 
-def _files_of(session: Session, text: str) -> tuple[StageLocation, list[StagedFile]]:
+def _files_of(session: Session, text: str) -> tuple[StageLocation, dict[str, Setting]]:
     location, rest = resolve_location(session, _after_command(text))
-    return location, _chosen(location, _settings(rest, {"PATTERN"}))
+    return location, _settings(rest, {"PATTERN"})
 
 
 def _chosen(location: StageLocation, settings: Mapping[str, Setting]) -> list[StagedFile]:

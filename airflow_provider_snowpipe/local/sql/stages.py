@@ -5,37 +5,34 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_exists, unsupported
+from airflow_provider_snowpipe.local.errors import (
+    SqlError,
+    compilation_error,
+    object_exists,
+    object_missing,
+    unsupported,
+)
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.head import Head, read_head
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
+from airflow_provider_snowpipe.local.sql.stage_settings import with_settings
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
 from airflow_provider_snowpipe.local.stages.formats import OptionValue, read_file_format
-from airflow_provider_snowpipe.local.stages.location import access_settings
-from airflow_provider_snowpipe.local.stages.named import find_format, find_stage, format_path
+from airflow_provider_snowpipe.local.stages.named import find_stage
+from airflow_provider_snowpipe.local.stages.privileges import securable
 from airflow_provider_snowpipe.local.stages.settings import (
-    Setting,
-    invalid_parameter,
-    invalid_value,
     read_settings,
 )
 from airflow_provider_snowpipe.local.types import TEXT, TIMESTAMP_LTZ
 
 _DONE = "Statement executed successfully."
-_SETTINGS = frozenset(
-    {
-        "URL", "ENDPOINT", "REGION", "STORAGE_INTEGRATION", "CREDENTIALS", "FILE_FORMAT", "COPY_OPTIONS",
-        "COMMENT", "DIRECTORY", "ENCRYPTION", "AWS_ACCESS_POINT_ARN", "USE_PRIVATELINK_ENDPOINT",
-    }
-)  # fmt: skip
-_EXTERNAL_ONLY = ("ENDPOINT", "STORAGE_INTEGRATION", "CREDENTIALS")
 _TAGS = re.compile(r"(?:WITH\s+)?TAG\s*\([^()]*\)\s*\Z", re.IGNORECASE)
 _RENAME = re.compile(r"RENAME\s+TO\s+(?P<name>.*)", re.IGNORECASE | re.DOTALL)
 _SET = re.compile(r"SET\s+(?P<settings>.*)", re.IGNORECASE | re.DOTALL)
@@ -59,11 +56,15 @@ def create_stage(session: Session, text: str, _bindings: Bindings) -> Result:
     if rest:
         raise compilation_error(f"syntax error in CREATE STAGE at '{rest[:30]}'.")
     empty = StageDefinition(database.name, schema, name, database.clock.now_ms(), temporary=head.is_temporary)
-    stage = _with_settings(session, empty, settings)
+    stage = with_settings(session, empty, settings)
     if head.is_temporary:
         _put_temporary(session, head, stage)
     else:
+        session.require("CREATE STAGE", "SCHEMA", database.name, schema)
+        if head.is_replacing and database.stages.stage(schema, name) is not None:
+            session.require("OWNERSHIP", "STAGE", database.name, schema, name)
         database.stages.put_stage(stage, replace=head.is_replacing)
+        session.created("STAGE", database.name, schema, name)
     return status(f"Stage area {name} successfully created.")
 
 
@@ -74,6 +75,7 @@ def alter_stage(session: Session, text: str, _bindings: Bindings) -> Result:
     stage = _find(session, head)
     if stage is None:
         return status(_DONE)
+    _require_ownership(session, stage)
     renaming, setting = _RENAME.match(head.rest), _SET.match(head.rest)
     if renaming:
         target, schema, name = session.resolve(read_path(renaming["name"])[0])
@@ -84,7 +86,7 @@ def alter_stage(session: Session, text: str, _bindings: Bindings) -> Result:
         settings, rest = read_settings(_TAGS.sub("", setting["settings"]))
         if rest or not settings:
             raise compilation_error(f"syntax error in ALTER STAGE at '{rest[:30]}'.")
-        changed = _with_settings(session, stage, settings)
+        changed = with_settings(session, stage, settings)
     elif _UNSET.match(head.rest):
         changed = dataclasses.replace(stage, comment=None)
     else:
@@ -104,7 +106,9 @@ def drop_stage(session: Session, text: str, _bindings: Bindings) -> Result:
         del session.temporary.stages[stage.database, stage.schema, stage.name]
         session.catalog.storage.remove([stage.identity])
     else:
+        _require_ownership(session, stage)
         session.catalog.database(stage.database).stages.drop_stage(stage)
+        session.dropped("STAGE", stage.database, stage.schema, stage.name)
     return status(f"{stage.name} successfully dropped.")
 
 
@@ -118,9 +122,11 @@ def show_stages(session: Session, text: str, _bindings: Bindings) -> Result:
     ]
     columns = (ResultColumn("created_on", TIMESTAMP_LTZ), *(ResultColumn(name, TEXT) for name in _SHOWN))
     rows = [
-        _shown(stage)
+        _shown(session, stage)
         for stage in stages
-        if (stage.database, stage.schema) in scope and matches(text, stage.name)
+        if (stage.database, stage.schema) in scope
+        and matches(text, stage.name)
+        and _is_visible(session, stage)
     ]
     return Result(columns, [*sorted(rows, key=lambda row: row[1:4])], OTHER)
 
@@ -128,6 +134,8 @@ def show_stages(session: Session, text: str, _bindings: Bindings) -> Result:
 def describe_stage(session: Session, text: str, _bindings: Bindings) -> Result:
     """DESCRIBE STAGE name; credentials are masked."""
     stage = find_stage(session, read_head(text).path)
+    if not _is_visible(session, stage):
+        raise object_missing("Stage", str(stage))
     rows: list[Sequence[Any]] = [
         *_format_rows(stage),
         *(("STAGE_COPY_OPTIONS", name, *typed(value), "") for name, value in stage.copy_options.items()),
@@ -169,7 +177,16 @@ def _format_rows(stage: StageDefinition) -> list[tuple[str, ...]]:
     ]
 
 
-def _shown(stage: StageDefinition) -> tuple[Any, ...]:
+def _is_visible(session: Session, stage: StageDefinition) -> bool:
+    return stage.temporary or session.can_see("STAGE", stage.database, stage.schema, stage.name)
+
+
+def _require_ownership(session: Session, stage: StageDefinition) -> None:
+    if not stage.temporary:
+        session.require("OWNERSHIP", "STAGE", stage.database, stage.schema, stage.name)
+
+
+def _shown(session: Session, stage: StageDefinition) -> tuple[Any, ...]:
     kind = "EXTERNAL" if stage.is_external else "INTERNAL"
     return (
         dt.datetime.fromtimestamp(stage.created_on_ms / 1000, dt.UTC),
@@ -179,7 +196,7 @@ def _shown(stage: StageDefinition) -> tuple[Any, ...]:
         stage.url or "",
         "Y" if stage.credentials else "N",
         "N",
-        "ACCOUNTADMIN",
+        session.catalog.access.owner(securable(stage)),
         stage.comment or "",
         stage.region,
         f"{kind} TEMPORARY" if stage.temporary else kind,
@@ -190,66 +207,6 @@ def _shown(stage: StageDefinition) -> tuple[Any, ...]:
         "ROLE",
         "Y" if stage.directory else "N",
     )
-
-
-def _with_settings(
-    session: Session, stage: StageDefinition, settings: Mapping[str, Setting]
-) -> StageDefinition:
-    for name in settings:
-        if name not in _SETTINGS:
-            raise invalid_parameter(name)
-    if "URL" in settings:
-        stage = dataclasses.replace(stage, url=_url(session, settings["URL"]))
-    if stage.url is None and any(name in settings for name in _EXTERNAL_ONLY):
-        raise compilation_error("ENDPOINT, STORAGE_INTEGRATION and CREDENTIALS need a stage with URL.")
-    stage = access_settings(stage, settings)
-    if "COMMENT" in settings:
-        stage = dataclasses.replace(stage, comment=str(settings["COMMENT"]))
-    if "DIRECTORY" in settings:
-        stage = dataclasses.replace(stage, directory=_is_enabled(settings["DIRECTORY"]))
-    if "COPY_OPTIONS" in settings:
-        stage = dataclasses.replace(stage, copy_options=_copy_options(settings["COPY_OPTIONS"]))
-    if "FILE_FORMAT" in settings:
-        stage = _with_format(session, stage, settings["FILE_FORMAT"])
-    return stage
-
-
-def _url(session: Session, value: Setting) -> str:
-    if not isinstance(value, str):
-        raise invalid_value("URL", value, "a string")
-    if value.startswith("file://"):
-        session.catalog.storage.allowed_folder(value)
-        return str(value)
-    if value.startswith(("s3://", "s3compat://")) and value.partition("://")[2].strip("/"):
-        return str(value)
-    raise invalid_value("URL", value, "s3://bucket/path/, s3compat://bucket/path/ or file:///folder/")
-
-
-def _with_format(session: Session, stage: StageDefinition, value: Setting) -> StageDefinition:
-    if isinstance(value, str):
-        value = {"FORMAT_NAME": value}
-    if not isinstance(value, Mapping):
-        raise invalid_value("FILE_FORMAT", value, "(TYPE = .. options) or (FORMAT_NAME = name)")
-    own = dict(value)
-    named = own.pop("FORMAT_NAME", None)
-    if named is None:
-        return dataclasses.replace(stage, format_name=(), file_format=read_file_format(own).settings())
-    if own:
-        raise compilation_error("FORMAT_NAME and TYPE or its options are mutually exclusive in FILE_FORMAT.")
-    found = find_format(session, format_path(named))
-    return dataclasses.replace(stage, format_name=(found.database, found.schema, found.name), file_format={})
-
-
-def _is_enabled(value: Setting) -> bool:
-    if not isinstance(value, Mapping) or not isinstance(value.get("ENABLE"), bool):
-        raise invalid_value("DIRECTORY", "..", "(ENABLE = TRUE | FALSE ..)")
-    return value["ENABLE"] is True
-
-
-def _copy_options(value: Setting) -> dict[str, OptionValue]:
-    if not isinstance(value, Mapping) or not all(isinstance(v, (str, int)) for v in value.values()):
-        raise invalid_value("COPY_OPTIONS", "..", "(option = value ..)")
-    return {name: v if isinstance(v, int) else str(v) for name, v in value.items()}
 
 
 def _exists(session: Session, database: Database, schema: str, name: str) -> bool:
@@ -280,6 +237,8 @@ def _put_temporary(session: Session, head: Head, stage: StageDefinition) -> None
 def _change(session: Session, old: StageDefinition, new: StageDefinition) -> None:
     if not old.temporary:
         session.catalog.database(old.database).stages.change_stage(old, new)
+        if securable(old) != securable(new):
+            session.catalog.access.renamed(securable(old), securable(new))
         return
     key = (new.database, new.schema, new.name)
     if key != (old.database, old.schema, old.name):

@@ -42,6 +42,7 @@ class StageLocation:
     :param stage: definition of a named stage, or None.
     :param file_format: default format options of the stage, with TYPE; empty when it has none.
     :param copy_options: default options of COPY.
+    :param table: database, schema and name of the table of a table stage, or None.
     """
 
     name: str
@@ -52,6 +53,7 @@ class StageLocation:
     stage: StageDefinition | None = None
     file_format: Mapping[str, OptionValue] = field(default_factory=dict)
     copy_options: Mapping[str, OptionValue] = field(default_factory=dict)
+    table: tuple[str, str, str] | None = None
 
     @property
     def is_external(self) -> bool:
@@ -198,8 +200,9 @@ def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:
     database, schema, name = session.resolve(read_path(match["owner"] + match["table"])[0])
     if database.table(schema, name) is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
-    area = session.catalog.storage.internal(table_identity(database.name, schema, name))
-    return StageLocation(f"@{database.name}.{schema}.%{name}", "TABLE", area, "")
+    path = (database.name, schema, name)
+    area = session.catalog.storage.internal(table_identity(*path))
+    return StageLocation(f"@{database.name}.{schema}.%{name}", "TABLE", area, "", table=path)
 
 
 def location_of(session: Session, stage: StageDefinition) -> StageLocation:

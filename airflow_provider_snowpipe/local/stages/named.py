@@ -27,7 +27,10 @@ def resolve_file_format(
     own = dict(settings)
     named = own.pop("FORMAT_NAME", None)
     if named is not None:
-        inherited.insert(0, find_format(session, format_path(named)).settings)
+        found = find_format(session, format_path(named))
+        if not found.temporary:
+            session.require("USAGE", "FILE FORMAT", found.database, found.schema, found.name)
+        inherited.insert(0, found.settings)
     return read_file_format(own, *inherited)
 
 
