@@ -24,10 +24,17 @@ _STOP_SECONDS = 30.0
 class LocalService:
     """One service process on one data directory; its output is kept in ``<data_dir>/service.log``."""
 
-    def __init__(self, data_dir: Path, faults: str | None = None, limits: str | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        faults: str | None = None,
+        limits: str | None = None,
+        config: Path | None = None,
+    ) -> None:
         self.data_dir = Path(data_dir)
         self.faults = faults
         self.limits = limits
+        self.config = config
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -46,6 +53,8 @@ class LocalService:
             command += ["--faults", self.faults]
         if self.limits:
             command += ["--limits", self.limits]
+        if self.config:
+            command += ["--config", str(self.config)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._wait_until_ready()

@@ -46,6 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--limits", help="by commas, for example requests-per-second=100,bytes-per-second=0; or the word off"
     )
+    serve.add_argument(
+        "--config", type=Path, help="TOML file that declares users, roles and grants; applied at every start"
+    )
     serve.set_defaults(run=_serve)
 
     env = commands.add_parser(
@@ -61,12 +64,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local.access.config import load
     from airflow_provider_snowpipe.local.faults import parse_faults
     from airflow_provider_snowpipe.local.limits import parse_limits
     from airflow_provider_snowpipe.local.server import serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    serve(home, arguments.port, parse_faults(arguments.faults), parse_limits(arguments.limits))
+    declaration = load(arguments.config.expanduser()) if arguments.config else None
+    faults, limits = parse_faults(arguments.faults), parse_limits(arguments.limits)
+    serve(home, arguments.port, faults, limits, declaration)
     return 0
 
 

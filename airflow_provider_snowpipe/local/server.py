@@ -14,7 +14,9 @@ from typing import Any
 import uvicorn
 
 from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
+from airflow_provider_snowpipe.local.access.config import Declaration
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.clock import Clock
@@ -137,20 +139,30 @@ class Service:
             )
 
 
-def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAULTS) -> None:
+def serve(
+    home: DataDirectory,
+    port: int,
+    faults: Faults,
+    limits: Limits = DEFAULTS,
+    declaration: Declaration | None = None,
+) -> None:
     """Run the service until SIGTERM or SIGINT.
 
     :param home: data directory; created on first start.
     :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
     :param limits: limits that the service enforces.
+    :param declaration: users, roles and grants that the service is to have.
     :raises DataDirectoryError: when the directory or the port is in use.
+    :raises ConfigurationError: when the declaration names what does not exist.
     """
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
     signal.signal(signal.SIGTERM, _exit)
     with home.lock():
         tls.ensure_certificates(home)
-        account = ensure_account(home)
+        clock = Clock()
+        access = Access(home.access_file, clock)
+        account = ensure_account(home, access)
         password = ensure_password(home, account.user)
         with (
             _bind(port or home.remembered_port() or 0) as listener,
@@ -160,10 +172,11 @@ def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAU
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            clock = Clock()
-            catalog = Catalog(home.databases_dir, faults, limits, clock, Access(home.access_file, clock))
+            catalog = Catalog(home.databases_dir, faults, limits, clock, access)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             try:
+                if declaration is not None:
+                    declared.apply(declaration, catalog, account.user)
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
                 _run(service, home, listener)
             finally:
