@@ -61,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--s3-endpoint", metavar="URL", help="S3 service on this machine for s3:// stages without ENDPOINT"
     )
+    serve.add_argument(
+        "--config", type=Path, help="TOML file that declares users, roles and grants; applied at every start"
+    )
     serve.set_defaults(run=_serve)
 
     env = commands.add_parser(
@@ -80,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local.access.config import load
     from airflow_provider_snowpipe.local.faults import parse_faults
     from airflow_provider_snowpipe.local.limits import parse_limits
     from airflow_provider_snowpipe.local.server import serve
@@ -93,6 +97,7 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
         parse_limits(arguments.limits),
         admin=arguments.admin,
         outside=Outside.from_options(arguments.allow_folder, arguments.s3_endpoint),
+        declaration=load(arguments.config.expanduser()) if arguments.config else None,
     )
     return 0
 

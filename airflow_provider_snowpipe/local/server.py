@@ -14,7 +14,9 @@ from typing import Any
 import uvicorn
 
 from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
+from airflow_provider_snowpipe.local.access.config import Declaration
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.admin.commands import Commands
 from airflow_provider_snowpipe.local.admin.listener import AdminSocket
@@ -155,6 +157,7 @@ def serve(
     *,
     admin: bool = False,
     outside: Outside | None = None,
+    declaration: Declaration | None = None,
 ) -> None:
     """Run the service until SIGTERM or SIGINT.
 
@@ -163,14 +166,18 @@ def serve(
     :param limits: limits that the service enforces.
     :param admin: open the admin socket.
     :param outside: what external stages may reach; None for nothing.
+    :param declaration: users, roles and grants that the service is to have.
     :raises DataDirectoryError: when the directory or the port is in use.
+    :raises ConfigurationError: when the declaration names what does not exist.
     """
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
     signal.signal(signal.SIGTERM, _exit)
     with home.lock():
         tls.ensure_certificates(home)
-        account = ensure_account(home)
+        clock = Clock.kept_in(home.clock_file)
+        access = Access(home.access_file, clock)
+        account = ensure_account(home, access)
         password = ensure_password(home, account.user)
         with (
             _bind(port or home.remembered_port() or 0) as listener,
@@ -180,13 +187,13 @@ def serve(
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            clock = Clock.kept_in(home.clock_file)
-            access = Access(home.access_file, clock)
             storage = Storage(home.staged_files_dir, home.root, outside)
             catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
+                if declaration is not None:
+                    declared.apply(declaration, catalog, account.user)
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
                 _run(service, home, listener)
             finally:
