@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.admin.commands import Commands
 from airflow_provider_snowpipe.local.admin.listener import AdminSocket
@@ -166,7 +167,8 @@ def serve(
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            catalog = Catalog(home.databases_dir, faults, limits, Clock.kept_in(home.clock_file))
+            clock = Clock.kept_in(home.clock_file)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, Access(home.access_file, clock))
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:

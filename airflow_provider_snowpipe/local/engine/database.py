@@ -27,6 +27,8 @@ from airflow_provider_snowpipe.local.errors import Refusal, object_exists, objec
 from airflow_provider_snowpipe.local.faults import Faults, die
 from airflow_provider_snowpipe.local.identifiers import find_name, quote
 from airflow_provider_snowpipe.local.limits import Limits
+from airflow_provider_snowpipe.local.stages.registry import Stages
+from airflow_provider_snowpipe.local.stages.storage import Storage
 from airflow_provider_snowpipe.local.tables import Table
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class Database:
     :param faults: faults for tests.
     :param limits: limits of channels and pipes.
     :param clock: the service's clock.
+    :param storage: files of stages.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Database:
         faults: Faults,
         limits: Limits,
         clock: Clock,
+        storage: Storage,
     ) -> None:
         self.reach = faults.reach
         self._faults = faults
@@ -72,6 +76,7 @@ class Database:
         self.isolated_groups: dict[tuple[str, str], int] = {}
         self._cursor = connect()
         self.store.create(self._cursor)
+        self.stages = Stages(name, self._cursor, self.write_lock, storage)
         self.schemas = self.store.load_schemas(self._cursor)
         self._tables = {(table.schema, table.name): table for table in self.store.load_tables(self._cursor)}
         self._pipes = {pipe.key: pipe for pipe in self.store.load_pipes(self._cursor)}
@@ -144,6 +149,7 @@ class Database:
             for schema, table in list(self._tables):
                 if schema == name:
                     self.drop_table(schema, table)
+            self.stages.drop_schema(name)
             self._cursor.execute(f"DROP SCHEMA {quoted_schema(self.name, name)} CASCADE")
             self.schemas = self.schemas - {name}
 
@@ -159,6 +165,7 @@ class Database:
             self._transact(lambda: self._replace_table(table, statements, exists))
             if exists:
                 self._forget_pipes(table.schema, table.name)
+                self.stages.drop_table(table.schema, table.name)
             self._tables[table.schema, table.name] = table
             self.isolated_groups.pop((table.schema, table.name), None)
 
@@ -197,6 +204,7 @@ class Database:
                 raise object_missing("Table", f"{self.name}.{schema}.{name}")
             self._transact(lambda: self._drop_table(table))
             self._forget_pipes(schema, name)
+            self.stages.drop_table(schema, name)
             del self._tables[schema, name]
 
     def _replace_table(self, table: Table, statements: Sequence[str], exists: bool) -> None:
