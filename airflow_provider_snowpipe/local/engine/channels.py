@@ -105,6 +105,11 @@ class Append:
     upload: Path | None = None
     durable: Future[None] = field(default_factory=Future)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the rows."""
+        return len(self.lines.body)
+
 
 class Channel:
     """One channel of a pipe.

@@ -405,6 +405,9 @@ class Database:
         with self.write_lock:
             # A pipe that was replaced meanwhile has its channels on the new one.
             current = self._pipes.get(pipe.key)
+            if current is None and pipe.definition is None:
+                # Its table was replaced between the look-up of the pipe and this call.
+                current = self._create_default_pipe(pipe.key.schema, pipe.key.name)
             if current is None:
                 raise Refusal(404, PIPE_MISSING, f"pipe {pipe.key.name} was dropped")
             if (pipe.key, name) not in self._channels:

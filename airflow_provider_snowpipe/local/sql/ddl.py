@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import uuid
 
@@ -13,7 +14,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
-from airflow_provider_snowpipe.local.sql import options, translate
+from airflow_provider_snowpipe.local.sql import clustering, options, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -25,6 +26,8 @@ _HEAD = re.compile(
     r"(?P<exists>IF\s+(?:NOT\s+)?EXISTS\s+)?(?P<name>.*)",
     re.IGNORECASE | re.DOTALL,
 )
+# The form that SHOW TABLES prints, which sqlglot does not read.
+_LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
 # Accepted because they change nothing about the rows; kept out of the stored table.
 _IGNORED_CONSTRAINTS = (
     exp.CommentColumnConstraint,
@@ -151,7 +154,7 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
 def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS], with columns or AS SELECT."""
     session.commit()
-    tree = translate.parse(text)
+    tree = translate.parse(_LINEAR.sub("CLUSTER BY (", text))
     if not isinstance(tree, exp.Create):
         raise unsupported("this form of CREATE TABLE")
     _refuse_forms(tree)
@@ -169,6 +172,9 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     else:
         table, statements = _with_columns(database, schema, name, tree.this)
     table = options.created_with(tree, table)
+    written = clustering.of_create(tree)
+    if written:
+        table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
     database.create_table(table, statements, replace=bool(tree.args.get("replace")))
     session.created("TABLE", database.name, schema, name)
     return status(f"Table {name} successfully created.")

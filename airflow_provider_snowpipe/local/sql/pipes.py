@@ -235,18 +235,21 @@ def _compile(
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     if parts["more"] and parts["more"].strip():
         raise unsupported(f"{parts['more'].split()[0].upper()} in the transformation of a pipe")
-    matching = _matching(parts["options"])
+    matching, clusters = _options(parts["options"])
     select = (parts["select"] or "$1").strip()
     if matching is not None and select in ("$1", "*"):
-        return table, PipeDefinition(text, case_sensitive=matching == "CASE_SENSITIVE")
+        return table, PipeDefinition(
+            text, case_sensitive=matching == "CASE_SENSITIVE", cluster_at_ingest_time=clusters
+        )
     if select == "*":
         raise compilation_error("SELECT * of a streaming source needs MATCH_BY_COLUMN_NAME.")
     columns, expressions = _transformations(session, table, parts["columns"], select, matching)
-    return table, PipeDefinition(text, columns, expressions)
+    return table, PipeDefinition(text, columns, expressions, cluster_at_ingest_time=clusters)
 
 
-def _matching(options: str) -> str | None:
-    matching, position = None, 0
+def _options(options: str) -> tuple[str | None, bool]:
+    """Read MATCH_BY_COLUMN_NAME, None for NONE, and CLUSTER_AT_INGEST_TIME."""
+    matching, clusters, position = None, False, 0
     while position < len(options.rstrip()):
         option = _OPTION.match(options, position)
         if option is None:
@@ -254,12 +257,14 @@ def _matching(options: str) -> str | None:
         name, value = option[1].upper(), option[2].upper()
         if name == "MATCH_BY_COLUMN_NAME" and value in ("CASE_SENSITIVE", "CASE_INSENSITIVE"):
             matching = value
+        elif name == "CLUSTER_AT_INGEST_TIME" and value in ("TRUE", "FALSE"):
+            clusters = value == "TRUE"
         elif (name, value) not in {
-            ("MATCH_BY_COLUMN_NAME", "NONE"), ("ON_ERROR", "CONTINUE"), ("CLUSTER_AT_INGEST_TIME", "FALSE"),
+            ("MATCH_BY_COLUMN_NAME", "NONE"), ("ON_ERROR", "CONTINUE"),
         }:  # fmt: skip
             raise unsupported(f"{name} = {value} in a streaming pipe")
         position = option.end()
-    return matching
+    return matching, clusters
 
 
 def _transformations(

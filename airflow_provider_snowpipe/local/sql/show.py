@@ -63,6 +63,7 @@ def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
             database.name,
             table.schema,
             "TABLE",
+            "" if table.clustering_key is None else table.clustering_key.text,
             _count(session, table.path),
         )
         for database, schema in schemas_in_scope(session, text)
@@ -71,7 +72,7 @@ def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
         and matches(text, table.name)
         and session.can_see("TABLE", database.name, schema, table.name)
     ]
-    return _moments(("name", "database_name", "schema_name", "kind"), chosen, ("rows",))
+    return _moments(("name", "database_name", "schema_name", "kind", "cluster_by"), chosen, ("rows",))
 
 
 def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
