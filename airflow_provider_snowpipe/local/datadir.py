@@ -53,6 +53,11 @@ class DataDirectory:
         return self.root / "token_secret"
 
     @property
+    def access_file(self) -> Path:
+        """Users, roles, grants and warehouses as JSON, mode 0600."""
+        return self.root / "access.json"
+
+    @property
     def tls_dir(self) -> Path:
         """Certificate authority and server certificate."""
         return self.root / "tls"

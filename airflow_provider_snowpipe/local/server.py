@@ -14,8 +14,10 @@ from typing import Any
 import uvicorn
 
 from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
@@ -158,7 +160,8 @@ def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAU
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            catalog = Catalog(home.databases_dir, faults, limits)
+            clock = Clock()
+            catalog = Catalog(home.databases_dir, faults, limits, clock, Access(home.access_file, clock))
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             try:
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)

@@ -26,6 +26,8 @@ from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, q
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import find_name, quote
 from airflow_provider_snowpipe.local.limits import Limits
+from airflow_provider_snowpipe.local.stages.registry import Stages
+from airflow_provider_snowpipe.local.stages.storage import Storage
 from airflow_provider_snowpipe.local.tables import Table
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class Database:
     :param limits: limits of channels and pipes.
     :param reach: called at named points of a commit (a fault for tests).
     :param clock: the service's clock.
+    :param storage: files of stages.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Database:
         limits: Limits,
         reach: Callable[[str], None],
         clock: Clock,
+        storage: Storage,
     ) -> None:
         self.reach = reach
         self.clock = clock
@@ -70,6 +74,7 @@ class Database:
         self.isolated_groups: dict[tuple[str, str], int] = {}
         self._cursor = connect()
         self.store.create(self._cursor)
+        self.stages = Stages(name, self._cursor, self.write_lock, storage)
         self.schemas = self.store.load_schemas(self._cursor)
         self._tables = {(table.schema, table.name): table for table in self.store.load_tables(self._cursor)}
         self._pipes = {pipe.key: pipe for pipe in self.store.load_pipes(self._cursor)}
@@ -131,6 +136,7 @@ class Database:
             for schema, table in list(self._tables):
                 if schema == name:
                     self.drop_table(schema, table)
+            self.stages.drop_schema(name)
             self._cursor.execute(f"DROP SCHEMA {quoted_schema(self.name, name)} CASCADE")
             self.schemas = self.schemas - {name}
 
@@ -146,6 +152,7 @@ class Database:
             self._transact(lambda: self._replace_table(table, statements, exists))
             if exists:
                 self._forget_pipes(table.schema, table.name)
+                self.stages.drop_table(table.schema, table.name)
             self._tables[table.schema, table.name] = table
             self.isolated_groups.pop((table.schema, table.name), None)
 
@@ -184,6 +191,7 @@ class Database:
                 raise object_missing("Table", f"{self.name}.{schema}.{name}")
             self._transact(lambda: self._drop_table(table))
             self._forget_pipes(schema, name)
+            self.stages.drop_table(schema, name)
             del self._tables[schema, name]
 
     def _replace_table(self, table: Table, statements: Sequence[str], exists: bool) -> None:
