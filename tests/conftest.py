@@ -26,13 +26,17 @@ def local_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSer
 
 @pytest.fixture
 def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
-    """``(faults=None, data_dir=None, limits=None) -> LocalService``; the services end with the test."""
+    """``(faults, data_dir, limits, admin=False) -> LocalService``; the services end with the test."""
     started: list[LocalService] = []
 
     def start(
-        faults: str | None = None, data_dir: Path | None = None, limits: str | None = None
+        faults: str | None = None,
+        data_dir: Path | None = None,
+        limits: str | None = None,
+        *,
+        admin: bool = False,
     ) -> LocalService:
-        service = LocalService(data_dir or tmp_path / f"service{len(started)}", faults, limits)
+        service = LocalService(data_dir or tmp_path / f"service{len(started)}", faults, limits, admin=admin)
         started.append(service)
         service.launch()
         return service

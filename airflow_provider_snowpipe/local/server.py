@@ -14,8 +14,12 @@ from typing import Any
 import uvicorn
 
 from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
+from airflow_provider_snowpipe.local.admin.commands import Commands
+from airflow_provider_snowpipe.local.admin.listener import AdminSocket
 from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
@@ -97,6 +101,8 @@ class Service:
             # Other bodies (stage uploads, SQL) may be larger than an append.
             limit = self._limits.request_bytes if is_append else stage_upload.MAX_UPLOAD_BYTES
             request = request_of(scope, await read_body(receive, limit))
+            if is_append:
+                self._faults.reach("before-append")
             response = await in_thread(lambda: self._answer(request))
         except Refusal as refusal:
             response = Response.of_refusal(refusal)
@@ -135,12 +141,15 @@ class Service:
             )
 
 
-def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAULTS) -> None:
+def serve(
+    home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAULTS, *, admin: bool = False
+) -> None:
     """Run the service until SIGTERM or SIGINT.
 
     :param home: data directory; created on first start.
     :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
     :param limits: limits that the service enforces.
+    :param admin: open the admin socket.
     :raises DataDirectoryError: when the directory or the port is in use.
     """
     home.create()
@@ -158,12 +167,16 @@ def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAU
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            catalog = Catalog(home.databases_dir, faults, limits)
+            clock = Clock.kept_in(home.clock_file)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, Access(home.access_file, clock))
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
+            socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
                 _run(service, home, listener)
             finally:
+                if socket_of_admin is not None:
+                    socket_of_admin.close()
                 service.close()
                 catalog.close()
 
