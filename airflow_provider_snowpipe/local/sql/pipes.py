@@ -47,7 +47,9 @@ _COPY = re.compile(
 )
 _OPTION = re.compile(r"(\w+)\s*=\s*'?(\w+)'?\s*", re.IGNORECASE)
 _CALL = re.compile(r"(?:SELECT|CALL)\s+SYSTEM\$(\w+)\s*\((.*)\)[^()]*\Z", re.IGNORECASE | re.DOTALL)
-_ARGUMENT = re.compile(r"\s*'((?:[^']|'')*)'\s*(?:,|\Z)")
+_ARGUMENT = re.compile(r"\s*'((?:[^'\\]|''|\\.)*)'\s*(?:,|\Z)", re.DOTALL)
+_ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "b": "\b", "f": "\f"}
 _DEFAULT_TEXT = (
     "COPY INTO {table} FROM (SELECT * FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))) "
     "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
@@ -213,7 +215,7 @@ def _arguments(text: str) -> list[str]:
         match = _ARGUMENT.match(text, position)
         if match is None:
             raise compilation_error("the arguments of a system function must be string literals.")
-        found.append(match[1].replace("''", "'"))
+        found.append(_ESCAPE.sub(lambda m: _ESCAPED.get(m[1], m[1]) if m[1] else "'", match[1]))
         position = match.end()
     return found
 
