@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -167,7 +166,7 @@ def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Commi
     try:
         for (table, definition), positions in _by_target(database, group).items():
             _insert(database, table, definition, group, positions, outcome)
-        states = _advance(group, outcome)
+        states = _advance(group, outcome, database.clock.now_ms())
         database.store.update_channels(cursor, list(states.values()))
         database.store.add_rejected_rows(cursor, _rejected_rows(database, group, outcome))
         database.reach("before-commit")
@@ -199,6 +198,10 @@ def _insert(
     outcome: _Outcome,
 ) -> None:
     cursor = database.committer_cursor
+    clusters = definition is not None and definition.cluster_at_ingest_time
+    if clusters:
+        # Rows with equal keys lie in the order of their channels' names.
+        positions = sorted(positions, key=lambda position: group[position].channel.name)
     cursor.register(_SOURCE, arrow_lines([group[position].lines for position in positions]))
     if definition is not None and definition.columns:
         cursor.execute(transform.transforming_stage(table, definition, _SOURCE, _STAGED))
@@ -208,14 +211,16 @@ def _insert(
     exact = definition is not None and definition.case_sensitive
     left = database.isolated_groups.get((table.schema, table.name), 0)
     if left == 0:
-        _insert_strictly(cursor, table, group[positions[0]], exact)
+        _insert_strictly(cursor, table, group[positions[0]], exact, clusters)
         return
     database.isolated_groups[table.schema, table.name] = left - 1
-    _insert_isolated(cursor, table, exact)
+    _insert_isolated(cursor, table, exact, clusters)
     _note_rejected(cursor, group, positions, outcome)
 
 
-def _insert_strictly(cursor: duckdb.DuckDBPyConnection, table: Table, first: Append, exact: bool) -> None:
+def _insert_strictly(
+    cursor: duckdb.DuckDBPyConnection, table: Table, first: Append, exact: bool, clusters: bool
+) -> None:
     try:
         keys = coerce.KeyMap.of(table, _first_row_keys(first), case_sensitive=exact)
         if not keys.covers(table):
@@ -227,7 +232,7 @@ def _insert_strictly(cursor: duckdb.DuckDBPyConnection, table: Table, first: App
             )
         if not keys.columns or not keys.has_one_spelling_each():
             raise _StrictPathError(table)
-        cursor.execute(coerce.strict_insert(table, keys, _SOURCE))
+        cursor.execute(coerce.strict_insert(table, keys, _SOURCE, clusters=clusters))
     except (*_DATA_ERRORS, ValueError) as error:
         raise _StrictPathError(table) from error
 
@@ -239,11 +244,11 @@ def _first_row_keys(append: Append) -> list[str]:
     return list(row)
 
 
-def _insert_isolated(cursor: duckdb.DuckDBPyConnection, table: Table, exact: bool) -> None:
+def _insert_isolated(cursor: duckdb.DuckDBPyConnection, table: Table, exact: bool, clusters: bool) -> None:
     named = [key for (key,) in cursor.execute(coerce.lenient_keys_query(_SOURCE)).fetchall()]
     keys = coerce.KeyMap.of(table, named, case_sensitive=exact)
     cursor.execute(coerce.isolating_stage(table, keys, _SOURCE, _STAGED))
-    cursor.execute(coerce.isolated_insert(table, keys, _STAGED))
+    cursor.execute(coerce.isolated_insert(table, keys, _STAGED, clusters=clusters))
 
 
 def _note_rejected(
@@ -260,19 +265,19 @@ def _note_rejected(
         outcome.rejected.setdefault(positions[nth], []).append(line)
 
 
-def _advance(group: Sequence[Append], outcome: _Outcome) -> dict[Channel, Committed]:
+def _advance(group: Sequence[Append], outcome: _Outcome, now_ms: int) -> dict[Channel, Committed]:
     states: dict[Channel, Committed] = {}
     for position, append in enumerate(group):
         rejected = outcome.rejected.get(position, [])
         before = states.get(append.channel, append.channel.committed)
         states[append.channel] = advance(
-            before, append, len(rejected), rejected[-1].reason if rejected else None
+            before, append, len(rejected), rejected[-1].reason if rejected else None, now_ms=now_ms
         )
     return states
 
 
 def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Outcome) -> list[list[Any]]:
-    now_ms = int(time.time() * 1000)
+    now_ms = database.clock.now_ms()
     return [
         [
             now_ms,

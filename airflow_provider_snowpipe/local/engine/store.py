@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_provider_snowpipe.local.engine.channels import Committed, Pipe, PipeKey
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.identifiers import quote, quote_path
-from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
 HIDDEN_SCHEMA = "_snowpipe"
@@ -29,6 +29,8 @@ CREATE SEQUENCE IF NOT EXISTS {s}.ids;
 CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT);
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS error_logging BOOLEAN DEFAULT false;
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS schema_evolution BOOLEAN DEFAULT false;
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by VARCHAR;
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by_sql VARCHAR[];
 CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
     column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR);
 CREATE TABLE IF NOT EXISTS {s}.pipes (schema_name VARCHAR, pipe_name VARCHAR, table_name VARCHAR,
@@ -39,6 +41,7 @@ CREATE TABLE IF NOT EXISTS {s}.channels (schema_name VARCHAR, pipe_name VARCHAR,
     rows_inserted BIGINT, rows_parsed BIGINT, rows_error_count BIGINT, last_error_offset_upper_bound VARCHAR,
     last_error_message VARCHAR, last_error_timestamp_ms BIGINT, latency_ms BIGINT, last_request_id VARCHAR,
     created_on_ms BIGINT);
+ALTER TABLE {s}.channels ADD COLUMN IF NOT EXISTS active_on_ms BIGINT;
 CREATE TABLE IF NOT EXISTS {s}.rejected_rows (recorded_on_ms BIGINT, schema_name VARCHAR, pipe_name VARCHAR,
     table_name VARCHAR, channel_name VARCHAR, offset_token_lower_bound VARCHAR,
     offset_token_upper_bound VARCHAR,
@@ -96,24 +99,36 @@ class Store:
             column = Column(name, ColumnType.from_text(kind), nullable, default, text)
             columns.setdefault((schema, table), []).append(column)
         return [
-            Table(self._database, schema, table, tuple(columns[schema, table]), created, *flags)
-            for schema, table, created, *flags in cursor.execute(
-                f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution "
-                f"FROM {self._schema}.tables"
+            Table(
+                self._database,
+                schema,
+                table,
+                tuple(columns[schema, table]),
+                created,
+                logging,
+                evolution,
+                None if key is None else ClusteringKey(key, tuple(expressions)),
+            )
+            for schema, table, created, logging, evolution, key, expressions in cursor.execute(
+                f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution, "
+                f"cluster_by, cluster_by_sql FROM {self._schema}.tables"
             ).fetchall()
         ]
 
     def add_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
         """Record a table that was just created."""
+        key = table.clustering_key
         cursor.execute(
             f"INSERT INTO {self._schema}.tables (schema_name, table_name, created_on_ms, error_logging, "
-            f"schema_evolution) VALUES (?, ?, ?, ?, ?)",
+            f"schema_evolution, cluster_by, cluster_by_sql) VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
                 table.schema,
                 table.name,
                 table.created_on_ms,
                 table.error_logging,
                 table.schema_evolution,
+                None if key is None else key.text,
+                None if key is None else list(key.expressions),
             ],
         )
         cursor.executemany(
@@ -202,11 +217,18 @@ class Store:
             ],
         )
 
-    def load_channels(self, cursor: duckdb.DuckDBPyConnection) -> list[tuple[PipeKey, str, Committed]]:
-        """Return all channels with their durable state."""
+    def load_channels(
+        self, cursor: duckdb.DuckDBPyConnection, now_ms: int
+    ) -> list[tuple[PipeKey, str, Committed]]:
+        """Return all channels with their durable state.
+
+        :param now_ms: activity of channels that were written before it was kept.
+        """
+        fields = ", ".join(name for name in _COMMITTED_FIELDS if name != "active_on_ms")
         rows = cursor.execute(
-            f"SELECT schema_name, pipe_name, channel_name, {', '.join(_COMMITTED_FIELDS)} "
-            f"FROM {self._schema}.channels"
+            f"SELECT schema_name, pipe_name, channel_name, {fields}, coalesce(active_on_ms, ?) "
+            f"FROM {self._schema}.channels",
+            [now_ms],
         ).fetchall()
         return [(PipeKey(row[0], row[1]), row[2], Committed(*row[3:])) for row in rows]
 
@@ -216,7 +238,7 @@ class Store:
         """Record a new channel, with a NULL token, and return its state."""
         row = cursor.execute(f"SELECT nextval('{self._schema.replace(chr(39), chr(39) * 2)}.ids')").fetchone()
         assert row is not None  # noqa: S101 - nextval always returns one row
-        state = Committed(row[0], 0, 0, None, 0, 0, 0, None, None, None, None, None, now_ms)
+        state = Committed(row[0], 0, 0, None, 0, 0, 0, None, None, None, None, None, now_ms, now_ms)
         values: list[Any] = [pipe.schema, pipe.name, name, *dataclasses.astuple(state)]
         marks = ", ".join("?" for _ in values)
         names = ", ".join(("schema_name", "pipe_name", "channel_name", *_COMMITTED_FIELDS))
