@@ -31,6 +31,7 @@ from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
 _ELASTIC_WAIT_SECONDS = 25.0
 _STAGE_LIFETIME_MS = 7 * 24 * 3600 * 1000
+_CHANNEL_TOKENS = ("offsetToken", "startOffsetToken", "endOffsetToken", "continuationToken")
 _NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic calls"
 
 
@@ -236,7 +237,7 @@ class StreamingFront:
         pipe: Pipe,
         make: Callable[[Request, Channel, Pipe], Callable[[int, int], Append]],
     ) -> Response:
-        if any(request.query.get(name) for name in ("offsetToken", "endOffsetToken", "continuationToken")):
+        if any(request.query.get(name) for name in _CHANNEL_TOKENS):
             raise Refusal(400, "INVALID_REQUEST", _NO_CHANNEL_TOKENS)
         channel = database.find_channel(pipe, ELASTIC)
         assert channel is not None  # noqa: S101 - the elastic channel always exists
