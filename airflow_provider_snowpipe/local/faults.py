@@ -11,7 +11,14 @@ from airflow_provider_snowpipe.local.errors import ConfigurationError
 
 CALLS = ("hostname", "token", "pipe-info", "open", "status", "drop", "append")
 ANSWERS = ("401", "403", "404html", "408", "409", "410", "429", "500", "503")
-KILL_POINTS = ("before-append-answer", "after-append-answer", "before-commit", "after-commit")
+KILL_POINTS = (
+    "before-append-answer",
+    "after-append-answer",
+    "before-commit",
+    "after-commit",
+    "before-load-commit",
+    "after-load-commit",
+)
 
 
 @dataclass(slots=True)

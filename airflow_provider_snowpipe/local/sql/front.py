@@ -12,7 +12,16 @@ import duckdb
 import sqlglot.errors
 
 from airflow_provider_snowpipe.local.errors import SqlError, unsupported
-from airflow_provider_snowpipe.local.sql import context, ddl, error_table, options, pipes, query, show
+from airflow_provider_snowpipe.local.sql import (
+    context,
+    copy_into,
+    ddl,
+    error_table,
+    options,
+    pipes,
+    query,
+    show,
+)
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -31,6 +40,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
         (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
+        (r"COPY\s+INTO", copy_into.copy_into),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", pipes.create_pipe),
         (r"DROP\s+PIPE", pipes.drop_pipe),
         (r"ALTER\s+PIPE", pipes.alter_pipe),
