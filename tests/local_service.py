@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.local.admin.listener import ask
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -24,10 +26,20 @@ _STOP_SECONDS = 30.0
 class LocalService:
     """One service process on one data directory; its output is kept in ``<data_dir>/service.log``."""
 
-    def __init__(self, data_dir: Path, faults: str | None = None, limits: str | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        faults: str | None = None,
+        limits: str | None = None,
+        *,
+        admin: bool = False,
+        options: Sequence[str] = (),
+    ) -> None:
         self.data_dir = Path(data_dir)
+        self.with_admin = admin
         self.faults = faults
         self.limits = limits
+        self.options = tuple(options)
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -46,6 +58,9 @@ class LocalService:
             command += ["--faults", self.faults]
         if self.limits:
             command += ["--limits", self.limits]
+        if self.with_admin:
+            command.append("--admin")
+        command += self.options
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._wait_until_ready()
@@ -99,6 +114,10 @@ class LocalService:
             timeout=120,
             check=False,
         )
+
+    def admin(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Send a command to the admin socket of a service that was started with ``admin=True``."""
+        return ask(self.data_dir / "admin.sock", command, arguments)
 
     def client(
         self, table_or_pipe: str, *, database: str = "LOCAL", schema: str = "PUBLIC"

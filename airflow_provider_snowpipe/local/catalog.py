@@ -10,6 +10,8 @@ from urllib.parse import unquote
 
 import duckdb
 
+from airflow_provider_snowpipe.local.access.access import Access
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
@@ -32,6 +34,7 @@ class Catalog:
     :param faults: faults for tests.
     :param limits: limits of channels and pipes.
     :param clock: the service's clock.
+    :param access: users, roles and grants; None keeps them in memory.
     :param storage: files of stages; None keeps them beside the databases.
     """
 
@@ -41,9 +44,11 @@ class Catalog:
         faults: Faults,
         limits: Limits = DEFAULTS,
         clock: Clock | None = None,
+        access: Access | None = None,
         storage: Storage | None = None,
     ) -> None:
         self.clock = clock or Clock()
+        self.access = access or Access(clock=self.clock)
         self.storage = storage or Storage(folder / "staged_files", folder)
         self._limits = limits
         self._folder = folder
@@ -70,6 +75,7 @@ class Catalog:
             self.create_database(DEFAULT_DATABASE)
         elif DEFAULT_SCHEMA not in self._databases[DEFAULT_DATABASE].schemas:
             self._databases[DEFAULT_DATABASE].create_schema(DEFAULT_SCHEMA)
+        self.access.keep_only(self._exists)
 
     def close(self) -> None:
         """Commit what is queued everywhere, checkpoint, and close the files."""
@@ -143,14 +149,22 @@ class Catalog:
     def _attach(self, name: str) -> None:
         self._instance.execute(f"ATTACH {literal(str(self._file(name)))} AS {quote(name)}")
         self._databases[name] = Database(
-            name,
-            self.cursor,
-            lambda: self._faults.commit_delay,
-            self._limits,
-            self._faults.reach,
-            self.clock,
-            self.storage,
+            name, self.cursor, self._faults, self._limits, self.clock, self.storage
         )
+
+    def _exists(self, target: Securable) -> bool:
+        if target.kind in {"ACCOUNT", "WAREHOUSE"}:
+            return True
+        database = self._databases.get(target.path[0])
+        if database is None or (target.depth > 1 and target.path[1] not in database.schemas):
+            return False
+        if target.kind == "TABLE":
+            return database.table(*target.path[1:]) is not None
+        if target.kind == "STAGE":
+            return database.stages.stage(*target.path[1:]) is not None
+        if target.kind == "FILE FORMAT":
+            return database.stages.format(*target.path[1:]) is not None
+        return True
 
     def _stage_identities(self) -> Iterator[str]:
         for database in self._databases.values():

@@ -1,4 +1,4 @@
-"""Command line of the local service: ``snowpipe-local serve | env | sql``."""
+"""Command line of the local service: ``snowpipe-local serve | env | sql | admin``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from airflow_provider_snowpipe.local.admin import command_line
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import ServiceError
 
@@ -46,6 +47,20 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--limits", help="by commas, for example requests-per-second=100,bytes-per-second=0; or the word off"
     )
+    serve.add_argument(
+        "--admin", action="store_true", help="open the socket of snowpipe-local admin, for tests"
+    )
+    serve.add_argument(
+        "--allow-folder",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder that file:// stages may read and delete in; may be repeated",
+    )
+    serve.add_argument(
+        "--s3-endpoint", metavar="URL", help="S3 service on this machine for s3:// stages without ENDPOINT"
+    )
     serve.set_defaults(run=_serve)
 
     env = commands.add_parser(
@@ -57,6 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("--format", choices=("table", "json", "csv"), default="table", help="form of the result")
     sql.add_argument("statement", help="one SQL statement")
     sql.set_defaults(run=_sql)
+
+    admin = commands.add_parser("admin", parents=[data_dir], help="command a service that serves --admin")
+    command_line.add_commands(admin)
+    admin.set_defaults(run=command_line.run)
     return parser
 
 
@@ -64,9 +83,17 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
     from airflow_provider_snowpipe.local.faults import parse_faults
     from airflow_provider_snowpipe.local.limits import parse_limits
     from airflow_provider_snowpipe.local.server import serve
+    from airflow_provider_snowpipe.local.stages.storage import Outside
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    serve(home, arguments.port, parse_faults(arguments.faults), parse_limits(arguments.limits))
+    serve(
+        home,
+        arguments.port,
+        parse_faults(arguments.faults),
+        parse_limits(arguments.limits),
+        admin=arguments.admin,
+        outside=Outside.from_options(arguments.allow_folder, arguments.s3_endpoint),
+    )
     return 0
 
 

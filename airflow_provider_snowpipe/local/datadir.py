@@ -53,6 +53,11 @@ class DataDirectory:
         return self.root / "token_secret"
 
     @property
+    def access_file(self) -> Path:
+        """Users, roles, grants and warehouses as JSON, mode 0600."""
+        return self.root / "access.json"
+
+    @property
     def tls_dir(self) -> Path:
         """Certificate authority and server certificate."""
         return self.root / "tls"
@@ -73,6 +78,11 @@ class DataDirectory:
         return self.root / "stage"
 
     @property
+    def staged_files_dir(self) -> Path:
+        """Files of internal stages."""
+        return self.root / "staged_files"
+
+    @property
     def port_file(self) -> Path:
         """Port of the last start; a restart keeps it."""
         return self.root / "port"
@@ -81,6 +91,16 @@ class DataDirectory:
     def proxy_port_file(self) -> Path:
         """Port of the CONNECT proxy at the last start; a restart keeps it."""
         return self.root / "proxy_port"
+
+    @property
+    def clock_file(self) -> Path:
+        """Seconds by which a test moved the service's clock; a restart keeps them."""
+        return self.root / "clock"
+
+    @property
+    def admin_socket(self) -> Path:
+        """Unix socket of ``serve --admin``, mode 0600; there while the service runs."""
+        return self.root / "admin.sock"
 
     def create(self) -> None:
         """Create the directory tree.

@@ -14,8 +14,12 @@ from typing import Any
 import uvicorn
 
 from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
+from airflow_provider_snowpipe.local.admin.commands import Commands
+from airflow_provider_snowpipe.local.admin.listener import AdminSocket
 from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
@@ -33,11 +37,13 @@ from airflow_provider_snowpipe.local.fronts.http import (
     respond,
 )
 from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
+from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
+from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +84,8 @@ class Service:
         self._stage.remove_leftovers()
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
         self._sql_api = SqlApiFront(account, catalog)
-        self._connector = ConnectorFront(account, password, catalog)
+        self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
+        self._connector = ConnectorFront(account, password, catalog, self._files)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""
@@ -92,11 +99,16 @@ class Service:
             return
         if scope["type"] != "http":
             return
+        if self._files.is_route(scope):
+            await self._files.answer(scope, receive, send)
+            return
         is_append = scope["path"].endswith(("/rows", "/filebuffer"))
         try:
             # Other bodies (stage uploads, SQL) may be larger than an append.
             limit = self._limits.request_bytes if is_append else stage_upload.MAX_UPLOAD_BYTES
             request = request_of(scope, await read_body(receive, limit))
+            if is_append:
+                self._faults.reach("before-append")
             response = await in_thread(lambda: self._answer(request))
         except Refusal as refusal:
             response = Response.of_refusal(refusal)
@@ -135,12 +147,22 @@ class Service:
             )
 
 
-def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAULTS) -> None:
+def serve(
+    home: DataDirectory,
+    port: int,
+    faults: Faults,
+    limits: Limits = DEFAULTS,
+    *,
+    admin: bool = False,
+    outside: Outside | None = None,
+) -> None:
     """Run the service until SIGTERM or SIGINT.
 
     :param home: data directory; created on first start.
     :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
     :param limits: limits that the service enforces.
+    :param admin: open the admin socket.
+    :param outside: what external stages may reach; None for nothing.
     :raises DataDirectoryError: when the directory or the port is in use.
     """
     home.create()
@@ -158,12 +180,18 @@ def serve(home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAU
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            catalog = Catalog(home.databases_dir, faults, limits)
+            clock = Clock.kept_in(home.clock_file)
+            access = Access(home.access_file, clock)
+            storage = Storage(home.staged_files_dir, home.root, outside)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
+            socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
                 _run(service, home, listener)
             finally:
+                if socket_of_admin is not None:
+                    socket_of_admin.close()
                 service.close()
                 catalog.close()
 

@@ -195,6 +195,7 @@ class StreamingFront:
         return Response.of_json({"last_committed_offset_token": channel.committed.offset_token})
 
     def _pipe(self, database: str, schema: str, name: str) -> tuple[Database, Pipe]:
+        self._faults.check_pipe(database, schema, name)
         owner = self._catalog.database_for_url(database)
         return owner, owner.pipe(schema, name)
 

@@ -14,7 +14,6 @@ from airflow_provider_snowpipe.local.loading.loader import FileOutcome
 from airflow_provider_snowpipe.local.loading.plan import CopyPlan
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.copy_plan import compile_copy, is_unload
-from airflow_provider_snowpipe.local.sql.inline import inline
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT
@@ -32,13 +31,12 @@ _COLUMNS = (
 )
 
 
-def copy_into(session: Session, text: str, bindings: Bindings) -> Result:
+def copy_into(session: Session, text: str, _bindings: Bindings) -> Result:
     """COPY INTO table."""
-    plain = inline(text, bindings)
-    match = _COPY.match(plain)
+    match = _COPY.match(text)
     if match is None:
         raise compilation_error("syntax error in COPY INTO.")
-    body = plain[match.end() :]
+    body = text[match.end() :]
     if is_unload(body):
         raise unsupported("COPY INTO a location (unloading)")
     compiled = compile_copy(session, body)

@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.local.stages.location import (
     resolve_location,
     with_settings,
 )
+from airflow_provider_snowpipe.local.stages.privileges import require_read
 from airflow_provider_snowpipe.local.stages.settings import read_settings
 from airflow_provider_snowpipe.local.tables import Column, Table
 
@@ -65,6 +66,7 @@ def compile_copy(session: Session, text: str, *, default: OnError | None = None)
     table = database.table(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
+    session.require("INSERT", "TABLE", database.name, schema, name)
     names, rest = _listed_columns(rest)
     source = _source(session, table, rest)
     settings, rest = read_settings(source.rest)
@@ -79,6 +81,7 @@ def compile_copy(session: Session, text: str, *, default: OnError | None = None)
     }
     options = read_copy_options({**inherited, **inner, **settings})
     location = with_settings(session, source.location, options.access)
+    require_read(session, location)
     file_format = resolve_file_format(session, options.file_format, location.file_format)
     if file_format.type not in _LOADED_TYPES:
         raise unsupported(f"loading of files of type {file_format.type}")

@@ -17,12 +17,16 @@ from airflow_provider_snowpipe.local.sql import (
     copy_into,
     ddl,
     error_table,
+    file_formats,
     options,
     pipes,
     query,
     show,
+    stage_files,
+    stages,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.inline import inline
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -31,11 +35,13 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Session, str, Bindings], Result]
 
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
-_MODIFIERS = r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
+_MODIFIERS = (
+    r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL|SCOPED)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
+)
 
 # Owned statements, matched in this order against the start of the statement.
 _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
-    (re.compile(pattern + ("" if pattern.endswith("(") else r"\b"), re.IGNORECASE), handler)
+    (re.compile(f"(?:{pattern})" + ("" if pattern.endswith("(") else r"\b"), re.IGNORECASE), handler)
     for pattern, handler in (
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
@@ -47,6 +53,20 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"SHOW\s+PIPES", pipes.show_pipes),
         (r"(?:DESCRIBE|DESC)\s+PIPE", pipes.describe_pipe),
         (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipes.system_function),
+        (rf"CREATE\s+{_MODIFIERS}STAGE", stages.create_stage),
+        (r"ALTER\s+STAGE", stages.alter_stage),
+        (r"DROP\s+STAGE", stages.drop_stage),
+        (r"SHOW\s+(?:TERSE\s+)?STAGES", stages.show_stages),
+        (r"(?:DESCRIBE|DESC)\s+STAGE", stages.describe_stage),
+        (rf"CREATE\s+{_MODIFIERS}FILE\s+FORMAT", file_formats.create_file_format),
+        (r"ALTER\s+FILE\s+FORMAT", file_formats.alter_file_format),
+        (r"DROP\s+FILE\s+FORMAT", file_formats.drop_file_format),
+        (r"SHOW\s+(?:TERSE\s+)?FILE\s+FORMATS", file_formats.show_file_formats),
+        (r"(?:DESCRIBE|DESC)\s+FILE\s+FORMAT", file_formats.describe_file_format),
+        (r"PUT", stage_files.put),
+        (r"GET", stage_files.get),
+        (r"LIST|LS", stage_files.list_files),
+        (r"REMOVE|RM", stage_files.remove_files),
         (r"DROP\s+DATABASE", ddl.drop_database),
         (r"DROP\s+SCHEMA", ddl.drop_schema),
         (r"DROP\s+TABLE", ddl.drop_table),
@@ -69,6 +89,10 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
     )
 )
 
+_AS_WRITTEN = re.compile(
+    r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE|PUT|GET)\b", re.IGNORECASE
+)
+
 
 def execute(
     session: Session, statement: str, bindings: Mapping[str, Mapping[str, Any]] | None = None
@@ -85,7 +109,7 @@ def execute(
         raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
     with session.lock:
         try:
-            result = _handler(text)(session, text, Bindings(bindings or {}))
+            result = _run(session, text, Bindings(bindings or {}))
         except SqlError:
             raise
         except sqlglot.errors.SqlglotError as error:
@@ -140,6 +164,13 @@ _ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
     (duckdb.TransactionException, "000625", "57014"),
     (duckdb.PermissionException, "003001", "42501"),
 )
+
+
+def _run(session: Session, text: str, bindings: Bindings) -> Result:
+    # sqlglot reads queries and DML by itself; a path of PUT and GET may look like a comment.
+    if _AS_WRITTEN.match(text) is None:
+        text, bindings = inline(text, bindings), Bindings({})
+    return _handler(text)(session, text, bindings)
 
 
 def _handler(text: str) -> Handler:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 import duckdb
 
+from airflow_provider_snowpipe.local.access import check
+from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
@@ -28,21 +31,84 @@ class Session:
     :param user: authenticated user.
     :param database: current database, exact name, or None.
     :param schema: current schema, exact name, or None.
+    :param role: primary role; empty for the user's default role.
+    :param secondary_roles: True when all other roles of the user are active too.
+    :param moves_files: the client knows the file transfer of PUT and GET.
     """
 
     catalog: Catalog
     user: str
     database: str | None = None
     schema: str | None = None
-    role: str = "ACCOUNTADMIN"
+    role: str = ""
+    secondary_roles: bool = False
     warehouse: str | None = None
     parameters: dict[str, object] = field(default_factory=dict)
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
     last_query_id: str | None = None
     in_transaction: bool = False
+    moves_files: bool = False
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
+
+    def __post_init__(self) -> None:
+        access = self.catalog.access
+        self.role = self.role or access.default_role(self.user)
+        known = access.state.users.get(self.user)
+        self.secondary_roles = self.secondary_roles or bool(known and known.default_secondary_roles)
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """Active roles with all that they inherit."""
+        access = self.catalog.access
+        others = access.roles_of(self.user) if self.secondary_roles else ()
+        return access.closure({self.role, *others})
+
+    def require(
+        self,
+        privilege: str,
+        kind: str,
+        database: str | None = None,
+        schema: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Raise unless the session's roles hold a privilege on an object and USAGE on what contains it.
+
+        The owner of an object holds every privilege on it. An object on which the roles hold nothing at all
+        stays hidden.
+
+        :param privilege: ``SELECT``, ``CREATE TABLE``, ``OWNERSHIP``, ...
+        :param kind: ``TABLE``, ``FILE FORMAT``, ``SCHEMA``, ``ACCOUNT``, ...; for a kind outside of databases
+            (``WAREHOUSE``) give the name only.
+        :raises SqlError: 003001 when the object shows but may not be used that way, 002003 when it is hidden.
+        """
+        check.require(self.catalog.access, self.roles, privilege, _securable(kind, database, schema, name))
+
+    def can_see(
+        self, kind: str, database: str | None = None, schema: str | None = None, name: str | None = None
+    ) -> bool:
+        """Return True when SHOW and INFORMATION_SCHEMA list an object for the session's roles."""
+        return self.catalog.access.can_see(self.roles, _securable(kind, database, schema, name))
+
+    def created(
+        self, kind: str, database: str | None = None, schema: str | None = None, name: str | None = None
+    ) -> None:
+        """Make the session's role the owner of a new or replaced object, and give out future grants."""
+        self.catalog.access.created(_securable(kind, database, schema, name), self.role)
+
+    def dropped(
+        self, kind: str, database: str | None = None, schema: str | None = None, name: str | None = None
+    ) -> None:
+        """Forget the grants on a dropped object and on everything that was inside it."""
+        self.catalog.access.dropped(_securable(kind, database, schema, name))
+
+    def require_global(self, privilege: str) -> None:
+        """Raise unless the session's roles hold a privilege of the account, for example CREATE DATABASE.
+
+        :raises SqlError: 003001.
+        """
+        check.require(self.catalog.access, self.roles, privilege, ACCOUNT_OBJECT)
 
     @property
     def cursor(self) -> duckdb.DuckDBPyConnection:
@@ -98,9 +164,9 @@ class Session:
         :param schema: exact name; None takes PUBLIC of a new database.
         :raises SqlError: when either does not exist.
         """
-        target = self.catalog.database(database or self.current_database())
-        if schema is not None and schema not in target.schemas:
-            raise object_missing("Schema", f"{target.name}.{schema}")
+        target = self.visible_database(database or self.current_database())
+        if schema is not None:
+            self._check_schema(target, schema)
         self.database = target.name
         self.schema = schema or ("PUBLIC" if "PUBLIC" in target.schemas else None)
 
@@ -113,27 +179,46 @@ class Session:
             raise SqlError("090105", "22000", _NO_DATABASE)
         return self.database
 
+    def visible_database(self, name: str) -> Database:
+        """Return a database by its exact name.
+
+        :raises SqlError: when it does not exist, or the session's roles have no USAGE on it.
+        """
+        database = self.catalog.database(name)
+        self.require("USAGE", "DATABASE", name)
+        return database
+
+    def _check_schema(self, database: Database, schema: str) -> None:
+        if schema not in database.schemas:
+            raise object_missing("Schema", f"{database.name}.{schema}")
+        self.require("USAGE", "SCHEMA", database.name, schema)
+
     def resolve_schema(self, path: tuple[str, ...]) -> tuple[Database, str]:
-        """Resolve ``[database.]schema`` against the session."""
+        """Resolve ``[database.]schema`` against the session; USAGE on the database is checked."""
         if len(path) > 2:
             raise compilation_error(f"'{'.'.join(path)}' is not a schema name.")
         database = path[0] if len(path) == 2 else self.current_database()
-        return self.catalog.database(database), path[-1]
+        return self.visible_database(database), path[-1]
 
     def resolve(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
         """Resolve ``[[database.]schema.]object`` against the session.
 
+        USAGE on database and schema is checked; privileges on the object are for the caller to require.
+
         :returns: database, exact schema, object name.
-        :raises SqlError: when database or schema does not exist, or none is current.
+        :raises SqlError: when database or schema does not exist or stays hidden, or none is current.
         """
         if len(path) > 3:
             raise compilation_error(f"'{'.'.join(path)}' has too many parts.")
-        database = self.catalog.database(path[0] if len(path) == 3 else self.current_database())
+        database = self.visible_database(path[0] if len(path) == 3 else self.current_database())
         schema = path[-2] if len(path) >= 2 else self.schema
         if schema is None:
             raise SqlError(
                 "090106", "22000", _NO_DATABASE.replace("database", "schema").replace("DATABASE", "SCHEMA")
             )
-        if schema not in database.schemas:
-            raise object_missing("Schema", f"{database.name}.{schema}")
+        self._check_schema(database, schema)
         return database, schema, path[-1]
+
+
+def _securable(kind: str, database: str | None, schema: str | None, name: str | None) -> Securable:
+    return Securable(kind, tuple(part for part in (database, schema, name) if part is not None))

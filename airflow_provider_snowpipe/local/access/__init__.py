@@ -1,0 +1,1 @@
+"""Who may do what: users, roles, grants and warehouses of the local service."""

@@ -1,0 +1,244 @@
+"""Access control of one service: who holds which privilege on which object."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_snowpipe.local.access import store
+from airflow_provider_snowpipe.local.access.model import (
+    ACCOUNTADMIN,
+    OWNERSHIP,
+    PRIVILEGES,
+    PUBLIC,
+    SYSTEM_GRANTS,
+    SYSTEM_HIERARCHY,
+    SYSTEM_ROLES,
+    FutureGrant,
+    Grant,
+    Role,
+    RoleGrant,
+    Securable,
+    User,
+    Warehouse,
+)
+from airflow_provider_snowpipe.local.access.store import AccessState
+from airflow_provider_snowpipe.local.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEFAULT_USER = "DEMO"
+DEFAULT_WAREHOUSE = "LOCAL"
+ACCOUNT_OBJECT = Securable("ACCOUNT")
+
+
+class Access:
+    """Users, roles, grants and warehouses.
+
+    Threading: every method may be called from any thread. A change is on disk when its method returns.
+
+    :param file: where the state is kept; None keeps it in memory.
+    :param clock: the service's clock.
+    """
+
+    def __init__(self, file: Path | None = None, clock: Clock | None = None) -> None:
+        self._file = file
+        self._clock = clock or Clock()
+        self._lock = threading.RLock()
+        self._state = AccessState() if file is None else store.load(file)
+        self._closures: dict[str, frozenset[str]] = {}
+        with self.change() as state:
+            self._add_system(state)
+
+    @contextmanager
+    def change(self) -> Iterator[AccessState]:
+        """Change the state: everything that happens inside is written in one step at its end.
+
+        Changes of a block that raises stay out of the file and are undone.
+        """
+        with self._lock:
+            draft = AccessState(
+                *(dict(getattr(self._state, field.name)) for field in dataclasses.fields(AccessState))
+            )
+            yield draft
+            if self._file is not None and draft != self._state:
+                store.save(self._file, draft)
+            self._state = draft
+            self._closures = {}
+
+    @property
+    def state(self) -> AccessState:
+        """The state as it is now; never changed in place, so it may be read without a lock."""
+        return self._state
+
+    def now_ms(self) -> int:
+        """Return the service's time, epoch milliseconds."""
+        return self._clock.now_ms()
+
+    # -- questions ------------------------------------------------------------------------------------------
+
+    def roles_of(self, user: str) -> frozenset[str]:
+        """Return the roles granted to a user, PUBLIC among them; not those that these inherit."""
+        given = {
+            g.role for g in self._state.role_grants.values() if (g.grantee_kind, g.grantee) == ("USER", user)
+        }
+        return frozenset(given | {PUBLIC})
+
+    def may_use(self, user: str, role: str) -> bool:
+        """Return True when a user may activate a role: granted, or inherited by a granted one."""
+        return role in self.closure(self.roles_of(user))
+
+    def default_role(self, user: str) -> str:
+        """Return the role of a new session: the user's default if it is granted, else PUBLIC."""
+        known = self._state.users.get(user)
+        chosen = known.default_role if known else None
+        return chosen if chosen and self.may_use(user, chosen) else PUBLIC
+
+    def closure(self, roles: Iterable[str]) -> frozenset[str]:
+        """Return roles with all that they inherit, PUBLIC among them."""
+        found: frozenset[str] = frozenset({PUBLIC})
+        for role in roles:
+            found |= self._closure(role)
+        return found
+
+    def _closure(self, role: str) -> frozenset[str]:
+        closures = self._closures
+        known = closures.get(role)
+        if known is None:
+            reached, waiting = {role}, [role]
+            while waiting:
+                holder = waiting.pop()
+                for grant in self._state.role_grants.values():
+                    if (grant.grantee_kind, grant.grantee) == ("ROLE", holder) and grant.role not in reached:
+                        reached.add(grant.role)
+                        waiting.append(grant.role)
+            known = closures[role] = frozenset(reached)
+        return known
+
+    def owner(self, target: Securable) -> str:
+        """Return the role that owns an object; ACCOUNTADMIN owns what nobody was recorded for."""
+        for role in self._state.roles:
+            if (target, role, OWNERSHIP) in self._state.grants:
+                return role
+        return ACCOUNTADMIN
+
+    def held(self, roles: Iterable[str], target: Securable) -> frozenset[str]:
+        """Return the privileges that some roles hold on an object; OWNERSHIP stands for all of them."""
+        active = frozenset(roles)
+        grants = self._state.grants
+        words = (OWNERSHIP, *PRIVILEGES.get(target.kind, ()))
+        found = {word for word in words for role in active if (target, role, word) in grants}
+        if self.owner(target) in active:
+            found.add(OWNERSHIP)
+        return frozenset(found)
+
+    def allows(self, roles: Iterable[str], privilege: str, target: Securable) -> bool:
+        """Return True when some of the roles hold a privilege on an object, or own it."""
+        return bool(self.held(roles, target) & {privilege, OWNERSHIP})
+
+    def can_see(self, roles: Iterable[str], target: Securable) -> bool:
+        """Return True when an object shows for some roles: any privilege on it, and USAGE above it.
+
+        The database and schema above need any privilege too, as in Snowflake's SHOW statements.
+        """
+        active = frozenset(roles)
+        if target.kind in {"DATABASE", "WAREHOUSE", "ACCOUNT"}:
+            return bool(self.held(active, target))
+        above = [Securable("DATABASE", target.path[:1])]
+        if target.depth == 3:
+            above.append(Securable("SCHEMA", target.path[:2]))
+        return all(self.allows(active, "USAGE", place) for place in above) and bool(self.held(active, target))
+
+    # -- objects that come and go ---------------------------------------------------------------------------
+
+    def created(self, target: Securable, owner: str) -> None:
+        """Record the owner of a new object, and give out the future grants; grants of an older one go."""
+        with self.change() as state:
+            _forget(state, target)
+            now = self.now_ms()
+            given = [Grant(OWNERSHIP, target, owner, owner, now, True)]
+            for future in _future_for(state, target):
+                if future.privilege == OWNERSHIP:
+                    given[0] = Grant(OWNERSHIP, target, future.role, future.role, now, True)
+                else:
+                    given.append(
+                        Grant(future.privilege, target, future.role, owner, now, future.grant_option)
+                    )
+            state.grants.update({store.grant_key(grant): grant for grant in given})
+
+    def dropped(self, target: Securable) -> None:
+        """Forget the grants on an object and on everything inside it."""
+        with self.change() as state:
+            _forget(state, target)
+
+    def renamed(self, old: Securable, new: Securable) -> None:
+        """Keep the grants on an object, and on everything inside it, under the new name."""
+        with self.change() as state:
+            _forget(state, new)
+            for key, grant in list(state.grants.items()):
+                if old.contains(grant.target):
+                    del state.grants[key]
+                    kept = dataclasses.replace(grant, target=grant.target.moved(old, new))
+                    state.grants[store.grant_key(kept)] = kept
+            for future_key, future in list(state.future_grants.items()):
+                if old.contains(future.scope):
+                    del state.future_grants[future_key]
+                    moved = dataclasses.replace(future, scope=future.scope.moved(old, new))
+                    state.future_grants[store.future_key(moved)] = moved
+
+    def keep_only(self, exists: Callable[[Securable], bool]) -> None:
+        """Forget grants on objects that are gone, after a crash between a DROP and its note here."""
+        with self.change() as state:
+            for target in {grant.target for grant in state.grants.values()}:
+                if not exists(target):
+                    _forget(state, target)
+            for scope in {future.scope for future in state.future_grants.values()}:
+                if not exists(scope):
+                    _forget(state, scope)
+
+    def _add_system(self, state: AccessState) -> None:
+        now = self.now_ms()
+        for name in SYSTEM_ROLES:
+            state.roles.setdefault(name, Role(name, "", now))
+        for role, above in SYSTEM_HIERARCHY:
+            given = RoleGrant(role, "ROLE", above, "", now)
+            state.role_grants.setdefault(store.role_grant_key(given), given)
+        for role, privilege in SYSTEM_GRANTS:
+            grant = Grant(privilege, ACCOUNT_OBJECT, role, "", now)
+            state.grants.setdefault(store.grant_key(grant), grant)
+        if DEFAULT_USER not in state.users:
+            state.users[DEFAULT_USER] = User(
+                DEFAULT_USER,
+                ACCOUNTADMIN,
+                now,
+                default_role=ACCOUNTADMIN,
+                default_warehouse=DEFAULT_WAREHOUSE,
+            )
+        own = RoleGrant(ACCOUNTADMIN, "USER", DEFAULT_USER, "", now)
+        state.role_grants.setdefault(store.role_grant_key(own), own)
+        if not state.warehouses:
+            state.warehouses[DEFAULT_WAREHOUSE] = Warehouse(DEFAULT_WAREHOUSE, now)
+            warehouse = Securable("WAREHOUSE", (DEFAULT_WAREHOUSE,))
+            usage = Grant("USAGE", warehouse, PUBLIC, ACCOUNTADMIN, now)
+            state.grants[store.grant_key(usage)] = usage
+
+
+def _forget(state: AccessState, target: Securable) -> None:
+    for key in [key for key in state.grants if target.contains(key[0])]:
+        del state.grants[key]
+    for future in [key for key in state.future_grants if target.contains(key[2])]:
+        del state.future_grants[future]
+
+
+def _future_for(state: AccessState, target: Securable) -> list[FutureGrant]:
+    """Return the future grants for a new object; those of its schema replace those of its database."""
+    if target.depth < 2 or target.kind == "WAREHOUSE":
+        return []
+    matching = [f for f in state.future_grants.values() if f.kind == target.kind and f.scope.contains(target)]
+    in_schema = [f for f in matching if f.scope.kind == "SCHEMA"]
+    return in_schema or matching

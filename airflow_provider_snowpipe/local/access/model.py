@@ -1,0 +1,205 @@
+"""Values of access control: objects, privileges, grants, users, roles, warehouses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_provider_snowpipe.local.errors import compilation_error
+
+ACCOUNTADMIN, SYSADMIN, SECURITYADMIN, USERADMIN, PUBLIC = (
+    "ACCOUNTADMIN", "SYSADMIN", "SECURITYADMIN", "USERADMIN", "PUBLIC",
+)  # fmt: skip
+SYSTEM_ROLES = (ACCOUNTADMIN, PUBLIC, SECURITYADMIN, SYSADMIN, USERADMIN)
+# Role -> the roles whose privileges it inherits ("Overview of Access Control", system-defined roles).
+SYSTEM_HIERARCHY = (
+    (SYSADMIN, ACCOUNTADMIN),
+    (SECURITYADMIN, ACCOUNTADMIN),
+    (USERADMIN, SECURITYADMIN),
+)
+OWNERSHIP = "OWNERSHIP"
+_CREATED_IN_SCHEMA = (
+    "TABLE", "VIEW", "STAGE", "FILE FORMAT", "PIPE", "SEQUENCE", "STREAM", "TASK", "FUNCTION", "PROCEDURE",
+)  # fmt: skip
+# Privileges of each kind of object ("Access control privileges"), beside OWNERSHIP.
+PRIVILEGES: dict[str, frozenset[str]] = {
+    "ACCOUNT": frozenset(
+        {"CREATE DATABASE", "CREATE ROLE", "CREATE USER", "CREATE WAREHOUSE", "CREATE INTEGRATION",
+         "MANAGE GRANTS", "MONITOR USAGE", "EXECUTE TASK"}
+    ),
+    "DATABASE": frozenset({"USAGE", "MONITOR", "MODIFY", "CREATE SCHEMA"}),
+    "SCHEMA": frozenset(
+        {"USAGE", "MONITOR", "MODIFY", *(f"CREATE {kind}" for kind in _CREATED_IN_SCHEMA)}
+    ),
+    "TABLE": frozenset(
+        {"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "EVOLVE SCHEMA"}
+    ),
+    "VIEW": frozenset({"SELECT", "REFERENCES"}),
+    "STAGE": frozenset({"USAGE", "READ", "WRITE"}),
+    "FILE FORMAT": frozenset({"USAGE"}),
+    "PIPE": frozenset({"MONITOR", "OPERATE"}),
+    "WAREHOUSE": frozenset({"USAGE", "OPERATE", "MODIFY", "MONITOR"}),
+    "SEQUENCE": frozenset({"USAGE"}),
+}  # fmt: skip
+SYSTEM_GRANTS = (
+    (SYSADMIN, "CREATE DATABASE"),
+    (SYSADMIN, "CREATE WAREHOUSE"),
+    (USERADMIN, "CREATE USER"),
+    (USERADMIN, "CREATE ROLE"),
+    (SECURITYADMIN, "MANAGE GRANTS"),
+    (ACCOUNTADMIN, "CREATE INTEGRATION"),
+    (ACCOUNTADMIN, "MONITOR USAGE"),
+    (ACCOUNTADMIN, "EXECUTE TASK"),
+)
+_DEPTH = {"ACCOUNT": 0, "DATABASE": 1, "WAREHOUSE": 1, "SCHEMA": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Securable:
+    """One object that privileges can be granted on.
+
+    :param kind: ``TABLE``, ``FILE FORMAT``, ``ACCOUNT``, ..., a key of :data:`PRIVILEGES`.
+    :param path: exact names from the database down; ``()`` for the account, one name for a warehouse.
+    """
+
+    kind: str
+    path: tuple[str, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """Number of names in the path of this kind."""
+        return _DEPTH.get(self.kind, 3)
+
+    @property
+    def name(self) -> str:
+        """Last name of the path, as messages print it."""
+        return self.path[-1] if self.path else "ACCOUNT"
+
+    def contains(self, other: Securable) -> bool:
+        """Return True for the object itself and everything inside it."""
+        if self.kind in {"DATABASE", "SCHEMA"} and other.kind not in {"WAREHOUSE", "ACCOUNT"}:
+            return other.path[: len(self.path)] == self.path
+        return self == other
+
+    def moved(self, old: Securable, new: Securable) -> Securable:
+        """Return where this object is after one that contains it was renamed."""
+        return Securable(self.kind, new.path + self.path[len(old.path) :])
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One privilege on one object, held by one role."""
+
+    privilege: str
+    target: Securable
+    role: str
+    grantor: str
+    created_on_ms: int
+    grant_option: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FutureGrant:
+    """A privilege that objects of a kind get when they are created.
+
+    :param scope: database or schema of the objects.
+    """
+
+    privilege: str
+    kind: str
+    scope: Securable
+    role: str
+    created_on_ms: int
+    grant_option: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoleGrant:
+    """A role given to a user, or to another role, which inherits its privileges.
+
+    :param grantee_kind: ``ROLE`` or ``USER``.
+    """
+
+    role: str
+    grantee_kind: str
+    grantee: str
+    grantor: str
+    created_on_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One account role."""
+
+    name: str
+    owner: str
+    created_on_ms: int
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """A programmatic access token of a user, of which only the digest is kept.
+
+    :param digest: SHA-256 of the token, hexadecimal.
+    :param role: role that it is restricted to, or None for the user's default role.
+    :param expires_on_ms: epoch milliseconds, or None for a token that does not expire.
+    """
+
+    name: str
+    digest: str = field(repr=False)
+    role: str | None = None
+    expires_on_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user with credentials and defaults.
+
+    :param password: salted scrypt digest, or None for a user without password.
+    :param public_keys: RSA public keys as PEM: RSA_PUBLIC_KEY and RSA_PUBLIC_KEY_2, empty when not set.
+    :param default_secondary_roles: ``ALL`` or empty.
+    """
+
+    name: str
+    owner: str
+    created_on_ms: int
+    password: str | None = field(default=None, repr=False)
+    public_keys: tuple[str, str] = ("", "")
+    access_tokens: tuple[AccessToken, ...] = ()
+    default_role: str | None = None
+    default_namespace: str | None = None
+    default_warehouse: str | None = None
+    default_secondary_roles: str = ""
+    disabled: bool = False
+    login_name: str = ""
+    comment: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Warehouse:
+    """One warehouse; it computes nothing here.
+
+    :param suspended: state that ALTER WAREHOUSE SUSPEND and RESUME change.
+    """
+
+    name: str
+    created_on_ms: int
+    size: str = "X-Small"
+    suspended: bool = False
+    auto_suspend: int = 600
+    auto_resume: bool = True
+    comment: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+def check_privilege(privilege: str, kind: str) -> str:
+    """Return a privilege in the spelling of :data:`PRIVILEGES`.
+
+    :raises SqlError: when objects of this kind do not have it.
+    """
+    word = " ".join(privilege.upper().split())
+    if word != OWNERSHIP and word not in PRIVILEGES[kind]:
+        known = ", ".join(sorted({OWNERSHIP, *PRIVILEGES[kind]}))
+        raise compilation_error(f"privilege {word} does not exist for {kind}; there are {known}.")
+    return word
