@@ -105,6 +105,8 @@ def execute(
     text = strip_comments(statement).rstrip().rstrip(";")
     if not text:
         raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
+    if not _is_unicode(text):
+        raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
     with session.lock:
         try:
             result = _run(session, text, Bindings(bindings or {}))
@@ -124,6 +126,15 @@ def execute(
             ) from error
         session.last_query_id = str(uuid.uuid4())
         return result
+
+
+def _is_unicode(text: str) -> bool:
+    """Return False for half a surrogate pair, which JSON can carry and no file name or engine takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def strip_comments(statement: str) -> str:
