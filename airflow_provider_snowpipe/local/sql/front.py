@@ -14,6 +14,7 @@ import sqlglot.errors
 from airflow_provider_snowpipe.local.errors import SqlError, unsupported
 from airflow_provider_snowpipe.local.sql import (
     context,
+    copy_into,
     ddl,
     error_table,
     file_formats,
@@ -45,6 +46,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
         (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
+        (r"COPY\s+INTO", copy_into.copy_into),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", pipes.create_pipe),
         (r"DROP\s+PIPE", pipes.drop_pipe),
         (r"ALTER\s+PIPE", pipes.alter_pipe),
