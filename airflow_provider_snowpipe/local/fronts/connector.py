@@ -267,7 +267,8 @@ def _unknown_call(request: Request) -> Refusal:
 
 def _apply_names(session: Session, query: Mapping[str, str]) -> None:
     """Take database, schema, role and warehouse of the login; a wrong name is no error, as in Snowflake."""
-    session.role = query.get("roleName", session.role).upper()
+    # Connector 5.2.0 sends an empty name when none was given.
+    session.role = (query.get("roleName") or session.role).upper()
     session.warehouse = query.get("warehouse", "").upper() or None
     database = session.catalog.find(query.get("databaseName", "").upper())
     if database is not None:

@@ -18,6 +18,7 @@ from airflow_provider_snowpipe.local.sql import (
     ddl,
     error_table,
     file_formats,
+    infer_schema,
     options,
     pipes,
     query,
@@ -26,7 +27,7 @@ from airflow_provider_snowpipe.local.sql import (
     stages,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.inline import inline
+from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -84,14 +85,14 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"BEGIN|START\s+TRANSACTION", context.begin),
         (r"COMMIT", context.commit),
         (r"ROLLBACK", context.rollback),
+        (r"SELECT\b[^;]*?\bTABLE\s*\(\s*INFER_SCHEMA", infer_schema.select),
         (r"SELECT|WITH|VALUES", query.select),
         (r"INSERT|UPDATE|DELETE|MERGE", query.modify),
     )
 )
 
-_AS_WRITTEN = re.compile(
-    r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE|PUT|GET)\b", re.IGNORECASE
-)
+_FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
+_AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
 
 def execute(
@@ -179,7 +180,9 @@ _ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
     # sqlglot reads queries and DML by itself; a path of PUT and GET may look like a comment.
-    if _AS_WRITTEN.match(text) is None:
+    if _FILE_COMMAND.match(text):
+        text, bindings = inline_words(text, bindings), Bindings({})
+    elif _AS_WRITTEN.match(text) is None:
         text, bindings = inline(text, bindings), Bindings({})
     return _handler(text)(session, text, bindings)
 

@@ -184,6 +184,11 @@ class Storage:
         area = S3Area(described, base + slash, self._root / _DOWNLOADS)
         return External(area, f"{scheme}://{bucket}/{base}{slash}", lead)
 
+    def rename(self, old: str, new: str) -> None:
+        """Give the files of a stage another identity; harmless when there are none."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._root / _FILES / old).rename(self._root / _FILES / new)
+
     def remove(self, identities: Iterable[str]) -> None:
         """Delete the files of internal stages; those that never had one do no harm."""
         for identity in identities:
