@@ -26,7 +26,7 @@ def local_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSer
 
 @pytest.fixture
 def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
-    """``(faults, data_dir, limits, config) -> LocalService``, all optional; all end with the test."""
+    """``(faults, data_dir, limits, config, admin) -> LocalService``, all optional; all end with the test."""
     started: list[LocalService] = []
 
     def start(
@@ -34,8 +34,12 @@ def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
         data_dir: Path | None = None,
         limits: str | None = None,
         config: Path | None = None,
+        *,
+        admin: bool = False,
     ) -> LocalService:
-        service = LocalService(data_dir or tmp_path / f"service{len(started)}", faults, limits, config)
+        service = LocalService(
+            data_dir or tmp_path / f"service{len(started)}", faults, limits, config, admin=admin
+        )
         started.append(service)
         service.launch()
         return service

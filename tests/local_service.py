@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.local.admin.listener import ask
+
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
@@ -30,8 +32,11 @@ class LocalService:
         faults: str | None = None,
         limits: str | None = None,
         config: Path | None = None,
+        *,
+        admin: bool = False,
     ) -> None:
         self.data_dir = Path(data_dir)
+        self.with_admin = admin
         self.faults = faults
         self.limits = limits
         self.config = config
@@ -55,6 +60,8 @@ class LocalService:
             command += ["--limits", self.limits]
         if self.config:
             command += ["--config", str(self.config)]
+        if self.with_admin:
+            command.append("--admin")
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._wait_until_ready()
@@ -108,6 +115,10 @@ class LocalService:
             timeout=120,
             check=False,
         )
+
+    def admin(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Send a command to the admin socket of a service that was started with ``admin=True``."""
+        return ask(self.data_dir / "admin.sock", command, arguments)
 
     def client(
         self, table_or_pipe: str, *, database: str = "LOCAL", schema: str = "PUBLIC"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote as percent_encode
 from urllib.parse import unquote
@@ -17,6 +18,7 @@ from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exi
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
 
 DEFAULT_DATABASE = "LOCAL"
 DEFAULT_SCHEMA = "PUBLIC"
@@ -33,6 +35,7 @@ class Catalog:
     :param limits: limits of channels and pipes.
     :param clock: the service's clock.
     :param access: users, roles and grants; None keeps them in memory.
+    :param storage: files of stages; None keeps them beside the databases.
     """
 
     def __init__(
@@ -42,21 +45,24 @@ class Catalog:
         limits: Limits = DEFAULTS,
         clock: Clock | None = None,
         access: Access | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.access = access or Access(clock=self.clock)
+        self.storage = storage or Storage(folder / "staged_files", folder)
         self._limits = limits
         self._folder = folder
         self._faults = faults
         self._lock = threading.Lock()
         self._instance = duckdb.connect(":memory:")
+        readable = (folder, *self.storage.readable_folders)
         for setting in (
             f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'",
             "SET GLOBAL TimeZone = 'UTC'",
             "SET autoinstall_known_extensions = false",
             "SET autoload_known_extensions = false",
             f"SET temp_directory = {literal(str(folder / 'spill'))}",
-            f"SET allowed_directories = [{literal(str(folder))}]",
+            f"SET allowed_directories = [{', '.join(literal(str(f)) for f in readable)}]",
             # A statement must not reach files of the machine.
             "SET enable_external_access = false",
         ):
@@ -64,6 +70,7 @@ class Catalog:
         self._databases: dict[str, Database] = {}
         for file in sorted(folder.glob("*.duckdb")):
             self._attach(unquote(file.stem))
+        self.storage.remove_all_but(self._stage_identities())
         if DEFAULT_DATABASE not in self._databases:
             self.create_database(DEFAULT_DATABASE)
         elif DEFAULT_SCHEMA not in self._databases[DEFAULT_DATABASE].schemas:
@@ -132,15 +139,17 @@ class Catalog:
             if database is None:
                 raise object_missing("Database", name)
             del self._databases[name]
+            identities = list(_identities(database))
             database.close()
             self._instance.execute(f"DETACH {quote(name)}")
             self._file(name).unlink()
             self._file(name).with_suffix(".duckdb.wal").unlink(missing_ok=True)
+            self.storage.remove(identities)
 
     def _attach(self, name: str) -> None:
         self._instance.execute(f"ATTACH {literal(str(self._file(name)))} AS {quote(name)}")
         self._databases[name] = Database(
-            name, self.cursor, lambda: self._faults.commit_delay, self._limits, self._faults.reach, self.clock
+            name, self.cursor, self._faults, self._limits, self.clock, self.storage
         )
 
     def _exists(self, target: Securable) -> bool:
@@ -153,5 +162,17 @@ class Catalog:
             return database.table(*target.path[1:]) is not None
         return True
 
+    def _stage_identities(self) -> Iterator[str]:
+        for database in self._databases.values():
+            yield from _identities(database)
+
     def _file(self, name: str) -> Path:
         return self._folder / f"{percent_encode(name, safe='')}.duckdb"
+
+
+def _identities(database: Database) -> Iterator[str]:
+    """Return the folders of a database's internal stages and of its tables' stages."""
+    for stage in database.stages.stages:
+        yield stage.identity
+    for table in database.tables:
+        yield table_identity(database.name, table.schema, table.name)

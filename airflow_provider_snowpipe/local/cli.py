@@ -1,4 +1,4 @@
-"""Command line of the local service: ``snowpipe-local serve | env | sql``."""
+"""Command line of the local service: ``snowpipe-local serve | env | sql | admin``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from airflow_provider_snowpipe.local.admin import command_line
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import ServiceError
 
@@ -49,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--config", type=Path, help="TOML file that declares users, roles and grants; applied at every start"
     )
+    serve.add_argument(
+        "--admin", action="store_true", help="open the socket of snowpipe-local admin, for tests"
+    )
     serve.set_defaults(run=_serve)
 
     env = commands.add_parser(
@@ -60,6 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("--format", choices=("table", "json", "csv"), default="table", help="form of the result")
     sql.add_argument("statement", help="one SQL statement")
     sql.set_defaults(run=_sql)
+
+    admin = commands.add_parser("admin", parents=[data_dir], help="command a service that serves --admin")
+    command_line.add_commands(admin)
+    admin.set_defaults(run=command_line.run)
     return parser
 
 
@@ -71,8 +79,14 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     declaration = load(arguments.config.expanduser()) if arguments.config else None
-    faults, limits = parse_faults(arguments.faults), parse_limits(arguments.limits)
-    serve(home, arguments.port, faults, limits, declaration)
+    serve(
+        home,
+        arguments.port,
+        parse_faults(arguments.faults),
+        parse_limits(arguments.limits),
+        declaration=declaration,
+        admin=arguments.admin,
+    )
     return 0
 
 

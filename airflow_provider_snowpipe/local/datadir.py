@@ -87,6 +87,16 @@ class DataDirectory:
         """Port of the CONNECT proxy at the last start; a restart keeps it."""
         return self.root / "proxy_port"
 
+    @property
+    def clock_file(self) -> Path:
+        """Seconds by which a test moved the service's clock; a restart keeps them."""
+        return self.root / "clock"
+
+    @property
+    def admin_socket(self) -> Path:
+        """Unix socket of ``serve --admin``, mode 0600; there while the service runs."""
+        return self.root / "admin.sock"
+
     def create(self) -> None:
         """Create the directory tree.
 

@@ -7,11 +7,19 @@ import signal
 import threading
 from dataclasses import dataclass, field
 
-from airflow_provider_snowpipe.local.errors import ConfigurationError
+from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal
 
 CALLS = ("hostname", "token", "pipe-info", "open", "status", "drop", "append")
 ANSWERS = ("401", "403", "404html", "408", "409", "410", "429", "500", "503")
-KILL_POINTS = ("before-append-answer", "after-append-answer", "before-commit", "after-commit")
+KILL_POINTS = (
+    "before-append",
+    "before-append-answer",
+    "after-append-answer",
+    "before-commit",
+    "after-commit",
+    "during-checkpoint",
+)
+PIPE_FAILED_OVER = "PIPE_FAILED_OVER"
 
 
 @dataclass(slots=True)
@@ -30,6 +38,8 @@ class Faults:
         (``slow-append=31x1``).
     :param kill_at: the service kills itself when it reaches the point for the N-th time
         (``kill-before-commit=2``).
+    :param failed_over: pipes, as ``DATABASE.SCHEMA.PIPE``, whose calls are all answered 410
+        (``failover-pipe=LOCAL.PUBLIC.T-STREAMING``).
     """
 
     commit_delay: float = 0.0
@@ -39,6 +49,7 @@ class Faults:
     answers: dict[str, list[str]] = field(default_factory=dict)
     delays: dict[str, list[float]] = field(default_factory=dict)
     kill_at: dict[str, int] = field(default_factory=dict)
+    failed_over: frozenset[str] = frozenset()
     _appends: int = 0
     _applied: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -59,7 +70,9 @@ class Faults:
             return False
         with self._lock:
             self._applied += 1
-            return self._applied in self.drop_append_response
+            due = self._applied in self.drop_append_response
+            self.drop_append_response -= {self._applied}
+            return due
 
     def next_answer(self, call: str) -> str | None:
         """Return the status that this call is to be answered with, or None."""
@@ -79,16 +92,102 @@ class Faults:
             return False
         with self._lock:
             self._appends += 1
-            return self._appends in self.invalidate_channel
+            due = self._appends in self.invalidate_channel
+            self.invalidate_channel -= {self._appends}
+            return due
 
     def reach(self, point: str) -> None:
         """Kill this process with SIGKILL when it reaches a named point for the chosen time."""
+        if self.is_due(point):
+            die()
+
+    def is_due(self, point: str) -> bool:
+        """Count one passage of a named point; True when the process is to die there."""
         if point not in self.kill_at:
-            return
+            return False
         with self._lock:
-            self.kill_at[point] -= 1
-            if self.kill_at[point] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            left = self.kill_at.pop(point, 0)
+            if left > 1:
+                self.kill_at[point] = left - 1
+            return left == 1
+
+    def check_pipe(self, database: str, schema: str, pipe: str) -> None:
+        """Refuse a call to a pipe that failed over.
+
+        :raises Refusal: 410.
+        """
+        name = f"{database}.{schema}.{pipe}".upper()
+        if self.failed_over and name in self.failed_over:
+            raise Refusal(410, PIPE_FAILED_OVER, f"pipe {name} failed over; make a new client")
+
+    def fail_over(self, pipe: str, *, back: bool = False) -> None:
+        """Let a pipe fail over, or answer again.
+
+        :param pipe: ``DATABASE.SCHEMA.PIPE``, ignoring case.
+        :raises ConfigurationError: for another form of a name.
+        """
+        name = ".".join(pipe_parts(pipe)).upper()
+        with self._lock:
+            self.failed_over = self.failed_over - {name} if back else self.failed_over | {name}
+
+    def add(self, text: str) -> None:
+        """Add faults to those that wait; ordinal numbers count from now.
+
+        :param text: as for ``--faults``.
+        :raises ConfigurationError: for a text that :func:`parse_faults` refuses; nothing is added then.
+        """
+        more = parse_faults(text)
+        with self._lock:
+            self.commit_delay = more.commit_delay or self.commit_delay
+            self.append_503 += more.append_503
+            self.drop_append_response |= {self._applied + n for n in more.drop_append_response}
+            self.invalidate_channel |= {self._appends + n for n in more.invalidate_channel}
+            for call, answers in more.answers.items():
+                self.answers.setdefault(call, []).extend(answers)
+            for call, delays in more.delays.items():
+                self.delays.setdefault(call, []).extend(delays)
+            self.kill_at.update(more.kill_at)
+            self.failed_over |= more.failed_over
+
+    def clear(self) -> None:
+        """Forget all faults that wait."""
+        with self._lock:
+            self.commit_delay, self.append_503 = 0.0, 0
+            self.drop_append_response = self.invalidate_channel = frozenset()
+            self.failed_over = frozenset()
+            self.answers.clear()
+            self.delays.clear()
+            self.kill_at.clear()
+
+    def shown(self) -> list[str]:
+        """Return the faults that wait, in the form of ``--faults``; ordinal numbers count from now."""
+        with self._lock:
+            counted = [("append-503", str(self.append_503))] if self.append_503 else []
+            counted += [("commit-delay", f"{self.commit_delay:g}")] if self.commit_delay else []
+            dropped, invalid = sorted(self.drop_append_response), sorted(self.invalidate_channel)
+            counted += [("drop-append-response", str(n - self._applied)) for n in dropped]
+            counted += [("invalidate-channel", str(n - self._appends)) for n in invalid]
+            counted += [(f"answer-{call}", each) for call, some in self.answers.items() for each in some]
+            counted += [(f"slow-{call}", f"{each:g}") for call, some in self.delays.items() for each in some]
+            counted += [(f"kill-{point}", str(left)) for point, left in self.kill_at.items()]
+            counted += [("failover-pipe", pipe) for pipe in sorted(self.failed_over)]
+        return [f"{name}={value}" for name, value in counted]
+
+
+def die() -> None:
+    """End this process as a crash would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pipe_parts(name: str) -> tuple[str, str, str]:
+    """Return database, schema and pipe of ``DATABASE.SCHEMA.PIPE``; quotes around a part are dropped.
+
+    :raises ConfigurationError: for another form.
+    """
+    parts = [part.strip('"') for part in name.split(".", 2)]
+    if len(parts) != 3 or not all(parts):
+        raise ConfigurationError(f"'{name}' is no pipe; write DATABASE.SCHEMA.PIPE")
+    return parts[0], parts[1], parts[2]
 
 
 def parse_faults(text: str | None) -> Faults:
@@ -117,6 +216,8 @@ def _set(faults: Faults, name: str, value: str) -> None:
         faults.append_503 = int(value)
     elif name == "invalidate-channel":
         faults.invalidate_channel |= {int(value)}
+    elif name == "failover-pipe":
+        faults.fail_over(value)
     elif name.startswith("kill-") and rest in KILL_POINTS:
         faults.kill_at[rest] = int(value)
     elif verb == "answer" and rest in CALLS:
@@ -130,6 +231,7 @@ def _set(faults: Faults, name: str, value: str) -> None:
     else:
         raise ConfigurationError(
             f"unknown fault '{name}'; known: commit-delay=SECONDS, drop-append-response=N, append-503=N, "
-            f"invalidate-channel=N, kill-POINT=N, answer-CALL=STATUSxN, slow-CALL=SECONDSxN; "
+            f"invalidate-channel=N, kill-POINT=N, answer-CALL=STATUSxN, slow-CALL=SECONDSxN, "
+            f"failover-pipe=DATABASE.SCHEMA.PIPE; "
             f"points: {', '.join(KILL_POINTS)}; calls: {', '.join(CALLS)}"
         )

@@ -18,6 +18,8 @@ from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.config import Declaration
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
+from airflow_provider_snowpipe.local.admin.commands import Commands
+from airflow_provider_snowpipe.local.admin.listener import AdminSocket
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.datadir import DataDirectory
@@ -101,6 +103,8 @@ class Service:
             # Other bodies (stage uploads, SQL) may be larger than an append.
             limit = self._limits.request_bytes if is_append else stage_upload.MAX_UPLOAD_BYTES
             request = request_of(scope, await read_body(receive, limit))
+            if is_append:
+                self._faults.reach("before-append")
             response = await in_thread(lambda: self._answer(request))
         except Refusal as refusal:
             response = Response.of_refusal(refusal)
@@ -144,7 +148,9 @@ def serve(
     port: int,
     faults: Faults,
     limits: Limits = DEFAULTS,
+    *,
     declaration: Declaration | None = None,
+    admin: bool = False,
 ) -> None:
     """Run the service until SIGTERM or SIGINT.
 
@@ -152,6 +158,7 @@ def serve(
     :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
     :param limits: limits that the service enforces.
     :param declaration: users, roles and grants that the service is to have.
+    :param admin: open the admin socket.
     :raises DataDirectoryError: when the directory or the port is in use.
     :raises ConfigurationError: when the declaration names what does not exist.
     """
@@ -160,7 +167,7 @@ def serve(
     signal.signal(signal.SIGTERM, _exit)
     with home.lock():
         tls.ensure_certificates(home)
-        clock = Clock()
+        clock = Clock.kept_in(home.clock_file)
         access = Access(home.access_file, clock)
         account = ensure_account(home, access)
         password = ensure_password(home, account.user)
@@ -174,12 +181,15 @@ def serve(
             proxy = ConnectProxy(proxy_listener, HOST, bound)
             catalog = Catalog(home.databases_dir, faults, limits, clock, access)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
+            socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
                 if declaration is not None:
                     declared.apply(declaration, catalog, account.user)
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
                 _run(service, home, listener)
             finally:
+                if socket_of_admin is not None:
+                    socket_of_admin.close()
                 service.close()
                 catalog.close()
 

@@ -60,6 +60,16 @@ def test_a_pipe_that_failed_over_is_reported_as_that(service_factory: ServiceFac
         _send(client)
 
 
+def test_a_failed_over_pipe_answers_every_call_with_410(service_factory: ServiceFactory) -> None:
+    service = service_factory("failover-pipe=local.public.t-streaming")
+    service.sql("CREATE TABLE t (id INT)")
+    with service.client("T") as client:
+        with pytest.raises(PipeFailedOverError):
+            client.pipe_info()
+        with pytest.raises(PipeFailedOverError):
+            client.channel_statuses(["c"])
+
+
 def test_a_slow_answer_is_late_by_the_time_asked_for(service_factory: ServiceFactory) -> None:
     service = service_factory("slow-status=1.5x1")
     service.sql("CREATE TABLE t (id INT)")
@@ -86,6 +96,7 @@ def test_an_invalidated_channel_refuses_until_it_is_opened_again(service_factory
 @pytest.mark.parametrize(
     ("point", "rows"),
     [
+        ("before-append", {0}),
         ("before-append-answer", {0, 1}),
         ("after-append-answer", {0, 1}),
         ("before-commit", {0}),

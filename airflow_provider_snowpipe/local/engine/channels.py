@@ -62,7 +62,10 @@ class Pipe:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What is durable about one channel; one row of the hidden table ``channels``."""
+    """What is durable about one channel; one row of the hidden table ``channels``.
+
+    ``active_on_ms`` is the service's time of the last opening or commit; the channel expires by it.
+    """
 
     channel_id: int
     client_sequencer: int
@@ -77,6 +80,7 @@ class Committed:
     latency_ms: int | None
     last_request_id: str | None
     created_on_ms: int
+    active_on_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -233,6 +237,17 @@ class Channel:
         with self._lock:
             self._invalid = code
 
+    def expire(self, before_ms: int) -> bool:
+        """Drop the channel when it was last active before a moment and nothing of it waits for a commit.
+
+        :returns: True when the channel is gone because of this call.
+        """
+        with self._lock:
+            if self._dropped or self._pending or self.committed.active_on_ms >= before_ms:
+                return False
+            self._dropped = True
+            return True
+
     @property
     def is_dropped(self) -> bool:
         """True once the channel was dropped, by itself or with its table."""
@@ -329,13 +344,15 @@ class Channel:
         return Refusal(404, MISSING, f"channel {self.name} was dropped; open it again")
 
 
-def advance(committed: Committed, append: Append, rejected: int, message: str | None) -> Committed:
+def advance(
+    committed: Committed, append: Append, rejected: int, message: str | None, *, now_ms: int
+) -> Committed:
     """Return the durable state after one more append.
 
     :param rejected: rows of the append that were skipped.
     :param message: reason of the last of them, without the value.
+    :param now_ms: the service's time of the commit, epoch milliseconds.
     """
-    now_ms = int(time.time() * 1000)
     latency = int((time.monotonic() - append.received_at) * 1000)
     token = append.end_token if append.end_token else committed.offset_token
     moved = dataclasses.replace(
@@ -347,6 +364,7 @@ def advance(committed: Committed, append: Append, rejected: int, message: str | 
         rows_inserted=committed.rows_inserted + append.lines.parsed - rejected,
         latency_ms=latency,
         last_request_id=append.request_id,
+        active_on_ms=now_ms,
     )
     if rejected == 0:
         return moved

@@ -24,8 +24,11 @@ from airflow_provider_snowpipe.local.engine.committer import Committer
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, quoted_schema
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
+from airflow_provider_snowpipe.local.faults import Faults, die
 from airflow_provider_snowpipe.local.identifiers import find_name, quote
 from airflow_provider_snowpipe.local.limits import Limits
+from airflow_provider_snowpipe.local.stages.registry import Stages
+from airflow_provider_snowpipe.local.stages.storage import Storage
 from airflow_provider_snowpipe.local.tables import Table
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,8 @@ PIPE_MISSING = "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 TABLE_MISSING = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
 TOO_MANY_CHANNELS = "ERR_TOO_MANY_CHANNELS_IN_PIPE"
 DEFAULT_PIPE_SUFFIX = "-STREAMING"
+# Documentation, "Snowpipe Streaming channels": inactive channels and their tokens are deleted.
+CHANNEL_LIFETIME_MS = 30 * 86_400_000
 
 
 class Database:
@@ -44,22 +49,23 @@ class Database:
 
     :param name: exact name.
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
-    :param commit_delay: returns the delay of commits in seconds (a fault for tests).
+    :param faults: faults for tests.
     :param limits: limits of channels and pipes.
-    :param reach: called at named points of a commit (a fault for tests).
     :param clock: the service's clock.
+    :param storage: files of stages.
     """
 
     def __init__(
         self,
         name: str,
         connect: Callable[[], duckdb.DuckDBPyConnection],
-        commit_delay: Callable[[], float],
+        faults: Faults,
         limits: Limits,
-        reach: Callable[[str], None],
         clock: Clock,
+        storage: Storage,
     ) -> None:
-        self.reach = reach
+        self.reach = faults.reach
+        self._faults = faults
         self.clock = clock
         self.name = name
         self._limits = limits
@@ -70,13 +76,14 @@ class Database:
         self.isolated_groups: dict[tuple[str, str], int] = {}
         self._cursor = connect()
         self.store.create(self._cursor)
+        self.stages = Stages(name, self._cursor, self.write_lock, storage)
         self.schemas = self.store.load_schemas(self._cursor)
         self._tables = {(table.schema, table.name): table for table in self.store.load_tables(self._cursor)}
         self._pipes = {pipe.key: pipe for pipe in self.store.load_pipes(self._cursor)}
         self._channels: dict[tuple[PipeKey, str], Channel] = {}
-        for key, channel, committed in self.store.load_channels(self._cursor):
+        for key, channel, committed in self.store.load_channels(self._cursor, clock.now_ms()):
             self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed, limits)
-        self._committer = Committer(self, commit_delay)
+        self._committer = Committer(self, lambda: faults.commit_delay)
         self._committer.start()
 
     def close(self) -> None:
@@ -86,15 +93,25 @@ class Database:
         self.committer_cursor.close()
         self._cursor.close()
 
-    def checkpoint(self) -> None:
-        """Move committed rows from the write-ahead log into the file; skipped while others read old data."""
+    def checkpoint(self) -> bool:
+        """Move committed rows from the write-ahead log into the file; skipped while others read old data.
+
+        :returns: False when it was skipped; the rows are safe in the write-ahead log.
+        """
         with self.write_lock:
             self.dirty = False
+            dies = self._faults.is_due("during-checkpoint")
+            if dies:
+                # DuckDB stops after it wrote the rows, before the header that makes them count.
+                self._cursor.execute("SET GLOBAL debug_checkpoint_abort = 'before_header'")
             try:
                 self._cursor.execute(f"CHECKPOINT {quote(self.name)}")
             except duckdb.Error as error:
-                # The rows are safe in the write-ahead log; the next idle moment tries again.
+                if dies:
+                    die()
                 log.warning("checkpoint of %s postponed: %s", self.name, error)
+                return False
+            return True
 
     # -- tables ---------------------------------------------------------------------------------------------
 
@@ -106,6 +123,7 @@ class Database:
     @property
     def channels(self) -> list[Channel]:
         """All channels that were opened, without the elastic ones."""
+        self._expire_channels()
         return [
             channel for (_, name), channel in sorted(self._channels.items(), key=_by_name) if name != ELASTIC
         ]
@@ -131,6 +149,7 @@ class Database:
             for schema, table in list(self._tables):
                 if schema == name:
                     self.drop_table(schema, table)
+            self.stages.drop_schema(name)
             self._cursor.execute(f"DROP SCHEMA {quoted_schema(self.name, name)} CASCADE")
             self.schemas = self.schemas - {name}
 
@@ -146,6 +165,7 @@ class Database:
             self._transact(lambda: self._replace_table(table, statements, exists))
             if exists:
                 self._forget_pipes(table.schema, table.name)
+                self.stages.drop_table(table.schema, table.name)
             self._tables[table.schema, table.name] = table
             self.isolated_groups.pop((table.schema, table.name), None)
 
@@ -184,6 +204,7 @@ class Database:
                 raise object_missing("Table", f"{self.name}.{schema}.{name}")
             self._transact(lambda: self._drop_table(table))
             self._forget_pipes(schema, name)
+            self.stages.drop_table(schema, name)
             del self._tables[schema, name]
 
     def _replace_table(self, table: Table, statements: Sequence[str], exists: bool) -> None:
@@ -307,7 +328,7 @@ class Database:
 
         :raises Refusal: 404 when no such channel was opened.
         """
-        channel = self._channels.get((pipe.key, name))
+        channel = self._live_channel(pipe.key, name)
         if channel is None:
             raise Refusal(
                 404, MISSING, f"channel {name} of pipe {pipe.key.name} does not exist; open it first"
@@ -318,7 +339,7 @@ class Database:
         """Return a channel by its exact name, or None; the elastic channel always exists."""
         if name == ELASTIC:
             return self._get_or_create(pipe, ELASTIC)
-        return self._channels.get((pipe.key, name))
+        return self._live_channel(pipe.key, name)
 
     def open_channel(
         self, pipe: Pipe, name: str, *, offset_token: str | None, fail_on_uncommitted_rows: bool
@@ -338,7 +359,7 @@ class Database:
             session = channel.begin_session(fail_on_uncommitted_rows=fail_on_uncommitted_rows)
             self._committer.discard(channel)
             with self.write_lock:
-                state = _new_session(channel, session, offset_token)
+                state = _new_session(channel, session, offset_token, self.clock.now_ms())
                 self.store.update_channels(self._cursor, [state])
                 channel.session_stored(state)
         return channel
@@ -378,7 +399,7 @@ class Database:
         return self._committer.enqueue
 
     def _get_or_create(self, pipe: Pipe, name: str) -> Channel:
-        existing = self._channels.get((pipe.key, name))
+        existing = self._live_channel(pipe.key, name)
         if existing is not None:
             return existing
         with self.write_lock:
@@ -392,10 +413,27 @@ class Database:
                 self._channels[pipe.key, name] = Channel(self.name, current, name, state, self._limits)
             return self._channels[pipe.key, name]
 
+    def _live_channel(self, key: PipeKey, name: str) -> Channel | None:
+        """Return a channel, unless it was inactive so long that it is gone with its token."""
+        channel = self._channels.get((key, name))
+        if channel is None or name == ELASTIC:
+            return channel
+        if not channel.expire(self.clock.now_ms() - CHANNEL_LIFETIME_MS):
+            return channel
+        with self.write_lock:
+            self.store.remove_channel(self._cursor, channel.committed.channel_id)
+            self._channels.pop((key, name), None)
+        return None
+
+    def _expire_channels(self) -> None:
+        for key, name in list(self._channels):
+            self._live_channel(key, name)
+
     def _check_room(self, pipe: Pipe, name: str) -> None:
         most = self._limits.channels_per_pipe
         if not most or name == ELASTIC:
             return
+        self._expire_channels()
         if sum(1 for key, other in self._channels if key == pipe.key and other != ELASTIC) >= most:
             raise Refusal(
                 400,
@@ -404,11 +442,16 @@ class Database:
             )
 
 
-def _new_session(channel: Channel, session: int, offset_token: str | None) -> Committed:
+def _new_session(channel: Channel, session: int, offset_token: str | None, now_ms: int) -> Committed:
     stored = channel.committed
     token = stored.offset_token if offset_token is None else offset_token
     return dataclasses.replace(
-        stored, client_sequencer=session, row_sequencer=0, offset_token=token, last_request_id=None
+        stored,
+        client_sequencer=session,
+        row_sequencer=0,
+        offset_token=token,
+        last_request_id=None,
+        active_on_ms=now_ms,
     )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -167,7 +166,7 @@ def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Commi
     try:
         for (table, definition), positions in _by_target(database, group).items():
             _insert(database, table, definition, group, positions, outcome)
-        states = _advance(group, outcome)
+        states = _advance(group, outcome, database.clock.now_ms())
         database.store.update_channels(cursor, list(states.values()))
         database.store.add_rejected_rows(cursor, _rejected_rows(database, group, outcome))
         database.reach("before-commit")
@@ -260,19 +259,19 @@ def _note_rejected(
         outcome.rejected.setdefault(positions[nth], []).append(line)
 
 
-def _advance(group: Sequence[Append], outcome: _Outcome) -> dict[Channel, Committed]:
+def _advance(group: Sequence[Append], outcome: _Outcome, now_ms: int) -> dict[Channel, Committed]:
     states: dict[Channel, Committed] = {}
     for position, append in enumerate(group):
         rejected = outcome.rejected.get(position, [])
         before = states.get(append.channel, append.channel.committed)
         states[append.channel] = advance(
-            before, append, len(rejected), rejected[-1].reason if rejected else None
+            before, append, len(rejected), rejected[-1].reason if rejected else None, now_ms=now_ms
         )
     return states
 
 
 def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Outcome) -> list[list[Any]]:
-    now_ms = int(time.time() * 1000)
+    now_ms = database.clock.now_ms()
     return [
         [
             now_ms,

@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS {s}.channels (schema_name VARCHAR, pipe_name VARCHAR,
     rows_inserted BIGINT, rows_parsed BIGINT, rows_error_count BIGINT, last_error_offset_upper_bound VARCHAR,
     last_error_message VARCHAR, last_error_timestamp_ms BIGINT, latency_ms BIGINT, last_request_id VARCHAR,
     created_on_ms BIGINT);
+ALTER TABLE {s}.channels ADD COLUMN IF NOT EXISTS active_on_ms BIGINT;
 CREATE TABLE IF NOT EXISTS {s}.rejected_rows (recorded_on_ms BIGINT, schema_name VARCHAR, pipe_name VARCHAR,
     table_name VARCHAR, channel_name VARCHAR, offset_token_lower_bound VARCHAR,
     offset_token_upper_bound VARCHAR,
@@ -202,11 +203,18 @@ class Store:
             ],
         )
 
-    def load_channels(self, cursor: duckdb.DuckDBPyConnection) -> list[tuple[PipeKey, str, Committed]]:
-        """Return all channels with their durable state."""
+    def load_channels(
+        self, cursor: duckdb.DuckDBPyConnection, now_ms: int
+    ) -> list[tuple[PipeKey, str, Committed]]:
+        """Return all channels with their durable state.
+
+        :param now_ms: activity of channels that were written before it was kept.
+        """
+        fields = ", ".join(name for name in _COMMITTED_FIELDS if name != "active_on_ms")
         rows = cursor.execute(
-            f"SELECT schema_name, pipe_name, channel_name, {', '.join(_COMMITTED_FIELDS)} "
-            f"FROM {self._schema}.channels"
+            f"SELECT schema_name, pipe_name, channel_name, {fields}, coalesce(active_on_ms, ?) "
+            f"FROM {self._schema}.channels",
+            [now_ms],
         ).fetchall()
         return [(PipeKey(row[0], row[1]), row[2], Committed(*row[3:])) for row in rows]
 
@@ -216,7 +224,7 @@ class Store:
         """Record a new channel, with a NULL token, and return its state."""
         row = cursor.execute(f"SELECT nextval('{self._schema.replace(chr(39), chr(39) * 2)}.ids')").fetchone()
         assert row is not None  # noqa: S101 - nextval always returns one row
-        state = Committed(row[0], 0, 0, None, 0, 0, 0, None, None, None, None, None, now_ms)
+        state = Committed(row[0], 0, 0, None, 0, 0, 0, None, None, None, None, None, now_ms, now_ms)
         values: list[Any] = [pipe.schema, pipe.name, name, *dataclasses.astuple(state)]
         marks = ", ".join("?" for _ in values)
         names = ", ".join(("schema_name", "pipe_name", "channel_name", *_COMMITTED_FIELDS))

@@ -116,9 +116,7 @@ class StreamingFront:
         if call is None or not name:
             raise Refusal(404, "NOT_FOUND", f"{request.method} ..:{verb} is no call of this service")
         privileges = STATUS if verb == "bulk-channel-status" else WRITE
-        owner, pipe = authorized_pipe(
-            self._catalog, self._roles(request), (database, schema, name), privileges
-        )
+        owner, pipe = self._pipe(self._roles(request), (database, schema, name), privileges)
         return call(request, owner, pipe)
 
     def _pipe_info(self, _request: Request, _database: Database, pipe: Pipe) -> Response:
@@ -169,7 +167,7 @@ class StreamingFront:
     def _channel_call(
         self, request: Request, database: str, schema: str, pipe: str, channel: str
     ) -> Response:
-        owner, target = authorized_pipe(self._catalog, self._roles(request), (database, schema, pipe), WRITE)
+        owner, target = self._pipe(self._roles(request), (database, schema, pipe), WRITE)
         if request.method == "PUT":
             return self._open(request, owner, target, channel)
         if request.method == "DELETE":
@@ -200,6 +198,12 @@ class StreamingFront:
         token = request.bearer()
         return self._account.roles(self._account.verify_any(token), token)
 
+    def _pipe(
+        self, roles: frozenset[str], path: tuple[str, str, str], privileges: tuple[str, ...]
+    ) -> tuple[Database, Pipe]:
+        self._faults.check_pipe(*path)
+        return authorized_pipe(self._catalog, roles, path, privileges)
+
     # -- data plane -----------------------------------------------------------------------------------------
 
     def _append(self, request: Request, path: tuple[str, str, str], name: str, kind: str) -> Response:
@@ -209,7 +213,7 @@ class StreamingFront:
         roles = self._account.roles(self._account.verify_scoped_token(token), token)
         if self._faults.refuse_append():
             raise Refusal(503, "SERVICE_UNAVAILABLE", "fault append-503")
-        database, pipe = authorized_pipe(self._catalog, roles, path, WRITE)
+        database, pipe = self._pipe(roles, path, WRITE)
         make = self._from_body if kind == "rows" else self._from_files
         if name.upper() == ELASTIC:
             return self._append_elastic(request, database, pipe, make)

@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
+from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
 
 _NO_DATABASE = (
     "Cannot perform operation. This session does not have a current database. "
@@ -45,6 +46,7 @@ class Session:
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
     last_query_id: str | None = None
     in_transaction: bool = False
+    temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
 
@@ -119,8 +121,9 @@ class Session:
         return str(self.parameters.get("AUTOCOMMIT", "true")).lower() != "false"
 
     def close(self) -> None:
-        """Roll back an open transaction and release the cursor."""
+        """Roll back an open transaction, drop temporary objects and release the cursor."""
         with self.lock:
+            self.temporary.clear(self.catalog.storage)
             if self._cursor is not None:
                 self.rollback()
                 self._cursor.close()

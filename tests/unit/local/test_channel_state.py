@@ -44,7 +44,7 @@ class Writer:
 
     def commit(self) -> None:
         for append in self.queue:
-            self.channel.committed_up_to(advance(self.channel.committed, append, 0, None), 1)
+            self.channel.committed_up_to(advance(self.channel.committed, append, 0, None, now_ms=1), 1)
         self.queue.clear()
 
     def refused(self, token: str, request_id: str = "new") -> str:
@@ -135,7 +135,7 @@ def test_a_malformed_continuation_token_is_a_400(token: str) -> None:
 def test_rejected_rows_are_counted_and_the_token_still_advances() -> None:
     writer = Writer()
     writer.append(writer.open(), body=b"{}\nx\n{}\n", end="9")
-    state = advance(NEW, writer.queue[0], 1, "bad row")
+    state = advance(NEW, writer.queue[0], 1, "bad row", now_ms=1)
     assert (state.rows_parsed, state.rows_inserted, state.rows_error_count) == (3, 2, 1)
     assert (state.offset_token, state.last_error_offset_upper_bound) == ("9", "9")
     assert state.last_error_message == "bad row"

@@ -8,7 +8,7 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError
+from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import parse_faults
 from airflow_provider_snowpipe.local.identifiers import find_name, quote, read_path
 from airflow_provider_snowpipe.local.sql.results import encode
@@ -129,8 +129,39 @@ def test_answers_and_delays_are_handed_out_in_order_and_run_out() -> None:
         "slow-append=x",
         "kill-nowhere=1",
         "kill-before-commit=x",
+        "failover-pipe=T-STREAMING",
     ],
 )
 def test_an_unknown_fault_or_value_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_faults(text)
+
+
+def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_written() -> None:
+    faults = parse_faults("drop-append-response=1,answer-open=503x2")
+    assert faults.drop_response()
+    faults.add("drop-append-response=2,commit-delay=1.5,kill-before-commit=3,failover-pipe=a.b.C-STREAMING")
+    assert faults.shown() == [
+        "commit-delay=1.5",
+        "drop-append-response=2",
+        "answer-open=503",
+        "answer-open=503",
+        "kill-before-commit=3",
+        "failover-pipe=A.B.C-STREAMING",
+    ]
+    assert [faults.drop_response() for _ in range(3)] == [False, True, False]
+    with pytest.raises(ConfigurationError):
+        faults.add("append-503=1,nonsense=1")
+    assert not faults.refuse_append()
+    faults.clear()
+    assert faults.shown() == []
+
+
+def test_a_pipe_fails_over_and_back_whatever_the_case_of_its_name() -> None:
+    faults = parse_faults(None)
+    faults.fail_over('LOCAL.PUBLIC."my.pipe"')
+    with pytest.raises(Refusal) as refusal:
+        faults.check_pipe("local", "public", "MY.pipe")
+    assert refusal.value.status == 410
+    faults.fail_over("local.public.my.pipe", back=True)
+    faults.check_pipe("LOCAL", "PUBLIC", "my.pipe")

@@ -1,0 +1,182 @@
+"""Files below one folder of this machine: listing, reading, removing, and paths that stay inside."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from airflow_provider_snowpipe.local.errors import SqlError
+
+_MAX_PATH_BYTES = 1024
+_MAX_PART_BYTES = 255
+_DIGESTS = 10_000
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One file of a stage.
+
+    :param path: path below the stage, or below the bucket or folder of a bare URL, with ``/``.
+    :param size: bytes.
+    :param etag: MD5 in hexadecimal for local files, the store's ETag for S3.
+    :param modified_ms: last modification, epoch milliseconds.
+    """
+
+    path: str
+    size: int
+    etag: str
+    modified_ms: int
+
+
+class FileArea(Protocol):
+    """Where the files of a stage really are."""
+
+    def list(self, prefix: str) -> list[StagedFile]:
+        """Return the files whose path starts with a text, by path."""
+
+    def local_copy(self, file: StagedFile) -> AbstractContextManager[Path]:
+        """Return a path on this machine that can be read inside the ``with`` block."""
+
+    def remove(self, files: Iterable[StagedFile]) -> None:
+        """Delete files; those that are gone already do no harm."""
+
+
+def check_path(path: str) -> str:
+    """Return a file's path when it cannot lead out of its stage.
+
+    :raises SqlError: for an absolute path, ``.`` and ``..``, NUL, and names that no file can have.
+    """
+    parts = path.split("/")
+    is_bad = any(part in {"", ".", ".."} or len(part.encode()) > _MAX_PART_BYTES for part in parts)
+    if is_bad or "\0" in path or "\\" in path or len(path.encode()) > _MAX_PATH_BYTES:
+        raise SqlError(
+            "001003",
+            "42000",
+            f"SQL compilation error:\ninvalid file path '{path[:120]}': a path in a stage is relative and "
+            f"has no '.', '..' or empty part, no NUL or backslash, at most {_MAX_PART_BYTES} bytes "
+            f"in a part and {_MAX_PATH_BYTES} in all.",
+        )
+    return path
+
+
+class FolderArea:
+    """Files below one folder of this machine.
+
+    :param root: the folder; it need not exist.
+    :param allowed: real paths of the folders that a symbolic link may lead to; None follows no link.
+    :param private: real path of a folder that must not be reached.
+    """
+
+    def __init__(
+        self, root: Path, allowed: tuple[Path, ...] | None = None, private: Path | None = None
+    ) -> None:
+        self.root = root
+        self._allowed = allowed
+        self._private = private
+
+    def list(self, prefix: str) -> list[StagedFile]:
+        """Return the files whose path starts with a text, by path; links that lead outside do not show."""
+        folder, _, _ = prefix.rpartition("/")
+        start = self.root.joinpath(*_parts(folder))
+        found = [
+            staged
+            for path in _walk(start)
+            if (name := path.relative_to(self.root).as_posix()).startswith(prefix)
+            and (staged := self._described(name, path)) is not None
+        ]
+        return sorted(found, key=lambda staged: staged.path)
+
+    @contextlib.contextmanager
+    def local_copy(self, file: StagedFile) -> Iterator[Path]:
+        """Return the file itself."""
+        yield self.path(file.path)
+
+    def path(self, name: str) -> Path:
+        """Return where a file is, or would be.
+
+        :raises SqlError: for a path that leaves the folder.
+        """
+        path = self.root.joinpath(*check_path(name).split("/"))
+        if not self._is_inside(path):
+            raise SqlError(
+                "003001", "42501", f"SQL access control error:\nfile '{name}' lies outside of its stage."
+            )
+        return path
+
+    def remove(self, files: Iterable[StagedFile]) -> None:
+        """Delete files, and the folders that become empty."""
+        for file in files:
+            path = self.path(file.path)
+            path.unlink(missing_ok=True)
+            for folder in path.relative_to(self.root).parents:
+                # A folder that is not empty, or where an upload just arrives, stays.
+                with contextlib.suppress(OSError):
+                    if folder != Path("."):
+                        (self.root / folder).rmdir()
+
+    def _is_inside(self, path: Path) -> bool:
+        real = path.resolve()
+        if self._private is not None and real.is_relative_to(self._private):
+            return False
+        allowed = (self.root.resolve(),) if self._allowed is None else self._allowed
+        return any(real.is_relative_to(folder) for folder in allowed)
+
+    def _described(self, name: str, path: Path) -> StagedFile | None:
+        try:
+            if not self._is_inside(path):
+                return None
+            status = path.stat()
+            return StagedFile(name, status.st_size, digest(path), status.st_mtime_ns // 1_000_000)
+        except FileNotFoundError:
+            # Removed while the folder was read, or a link to nothing.
+            return None
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in {"", ".", ".."}] if path else []
+
+
+def _walk(start: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(start):
+        for name in names:
+            path = Path(folder, name)
+            if path.is_file():
+                yield path
+
+
+_digests: OrderedDict[tuple[int, int, int, int], str] = OrderedDict()
+_digests_lock = threading.Lock()
+
+
+def digest(path: Path) -> str:
+    """Return the MD5 of a file in hexadecimal; computed once for each content."""
+    status = path.stat()
+    key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    with _digests_lock:
+        known = _digests.get(key)
+    if known is not None:
+        return known
+    md5 = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as handle:
+        while block := handle.read(_BLOCK):
+            md5.update(block)
+    remember_digest(path, md5.hexdigest())
+    return md5.hexdigest()
+
+
+def remember_digest(path: Path, known: str) -> None:
+    """Keep the MD5 of a file that was computed while it was written."""
+    status = path.stat()
+    with _digests_lock:
+        _digests[status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns] = known
+        while len(_digests) > _DIGESTS:
+            _digests.popitem(last=False)

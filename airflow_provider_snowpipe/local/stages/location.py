@@ -1,0 +1,325 @@
+"""References to staged files: ``@stage/path``, ``@~/path``, ``@%table/path`` and bare URLs, resolved."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
+from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
+from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
+from airflow_provider_snowpipe.local.stages.formats import FileFormat, OptionValue, read_file_format
+from airflow_provider_snowpipe.local.stages.s3 import loopback_endpoint
+from airflow_provider_snowpipe.local.stages.settings import Setting, Word, invalid_value, read_literal
+from airflow_provider_snowpipe.local.stages.storage import table_identity, user_identity
+
+_CREDENTIALS = ("AWS_KEY_ID", "AWS_SECRET_KEY", "AWS_TOKEN")
+# A path ends at a blank, or at what can follow a reference in a statement.
+_PATH = re.compile(r"/[^\s'(),;]*")
+_PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][\w$]*)'
+_TABLE = re.compile(rf"(?P<owner>(?:{_PART}\s*\.\s*){{0,2}})%(?P<table>{_PART})")
+
+
+@dataclass(frozen=True, slots=True)
+class StageLocation:
+    """A stage, or a URL, and a path in it.
+
+    :param name: the reference as messages show it, for example ``@LOCAL.PUBLIC.S/in/``.
+    :param kind: ``INTERNAL``, ``TABLE``, ``USER``, ``EXTERNAL`` or ``URL``.
+    :param area: where the files are.
+    :param base: what stands before a file's path in LIST: ``stage/``, a URL, or nothing.
+    :param prefix: start of the paths that the location holds; a text, not only a folder.
+    :param stage: definition of a named stage, or None.
+    :param file_format: default format options of the stage, with TYPE; empty when it has none.
+    :param copy_options: default options of COPY.
+    """
+
+    name: str
+    kind: str
+    area: FileArea = field(repr=False)
+    base: str
+    prefix: str = ""
+    stage: StageDefinition | None = None
+    file_format: Mapping[str, OptionValue] = field(default_factory=dict)
+    copy_options: Mapping[str, OptionValue] = field(default_factory=dict)
+
+    @property
+    def is_external(self) -> bool:
+        """True when the files are outside of the service."""
+        return self.kind in {"EXTERNAL", "URL"}
+
+    @property
+    def url(self) -> str:
+        """The location as COPY_HISTORY's STAGE_LOCATION shows it: a URL, or the stage's name and the path."""
+        return self.base + self.prefix if self.is_external else self.name.removeprefix("@")
+
+    def matching(self, files: list[StagedFile], pattern: str) -> list[StagedFile]:
+        """Return the files whose whole path matches a regular expression, with or without :attr:`base`.
+
+        :raises SqlError: for a pattern that is no regular expression.
+        """
+        whole = rf"\A(?:{pattern})\z"
+        try:
+            short = pc.match_substring_regex(pa.array([f.path for f in files], pa.string()), whole)
+            long = pc.match_substring_regex(pa.array([self.base + f.path for f in files], pa.string()), whole)
+        except pa.ArrowInvalid as error:
+            raise SqlError("100048", "2201B", f"Invalid regular expression: '{pattern}': {error}") from error
+        chosen = pc.or_(short, long).to_pylist()
+        return [file for file, is_chosen in zip(files, chosen, strict=True) if is_chosen]
+
+    def list(self, pattern: str | None = None) -> list[StagedFile]:
+        """Return the files of the location, by path.
+
+        :param pattern: regular expression that the whole path must match, with or without :attr:`base`.
+        :raises SqlError: for a pattern that is no regular expression.
+        """
+        files = self.area.list(self.prefix)
+        return files if pattern is None else self.matching(files, pattern)
+
+    def local_copy(self, file: StagedFile) -> AbstractContextManager[Path]:
+        """Return a path on this machine that can be read inside the ``with`` block."""
+        return self.area.local_copy(file)
+
+    def remove(self, files: Iterable[StagedFile]) -> None:
+        """Delete files of the location."""
+        self.area.remove(files)
+
+    def listed_name(self, file: StagedFile) -> str:
+        """Return a file's name as LIST and the result of COPY show it."""
+        return self.base + file.path
+
+    def metadata_name(self, file: StagedFile) -> str:
+        """Return METADATA$FILENAME: the path below the stage, or below the bucket of an external one."""
+        if self.is_external and self.base.startswith("s3"):
+            return self.base.split("/", 3)[3] + file.path
+        return file.path
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a file that FILES names relative to the location."""
+        separator = "/" if self.prefix and not self.prefix.endswith("/") else ""
+        return self.prefix + separator + name.lstrip("/")
+
+    def upload_folder(self) -> tuple[FolderArea, str]:
+        """Return where PUT stores files: the stage's folder and a path that is empty or ends with ``/``.
+
+        :raises SqlError: for an external stage.
+        """
+        if not isinstance(self.area, FolderArea) or self.is_external:
+            raise SqlError(
+                "001003",
+                "42000",
+                f"SQL compilation error:\ncannot PUT files to the external stage {self.name}.",
+            )
+        return self.area, self.path_of("")
+
+
+def resolve_location(session: Session, text: str) -> tuple[StageLocation, str]:
+    """Read and resolve the reference at the start of a text.
+
+    :param text: SQL text that starts with ``@..``, ``'@..'``, ``'s3://..'`` or ``'file://..'``.
+    :returns: the location, and the rest of the text.
+    :raises SqlError: for a syntax error, or a stage or table that does not exist.
+    """
+    stripped = text.lstrip()
+    if not stripped.startswith("'"):
+        return _reference(session, stripped, is_quoted=False)
+    written, rest = read_literal(stripped)
+    if written.startswith("@"):
+        location, more = _reference(session, written, is_quoted=True)
+        if more:
+            raise compilation_error(f"invalid stage reference '{written}'.")
+        return location, rest
+    return _bare_url(session, written, None), rest
+
+
+def with_settings(
+    session: Session, location: StageLocation, settings: Mapping[str, Setting]
+) -> StageLocation:
+    """Apply CREDENTIALS, ENDPOINT and STORAGE_INTEGRATION of a COPY statement to a bare URL.
+
+    :param settings: options of the statement.
+    """
+    if location.kind != "URL":
+        return location
+    defined = access_settings(StageDefinition("", "", "", 0, url=location.base + location.prefix), settings)
+    return _bare_url(session, location.base + location.prefix, defined)
+
+
+def access_settings(stage: StageDefinition, settings: Mapping[str, Setting]) -> StageDefinition:
+    """Return a stage with the options that say how its bucket is reached.
+
+    :raises SqlError: for an endpoint that is not loopback, or credentials of another kind.
+    """
+    if "ENDPOINT" in settings:
+        stage = dataclasses.replace(stage, endpoint=loopback_endpoint(str(settings["ENDPOINT"])))
+    if "REGION" in settings:
+        stage = dataclasses.replace(stage, region=str(settings["REGION"]))
+    if "STORAGE_INTEGRATION" in settings:
+        stage = dataclasses.replace(stage, storage_integration=_object_name(settings["STORAGE_INTEGRATION"]))
+    if "CREDENTIALS" in settings:
+        stage = dataclasses.replace(stage, credentials=_credentials(settings["CREDENTIALS"]))
+    return stage
+
+
+def resolve_file_format(
+    session: Session, settings: Mapping[str, Setting], stage_format: Mapping[str, OptionValue] | None = None
+) -> FileFormat:
+    """Resolve FILE_FORMAT: options of the statement, FORMAT_NAME, the stage's format, defaults.
+
+    Each completes what the one before it left open.
+
+    :param settings: what stands between the parentheses.
+    :param stage_format: :attr:`StageLocation.file_format`.
+    :raises SqlError: for an unknown format, option or value.
+    """
+    inherited = [stage_format] if stage_format else []
+    own = dict(settings)
+    named = own.pop("FORMAT_NAME", None)
+    if named is not None:
+        inherited.insert(0, find_format(session, format_path(named)).settings)
+    return read_file_format(own, *inherited)
+
+
+def format_path(value: Setting) -> tuple[str, ...]:
+    """Return the dotted name that FORMAT_NAME holds, as identifier or as string.
+
+    :raises SqlError: for something else.
+    """
+    if not isinstance(value, str) or not value:
+        raise invalid_value("FORMAT_NAME", value, "the name of a file format")
+    path, rest = read_path(value)
+    if rest:
+        raise invalid_value("FORMAT_NAME", value, "the name of a file format")
+    return path
+
+
+def find_stage(session: Session, path: tuple[str, ...]) -> StageDefinition:
+    """Return a named stage, temporary ones of the session first.
+
+    :raises SqlError: when it does not exist.
+    """
+    database, schema, name = session.resolve(path)
+    found = session.temporary.stages.get((database.name, schema, name)) or database.stages.stage(schema, name)
+    if found is None:
+        raise object_missing("Stage", f"{database.name}.{schema}.{name}")
+    return found
+
+
+def find_format(session: Session, path: tuple[str, ...]) -> FileFormatDefinition:
+    """Return a named file format, temporary ones of the session first.
+
+    :raises SqlError: when it does not exist.
+    """
+    database, schema, name = session.resolve(path)
+    key = (database.name, schema, name)
+    found = session.temporary.formats.get(key) or database.stages.format(schema, name)
+    if found is None:
+        raise object_missing("File format", ".".join(key))
+    return found
+
+
+def stage_format(session: Session, stage: StageDefinition) -> dict[str, OptionValue]:
+    """Return the format options of a stage, with TYPE; empty when it has none."""
+    if stage.format_name:
+        path = (stage.database, stage.schema, *stage.format_name)[-3:]
+        inherited = find_format(session, path).settings
+        return {**inherited, **stage.file_format}
+    return dict(stage.file_format)
+
+
+def _reference(session: Session, text: str, *, is_quoted: bool) -> tuple[StageLocation, str]:
+    if not text.startswith("@"):
+        raise compilation_error(f"syntax error: expected a stage at '{text[:30]}'.")
+    body = text[1:]
+    if body.startswith("~"):
+        identity = user_identity(session.user)
+        area = session.catalog.storage.internal(identity)
+        return _with_path(StageLocation("@~", "USER", area, ""), body[1:], is_quoted)
+    table = _TABLE.match(body)
+    if table is not None:
+        return _with_path(_table_stage(session, table), body[table.end() :], is_quoted)
+    path, rest = _stage_path(body)
+    return _with_path(location_of(session, find_stage(session, path)), rest, is_quoted)
+
+
+def _stage_path(body: str) -> tuple[tuple[str, ...], str]:
+    path, _ = read_path(body)
+    match = re.match(rf"{_PART}(?:\s*\.\s*{_PART}){{0,{len(path) - 1}}}", body)
+    assert match is not None  # noqa: S101 - read_path has just read it
+    return path, body[match.end() :]
+
+
+def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:
+    database, schema, name = session.resolve(read_path(match["owner"] + match["table"])[0])
+    if database.table(schema, name) is None:
+        raise object_missing("Table", f"{database.name}.{schema}.{name}")
+    area = session.catalog.storage.internal(table_identity(database.name, schema, name))
+    return StageLocation(f"@{database.name}.{schema}.%{name}", "TABLE", area, "")
+
+
+def location_of(session: Session, stage: StageDefinition) -> StageLocation:
+    """Return the root of a named stage."""
+    defaults = stage_format(session, stage)
+    if stage.url is None:
+        area = session.catalog.storage.internal(stage.identity)
+        base, prefix, kind = f"{stage.name.lower()}/", "", "INTERNAL"
+        return StageLocation(f"@{stage}", kind, area, base, prefix, stage, defaults, stage.copy_options)
+    external = session.catalog.storage.external(stage.url, stage)
+    return StageLocation(
+        f"@{stage}",
+        "EXTERNAL",
+        external.area,
+        external.url,
+        external.lead,
+        stage,
+        defaults,
+        stage.copy_options,
+    )
+
+
+def _with_path(location: StageLocation, rest: str, is_quoted: bool) -> tuple[StageLocation, str]:
+    if is_quoted:
+        path, rest = rest, ""
+        if path and not path.startswith("/"):
+            raise compilation_error(f"invalid stage reference at '{path[:30]}'; a path begins with '/'.")
+    else:
+        match = _PATH.match(rest)
+        path = match[0] if match else ""
+        rest = rest[len(path) :].strip()
+    inner = path.lstrip("/")
+    if any(part in {".", ".."} for part in inner.split("/")) or "\0" in inner or "\\" in inner:
+        raise compilation_error(
+            f"invalid path '{inner[:120]}': '.', '..', NUL and backslash are not allowed."
+        )
+    if not path:
+        return location, rest
+    prefix = location.prefix + (path if location.prefix else inner)
+    return dataclasses.replace(location, name=f"{location.name}/{inner}", prefix=prefix), rest
+
+
+def _bare_url(session: Session, url: str, definition: StageDefinition | None) -> StageLocation:
+    external = session.catalog.storage.external(url, definition)
+    return StageLocation(url, "URL", external.area, external.url, external.lead, definition)
+
+
+def _credentials(value: Setting) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not set(value) <= set(_CREDENTIALS):
+        raise invalid_value("CREDENTIALS", "****", f"({', '.join(f'{name} = ..' for name in _CREDENTIALS)})")
+    if value and not {"AWS_KEY_ID", "AWS_SECRET_KEY"} <= set(value):
+        raise invalid_value("CREDENTIALS", "****", "AWS_KEY_ID together with AWS_SECRET_KEY")
+    return {name: str(entry) for name, entry in value.items()}
+
+
+def _object_name(value: Setting) -> str:
+    if not isinstance(value, str):
+        raise invalid_value("STORAGE_INTEGRATION", value, "a name")
+    return read_path(value)[0][-1] if isinstance(value, Word) else str(value)

@@ -1,0 +1,213 @@
+"""Named stages and file formats of one database: hidden tables, and their picture in memory."""
+
+# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import duckdb
+
+from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
+from airflow_provider_snowpipe.local.errors import object_exists, object_missing
+from airflow_provider_snowpipe.local.identifiers import quote_path
+from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
+from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
+
+_DDL = """
+CREATE TABLE IF NOT EXISTS {s}.stages (schema_name VARCHAR, stage_name VARCHAR, created_on_ms BIGINT,
+    identity VARCHAR, definition VARCHAR);
+CREATE TABLE IF NOT EXISTS {s}.file_formats (schema_name VARCHAR, format_name VARCHAR, created_on_ms BIGINT,
+    definition VARCHAR);
+"""
+
+
+class Stages:
+    """Stages and file formats of one database.
+
+    Threading: writes hold the database's write lock; the dictionaries are replaced under it and read
+    without it.
+
+    :param database: exact name of the attached database.
+    :param cursor: the database's own cursor.
+    :param write_lock: the database's write lock.
+    :param storage: files of internal stages.
+    """
+
+    def __init__(
+        self,
+        database: str,
+        cursor: duckdb.DuckDBPyConnection,
+        write_lock: threading.RLock,
+        storage: Storage,
+    ) -> None:
+        self.storage = storage
+        self._database = database
+        self._cursor = cursor
+        self._lock = write_lock
+        self._schema = quote_path(database, HIDDEN_SCHEMA)
+        cursor.execute(_DDL.format(s=self._schema))
+        self._stages = {
+            (schema, name): StageDefinition.from_json(database, schema, name, *rest)
+            for schema, name, *rest in cursor.execute(f"SELECT * FROM {self._schema}.stages").fetchall()
+        }
+        self._formats = {
+            (schema, name): FileFormatDefinition.from_json(database, schema, name, *rest)
+            for schema, name, *rest in cursor.execute(f"SELECT * FROM {self._schema}.file_formats").fetchall()
+        }
+
+    # -- stages ---------------------------------------------------------------------------------------------
+
+    @property
+    def stages(self) -> list[StageDefinition]:
+        """All named stages that outlive their session, by schema and name."""
+        return [stage for _, stage in sorted(self._stages.items())]
+
+    def stage(self, schema: str, name: str) -> StageDefinition | None:
+        """Return a stage by its exact name."""
+        return self._stages.get((schema, name))
+
+    def put_stage(self, stage: StageDefinition, *, replace: bool) -> None:
+        """Create a stage; the files of an internal one that it replaces are deleted.
+
+        :raises SqlError: when it exists and is not to be replaced.
+        """
+        with self._lock:
+            old = self._stages.get((stage.schema, stage.name))
+            if old is not None and not replace:
+                raise object_exists(str(stage))
+            self._write_stage(old, stage)
+            if old is not None and old.identity != stage.identity:
+                self.storage.remove([old.identity])
+
+    def change_stage(self, old: StageDefinition, new: StageDefinition) -> None:
+        """Change or rename a stage; its files stay.
+
+        :raises SqlError: when the new name is taken, or the stage is gone.
+        """
+        with self._lock:
+            if self._stages.get((old.schema, old.name)) is None:
+                raise object_missing("Stage", str(old))
+            if (old.schema, old.name) != (new.schema, new.name) and (new.schema, new.name) in self._stages:
+                raise object_exists(str(new))
+            self._write_stage(old, new)
+
+    def drop_stage(self, stage: StageDefinition) -> None:
+        """Drop a stage with its internal files."""
+        with self._lock:
+            self._write_stage(stage, None)
+            self.storage.remove([stage.identity])
+
+    def drop_schema(self, schema: str) -> None:
+        """Drop the stages and file formats of a schema."""
+        with self._lock:
+            for stage in [stage for stage in self.stages if stage.schema == schema]:
+                self.drop_stage(stage)
+            for known in [known for known in self.formats if known.schema == schema]:
+                self.drop_format(known)
+
+    def drop_table(self, schema: str, table: str) -> None:
+        """Delete the files of a table's stage."""
+        self.storage.remove([table_identity(self._database, schema, table)])
+
+    def _write_stage(self, old: StageDefinition | None, new: StageDefinition | None) -> None:
+        def write() -> None:
+            if old is not None:
+                self._delete("stages", "stage_name", old.schema, old.name)
+            if new is not None:
+                self._cursor.execute(
+                    f"INSERT INTO {self._schema}.stages VALUES (?, ?, ?, ?, ?)",
+                    [new.schema, new.name, new.created_on_ms, new.identity, new.to_json()],
+                )
+
+        self._transact(write)
+        stages = dict(self._stages)
+        if old is not None:
+            stages.pop((old.schema, old.name), None)
+        if new is not None:
+            stages[new.schema, new.name] = new
+        self._stages = stages
+
+    # -- file formats ---------------------------------------------------------------------------------------
+
+    @property
+    def formats(self) -> list[FileFormatDefinition]:
+        """All named file formats that outlive their session, by schema and name."""
+        return [known for _, known in sorted(self._formats.items())]
+
+    def format(self, schema: str, name: str) -> FileFormatDefinition | None:
+        """Return a file format by its exact name."""
+        return self._formats.get((schema, name))
+
+    def put_format(self, new: FileFormatDefinition, *, replace: bool) -> None:
+        """Create a file format.
+
+        :raises SqlError: when it exists and is not to be replaced.
+        """
+        with self._lock:
+            old = self._formats.get((new.schema, new.name))
+            if old is not None and not replace:
+                raise object_exists(str(new))
+            self._write_format(old, new)
+
+    def change_format(self, old: FileFormatDefinition, new: FileFormatDefinition) -> None:
+        """Change or rename a file format.
+
+        :raises SqlError: when the new name is taken.
+        """
+        with self._lock:
+            if (old.schema, old.name) != (new.schema, new.name) and (new.schema, new.name) in self._formats:
+                raise object_exists(str(new))
+            self._write_format(old, new)
+
+    def drop_format(self, known: FileFormatDefinition) -> None:
+        """Drop a file format."""
+        with self._lock:
+            self._write_format(known, None)
+
+    def _write_format(self, old: FileFormatDefinition | None, new: FileFormatDefinition | None) -> None:
+        def write() -> None:
+            if old is not None:
+                self._delete("file_formats", "format_name", old.schema, old.name)
+            if new is not None:
+                self._cursor.execute(
+                    f"INSERT INTO {self._schema}.file_formats VALUES (?, ?, ?, ?)",
+                    [new.schema, new.name, new.created_on_ms, new.to_json()],
+                )
+
+        self._transact(write)
+        formats = dict(self._formats)
+        if old is not None:
+            formats.pop((old.schema, old.name), None)
+        if new is not None:
+            formats[new.schema, new.name] = new
+        self._formats = formats
+
+    def _delete(self, relation: str, column: str, schema: str, name: str) -> None:
+        self._cursor.execute(
+            f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND {column} = ?", [schema, name]
+        )
+
+    def _transact(self, work: Callable[[], None]) -> None:
+        self._cursor.execute("BEGIN")
+        try:
+            work()
+            self._cursor.execute("COMMIT")
+        except BaseException:
+            self._cursor.execute("ROLLBACK")
+            raise
+
+
+class TemporaryObjects:
+    """Temporary stages and file formats of one session; they hide permanent ones of the same name."""
+
+    def __init__(self) -> None:
+        self.stages: dict[tuple[str, str, str], StageDefinition] = {}
+        self.formats: dict[tuple[str, str, str], FileFormatDefinition] = {}
+
+    def clear(self, storage: Storage) -> None:
+        """Drop everything, at the end of the session."""
+        storage.remove([stage.identity for stage in self.stages.values()])
+        self.stages.clear()
+        self.formats.clear()

@@ -1,0 +1,203 @@
+"""The service's own storage of staged files, and the way to files outside of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError, compilation_error
+from airflow_provider_snowpipe.local.stages.definition import StageDefinition
+from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea
+from airflow_provider_snowpipe.local.stages.s3 import Bucket, S3Area, loopback_endpoint
+
+_FILES, _INCOMING, _DOWNLOADS, _TRASH = "files", "incoming", "downloads", "trash"
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What external stages may reach.
+
+    :param folders: real paths of the folders that ``file://`` stages may be in.
+    :param s3_endpoint: URL of the S3 service for stages without ENDPOINT, or None.
+    :param s3_credentials: AWS_KEY_ID, AWS_SECRET_KEY and AWS_TOKEN for stages without CREDENTIALS.
+    """
+
+    folders: tuple[Path, ...] = ()
+    s3_endpoint: str | None = None
+    s3_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_options(cls, folders: Iterable[Path], s3_endpoint: str | None) -> Outside:
+        """Check the options of ``serve``; S3 credentials come from the usual environment variables.
+
+        :raises ConfigurationError: for a folder that does not exist, or an endpoint that is not loopback.
+        """
+        real: list[Path] = []
+        for folder in folders:
+            if not folder.expanduser().is_dir():
+                raise ConfigurationError(f"--allow-folder {folder} is no folder; create it first")
+            real.append(folder.expanduser().resolve())
+        try:
+            endpoint = None if s3_endpoint is None else loopback_endpoint(s3_endpoint)
+        except SqlError as error:
+            raise ConfigurationError(
+                f"--s3-endpoint {s3_endpoint}: only an address of this machine is allowed, "
+                f"for example http://127.0.0.1:9000"
+            ) from error
+        names = {
+            "AWS_KEY_ID": "AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_KEY": "AWS_SECRET_ACCESS_KEY",
+            "AWS_TOKEN": "AWS_SESSION_TOKEN",
+        }
+        given = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
+        return cls(tuple(real), endpoint, given if "AWS_SECRET_KEY" in given else {})
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """Files outside of the service.
+
+    :param area: the files, below the last ``/`` of the URL.
+    :param url: the URL up to that ``/``.
+    :param lead: what the URL has after it, empty or the start of a name.
+    """
+
+    area: FileArea
+    url: str
+    lead: str
+
+
+class Storage:
+    """Folders of internal stages, and access to external ones.
+
+    :param root: folder of this room inside the data directory.
+    :param private: folder that no ``file://`` stage may reach: the data directory.
+    :param outside: what external stages may reach.
+    """
+
+    def __init__(self, root: Path, private: Path, outside: Outside | None = None) -> None:
+        self._root = root
+        self._private = private.resolve()
+        self.outside = outside or Outside()
+        for name in (_INCOMING, _DOWNLOADS, _TRASH):
+            # Left behind by a service that was killed.
+            shutil.rmtree(root / name, ignore_errors=True)
+        for name in (_FILES, _INCOMING, _DOWNLOADS, _TRASH):
+            (root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    @property
+    def incoming(self) -> Path:
+        """Folder of uploads that are not complete."""
+        return self._root / _INCOMING
+
+    @property
+    def readable_folders(self) -> tuple[Path, ...]:
+        """Folders that the engine may read: staged files, downloads, and those that were allowed."""
+        return (self._root, *self.outside.folders)
+
+    def internal(self, identity: str) -> FolderArea:
+        """Return the files of an internal stage.
+
+        :param identity: the stage's folder, see :func:`table_identity` and :func:`user_identity`.
+        """
+        return FolderArea(self._root / _FILES / identity)
+
+    def external(self, url: str, definition: StageDefinition | None = None) -> External:
+        """Return the files below a URL.
+
+        :param url: ``file://`` or ``s3://``; without a closing ``/`` all that starts with it counts.
+        :param definition: stage with endpoint and credentials; None takes the service's own.
+        :raises SqlError: for a folder or endpoint that the service was not allowed to reach.
+        """
+        if url.startswith("file://"):
+            return self._folder(url)
+        if url.startswith(("s3://", "s3compat://")):
+            return self._bucket(url, definition)
+        raise compilation_error(f"invalid URL '{url}': a stage is at file:///folder or s3://bucket/path.")
+
+    def _folder(self, url: str) -> External:
+        path = self.allowed_folder(url)
+        lead = "" if url.endswith("/") or path.is_dir() else path.name
+        root = path.parent if lead else path
+        return External(FolderArea(root, self.outside.folders, self._private), f"file://{root}/", lead)
+
+    def allowed_folder(self, url: str) -> Path:
+        """Return the folder of a ``file://`` URL.
+
+        :raises SqlError: unless it is below a folder of ``serve --allow-folder``.
+        """
+        path = unquote(url.removeprefix("file://"))
+        folder = Path(path).resolve() if path.startswith("/") and "\0" not in path else None
+        if folder is None:
+            raise compilation_error(f"invalid URL '{url}': write file:///absolute/folder.")
+        is_private = folder.is_relative_to(self._private)
+        if is_private or not any(folder.is_relative_to(allowed) for allowed in self.outside.folders):
+            raise SqlError(
+                "003001",
+                "42501",
+                f"SQL access control error:\nthe local service may not read '{url}'; "
+                f"start it with: serve --allow-folder {folder if not is_private else 'DIR'}"
+                + (" (a folder outside of its data directory)" if is_private else ""),
+            )
+        return folder
+
+    def _bucket(self, url: str, definition: StageDefinition | None) -> External:
+        scheme, _, path = url.partition("://")
+        bucket, _, key = path.partition("/")
+        if not bucket:
+            raise compilation_error(f"invalid URL '{url}': write s3://bucket/path/.")
+        endpoint = definition.endpoint if definition and definition.endpoint else self.outside.s3_endpoint
+        if endpoint is None:
+            raise compilation_error(
+                f"the local service knows no S3 endpoint for '{url}'; start it with "
+                f"serve --s3-endpoint http://127.0.0.1:PORT, or give the stage ENDPOINT = '127.0.0.1:PORT'."
+            )
+        described = Bucket.of(
+            loopback_endpoint(endpoint),
+            bucket,
+            definition.region if definition else None,
+            (definition.credentials if definition else {}) or self.outside.s3_credentials,
+        )
+        base, slash, lead = key.rpartition("/")
+        area = S3Area(described, base + slash, self._root / _DOWNLOADS)
+        return External(area, f"{scheme}://{bucket}/{base}{slash}", lead)
+
+    def remove(self, identities: Iterable[str]) -> None:
+        """Delete the files of internal stages; those that never had one do no harm."""
+        for identity in identities:
+            # Out of sight first: a reader sees all files of a stage, or none.
+            away = self._root / _TRASH / secrets.token_hex(8)
+            with contextlib.suppress(FileNotFoundError):
+                (self._root / _FILES / identity).rename(away)
+                shutil.rmtree(away, ignore_errors=True)
+
+    def remove_all_but(self, identities: Iterable[str]) -> None:
+        """Delete what stages left behind that a killed service could not delete; user stages stay."""
+        known = set(identities)
+        self.remove(
+            folder.name
+            for folder in (self._root / _FILES).iterdir()
+            if folder.name not in known and not folder.name.startswith("user-")
+        )
+
+
+def table_identity(database: str, schema: str, table: str) -> str:
+    """Return the folder name of a table's stage."""
+    return "table-" + _digest(database, schema, table)
+
+
+def user_identity(user: str) -> str:
+    """Return the folder name of a user's stage."""
+    return "user-" + _digest(user)
+
+
+def _digest(*names: str) -> str:
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]

@@ -1,0 +1,198 @@
+"""The admin socket: clock, faults at run time, failed-over pipes, invalid channels, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_provider_snowpipe.local.admin.listener import MAX_LINE_BYTES, address_of
+from airflow_provider_snowpipe.local.errors import ServiceError
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.errors import ChannelInvalidError, PipeFailedOverError
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.local_service import LocalService
+
+ServiceFactory = Callable[..., LocalService]
+PIPE = "LOCAL.PUBLIC.T-STREAMING"
+
+
+@pytest.fixture
+def service(service_factory: ServiceFactory) -> LocalService:
+    service = service_factory(admin=True)
+    service.sql("CREATE TABLE t (id INT)")
+    return service
+
+
+def _row(channel: Channel, number: int) -> None:
+    channel.append(b'{"id":%d}\n' % number, IntegerOffset(number), IntegerOffset(number), rows=1)
+    channel.flush()
+    channel.wait_for_commit(timeout=30)
+
+
+def test_there_is_no_socket_unless_asked_for(local_service: LocalService) -> None:
+    assert not (local_service.data_dir / "admin.sock").exists()
+    done = local_service.cli("admin", "clock")
+    assert done.returncode == 1
+    assert "serve --admin" in done.stderr
+
+
+def test_only_the_service_s_own_user_may_open_the_socket(service: LocalService) -> None:
+    mode = (service.data_dir / "admin.sock").stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_the_socket_goes_with_an_orderly_stop_and_is_replaced_after_a_crash(service: LocalService) -> None:
+    service.kill()
+    assert (service.data_dir / "admin.sock").exists()
+    service.launch()
+    assert service.admin("clock")["moved_seconds"] == 0
+    service.stop()
+    assert not (service.data_dir / "admin.sock").exists()
+
+
+def test_the_socket_may_lie_deeper_than_a_socket_s_address_is_long(
+    service_factory: ServiceFactory, tmp_path: Path
+) -> None:
+    service = service_factory(admin=True, data_dir=tmp_path / ("d" * 60) / ("e" * 60))
+    assert service.admin("faults") == {"faults": []}
+
+
+def test_channels_expire_on_the_moved_clock_and_a_restart_does_not_move_it_back(
+    service: LocalService,
+) -> None:
+    with service.client("T") as client:
+        channel = Channel.open(client, "c", IntegerOffset)
+        _row(channel, 7)
+        assert client.channel_statuses(["c"])["c"].committed == "7"
+    done = service.cli("admin", "clock", "--move", "29d")
+    assert json.loads(done.stdout)["moved_seconds"] == 29 * 86_400
+    service.restart()
+    with service.client("T") as client:
+        assert client.channel_statuses(["c"])["c"].committed == "7"
+        service.admin("clock", move=2 * 86_400)
+        assert service.sql("SHOW CHANNELS IN TABLE t") == []
+        assert Channel.open(client, "c", IntegerOffset).committed is None
+    assert service.admin("clock")["moved_seconds"] == 31 * 86_400
+
+
+def test_faults_are_added_shown_and_cleared_at_run_time(service: LocalService) -> None:
+    service.admin(
+        "faults", set="answer-append=429x2,slow-open=0.1,drop-append-response=5,kill-after-commit=9"
+    )
+    with service.client("T") as client:
+        _row(Channel.open(client, "c", IntegerOffset), 1)
+    shown = service.admin("faults")["faults"]
+    assert sorted(shown) == ["drop-append-response=4", "kill-after-commit=8"]
+    done = service.cli("admin", "faults", "--clear", "--set", "commit-delay=0.5")
+    assert json.loads(done.stdout) == {"faults": ["commit-delay=0.5"]}
+    assert service.admin("faults", clear=True) == {"faults": []}
+
+
+def test_every_call_to_a_failed_over_pipe_is_a_410_until_it_is_back(service: LocalService) -> None:
+    service.sql("CREATE TABLE other (id INT)")
+    with service.client("T") as client, service.client("OTHER") as other:
+        channel = Channel.open(client, "c", IntegerOffset)
+        _row(channel, 1)
+        assert service.cli("admin", "failover", PIPE).returncode == 0
+        for call in (
+            client.pipe_info,
+            lambda: client.channel_statuses(["c"]),
+            lambda: Channel.open(client, "d", IntegerOffset),
+            lambda: _row(channel, 2),
+            lambda: client.drop_channel("c"),
+        ):
+            with pytest.raises(PipeFailedOverError):
+                call()
+        _row(Channel.open(other, "c", IntegerOffset), 1)
+        service.admin("failover", pipe=PIPE.lower(), back=True)
+        assert client.channel_statuses(["c"])["c"].committed == "1"
+
+
+def test_an_invalidated_channel_must_be_opened_again_and_keeps_its_token(service: LocalService) -> None:
+    with service.client("T") as client:
+        channel = Channel.open(client, "c", IntegerOffset)
+        _row(channel, 1)
+        service.admin("invalidate", pipe=PIPE, channel="c")
+        with pytest.raises(ChannelInvalidError):
+            _row(channel, 2)
+        again = Channel.open(client, "c", IntegerOffset)
+        _row(again, 2)
+    assert service.sql("SELECT id FROM t ORDER BY id") == [{"ID": 1}, {"ID": 2}]
+    with pytest.raises(ServiceError, match="no named channel nobody"):
+        service.admin("invalidate", pipe=PIPE, channel="nobody")
+
+
+def test_a_checkpoint_can_be_had_at_once(service: LocalService) -> None:
+    with service.client("T") as client:
+        _row(Channel.open(client, "c", IntegerOffset), 1)
+    assert service.admin("checkpoint") == {"databases": {"LOCAL": True}}
+    log = service.data_dir / "databases" / "LOCAL.duckdb.wal"
+    assert not log.exists() or log.stat().st_size == 0
+
+
+def test_rows_and_tokens_survive_a_death_during_a_checkpoint(service: LocalService) -> None:
+    with service.client("T") as client:
+        channel = Channel.open(client, "c", IntegerOffset)
+        for number in range(5):
+            _row(channel, number)
+    service.admin("faults", set="kill-during-checkpoint=1")
+    process = psutil.Process(service.pid)
+    with pytest.raises(ServiceError):
+        service.admin("checkpoint")
+    assert process.wait(timeout=30) == -9
+    service.kill()
+    service.launch()
+    with service.client("T") as client:
+        assert client.channel_statuses(["c"])["c"].committed == "4"
+    assert service.sql("SELECT count(*) n, max(id) m FROM t") == [{"N": 5, "M": 4}]
+    assert service.admin("checkpoint") == {"databases": {"LOCAL": True}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"command":"format"}\n',
+        b'{"command":"clock","move":"soon"}\n',
+        b'{"command":"clock","move":-1}\n',
+        b'{"command":"clock","speed":2}\n',
+        b'{"command":"faults","set":"nonsense=1"}\n',
+        b'{"command":"faults","set":7}\n',
+        b'{"command":"failover","pipe":"T"}\n',
+        b'{"command":"failover"}\n',
+        b'{"command":"invalidate","pipe":"LOCAL.PUBLIC.NOPE-STREAMING","channel":"c"}\n',
+        b'{"command":"invalidate","pipe":"LOCAL.PUBLIC.T-STREAMING","channel":"ELASTIC"}\n',
+        b'{"command":"' + b"x" * MAX_LINE_BYTES + b'"}\n',
+    ],
+    ids=range(14),
+)
+def test_a_wrong_line_is_answered_with_what_is_wrong(admin_service: LocalService, line: bytes) -> None:
+    with (
+        socket.socket(socket.AF_UNIX) as connection,
+        address_of(admin_service.data_dir / "admin.sock") as address,
+    ):
+        connection.settimeout(30)
+        connection.connect(address)
+        connection.sendall(line)
+        answer = json.loads(connection.makefile("rb").readline())
+    assert answer["ok"] is False
+    assert answer["error"]
+    assert admin_service.admin("faults") == {"faults": []}
+
+
+@pytest.fixture(scope="module")
+def admin_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    service = LocalService(tmp_path_factory.mktemp("admin"), admin=True)
+    service.launch()
+    service.sql("CREATE TABLE t (id INT)")
+    yield service
+    service.stop()

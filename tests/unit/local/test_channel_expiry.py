@@ -1,0 +1,136 @@
+"""Channels that were inactive for 30 days are gone with their tokens, on a clock that a test moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.clock import Clock
+from airflow_provider_snowpipe.local.engine.channels import MISSING, Append, Channel
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.lines import split_lines
+from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
+from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.types import NUMBER
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def start(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], Database]]:
+    running: list[Catalog] = []
+
+    def again() -> Database:
+        while running:
+            running.pop().close()
+        catalog = Catalog(tmp_path, Faults(), clock=clock)
+        running.append(catalog)
+        return catalog.database("LOCAL")
+
+    yield again
+    for catalog in running:
+        catalog.close()
+
+
+def _with_table(database: Database) -> Database:
+    table = Table("LOCAL", "PUBLIC", "T", (Column("ID", NUMBER),), database.clock.now_ms())
+    database.create_table(table, [f"CREATE TABLE {table.path} ({table.columns[0].ddl()})"], replace=False)
+    return database
+
+
+def _open(database: Database, name: str, token: str | None = None) -> Channel:
+    pipe = database.pipe("PUBLIC", "T-STREAMING")
+    return database.open_channel(pipe, name, offset_token=token, fail_on_uncommitted_rows=False)
+
+
+def _found(database: Database, name: str) -> bool:
+    return database.find_channel(database.pipe("PUBLIC", "T-STREAMING"), name) is not None
+
+
+def _send(database: Database, channel: Channel, token: str) -> None:
+    def make(client: int, row: int) -> Append:
+        lines = split_lines(b'{"id":1}\n')
+        return Append(channel, client, row, f"r{token}", lines, None, token, time.monotonic())
+
+    made: list[Append] = []
+
+    def enqueue(append: Append) -> None:
+        made.append(append)
+        database.enqueue(append)
+
+    channel.accept(channel.continuation_token, f"r{token}", make, enqueue)
+    made[0].durable.result(30)
+
+
+def test_an_inactive_channel_is_gone_after_30_days_and_its_token_with_it(
+    start: Callable[[], Database], clock: Clock
+) -> None:
+    database = _with_table(start())
+    channel = _open(database, "c", "41")
+    clock.move(29 * DAY)
+    assert _found(database, "c")
+    clock.move(2 * DAY)
+    assert not _found(database, "c")
+    assert database.channels == []
+    with pytest.raises(Refusal) as refusal:
+        channel.accept("1_0", "r", lambda c, r: pytest.fail("taken"), lambda append: None)
+    assert (refusal.value.status, refusal.value.code) == (404, MISSING)
+    assert _open(database, "c").committed.offset_token is None
+
+
+def test_a_commit_keeps_a_channel_for_another_30_days(start: Callable[[], Database], clock: Clock) -> None:
+    database = _with_table(start())
+    channel = _open(database, "c")
+    for token in ("1", "2", "3"):
+        clock.move(20 * DAY)
+        _send(database, channel, token)
+    assert database.channels == [channel]
+    assert channel.committed.offset_token == "3"
+    clock.move(31 * DAY)
+    assert database.channels == []
+
+
+def test_activity_is_remembered_over_a_restart(start: Callable[[], Database], clock: Clock) -> None:
+    database = _with_table(start())
+    _open(database, "old", "1")
+    clock.move(20 * DAY)
+    _open(database, "young", "2")
+    database = start()
+    assert [channel.name for channel in database.channels] == ["old", "young"]
+    clock.move(15 * DAY)
+    assert [channel.name for channel in start().channels] == ["young"]
+    assert [channel.name for channel in start().channels] == ["young"]
+
+
+def test_a_moved_clock_stays_moved_over_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "clock"
+    clock = Clock.kept_in(file)
+    assert clock.moved_seconds == 0
+    clock.move(1.5)
+    clock.move(DAY)
+    assert Clock.kept_in(file).moved_seconds == DAY + 1.5
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 1e12])
+def test_the_clock_only_moves_forward_by_a_sensible_time(tmp_path: Path, seconds: float) -> None:
+    clock = Clock.kept_in(tmp_path / "clock")
+    with pytest.raises(ValueError, match="forward"):
+        clock.move(seconds)
+    assert clock.moved_seconds == 0
+
+
+def test_a_clock_file_without_a_number_is_named(tmp_path: Path) -> None:
+    (tmp_path / "clock").write_text("soon")
+    with pytest.raises(DataDirectoryError, match="clock does not hold"):
+        Clock.kept_in(tmp_path / "clock")
