@@ -1,4 +1,4 @@
-"""Command line of the local service: ``snowpipe-local serve | env | sql | admin``."""
+"""Command line of the local service: ``snowpipe-local serve | env | sql | admin | rotate-key``."""
 
 from __future__ import annotations
 
@@ -65,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     admin = commands.add_parser("admin", parents=[data_dir], help="command a service that serves --admin")
     command_line.add_commands(admin)
     admin.set_defaults(run=command_line.run)
+
+    rotate = commands.add_parser(
+        "rotate-key", parents=[data_dir], help="use a new key for bodies on disk; running service or not"
+    )
+    rotate.set_defaults(run=command_line.rotate_key)
     return parser
 
 

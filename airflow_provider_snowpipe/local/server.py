@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.local.admin.listener import AdminSocket
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import stage_upload
@@ -78,8 +79,8 @@ class Service:
         self._account = account
         self._faults = faults
         self._proxy = proxy
-        self._stage = Stage(home.stage_dir)
-        self._stage.remove_leftovers()
+        assert catalog.spool is not None  # noqa: S101 - serve() gives the catalog one
+        self._stage = Stage(home.stage_dir, catalog.spool)
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
         self._sql_api = SqlApiFront(account, catalog)
         self._connector = ConnectorFront(account, password, catalog)
@@ -168,7 +169,9 @@ def serve(
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
             clock = Clock.kept_in(home.clock_file)
-            catalog = Catalog(home.databases_dir, faults, limits, clock, Access(home.access_file, clock))
+            access = Access(home.access_file, clock)
+            spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, access, spool=spool)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:

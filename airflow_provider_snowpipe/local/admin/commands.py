@@ -1,4 +1,4 @@
-"""Commands of the admin socket: clock, faults, failover, invalidate, checkpoint."""
+"""Commands of the admin socket: clock, faults, failover, invalidate, checkpoint, rotate-key."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class Commands:
             "failover": self._fail_over,
             "invalidate": self._invalidate,
             "checkpoint": self._checkpoint,
+            "rotate-key": self._rotate_key,
         }
 
     def run(self, name: str, arguments: Arguments) -> Answer:
@@ -91,6 +92,14 @@ class Commands:
     def _checkpoint(self, arguments: Arguments) -> Answer:
         _only(arguments)
         return {"databases": {each.name: each.checkpoint() for each in self._catalog.databases}}
+
+    def _rotate_key(self, arguments: Arguments) -> Answer:
+        _only(arguments)
+        spool = self._catalog.spool
+        if spool is None:
+            raise ConfigurationError("this service keeps no bodies on disk; there is no key to rotate")
+        spool.rotate()
+        return {"keys": len(spool.key_ids), "bodies": spool.files}
 
 
 def _only(arguments: Arguments, *known: str) -> None:

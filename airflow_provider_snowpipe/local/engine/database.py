@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.local.engine.channels import (
 )
 from airflow_provider_snowpipe.local.engine.committer import Committer
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
+from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, quoted_schema
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults, die
@@ -53,6 +54,7 @@ class Database:
     :param limits: limits of channels and pipes.
     :param clock: the service's clock.
     :param storage: files of stages.
+    :param spool: bodies in flight on disk; None keeps them in memory.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Database:
         limits: Limits,
         clock: Clock,
         storage: Storage,
+        spool: Spool | None = None,
     ) -> None:
         self.reach = faults.reach
         self._faults = faults
@@ -83,7 +86,7 @@ class Database:
         self._channels: dict[tuple[PipeKey, str], Channel] = {}
         for key, channel, committed in self.store.load_channels(self._cursor, clock.now_ms()):
             self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed, limits)
-        self._committer = Committer(self, lambda: faults.commit_delay)
+        self._committer = Committer(self, lambda: faults.commit_delay, limits, spool)
         self._committer.start()
 
     def close(self) -> None:
