@@ -164,6 +164,10 @@ class Catalog:
             return False
         if target.kind == "TABLE":
             return database.table(*target.path[1:]) is not None
+        if target.kind == "STAGE":
+            return database.stages.stage(*target.path[1:]) is not None
+        if target.kind == "FILE FORMAT":
+            return database.stages.format(*target.path[1:]) is not None
         return True
 
     def _stage_identities(self) -> Iterator[str]:

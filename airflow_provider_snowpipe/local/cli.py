@@ -50,6 +50,20 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--admin", action="store_true", help="open the socket of snowpipe-local admin, for tests"
     )
+    serve.add_argument(
+        "--allow-folder",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder that file:// stages may read and delete in; may be repeated",
+    )
+    serve.add_argument(
+        "--s3-endpoint", metavar="URL", help="S3 service on this machine for s3:// stages without ENDPOINT"
+    )
+    serve.add_argument(
+        "--config", type=Path, help="TOML file that declares users, roles and grants; applied at every start"
+    )
     serve.set_defaults(run=_serve)
 
     env = commands.add_parser(
@@ -74,9 +88,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local.access.config import load
     from airflow_provider_snowpipe.local.faults import parse_faults
     from airflow_provider_snowpipe.local.limits import parse_limits
     from airflow_provider_snowpipe.local.server import serve
+    from airflow_provider_snowpipe.local.stages.storage import Outside
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     serve(
@@ -85,6 +101,8 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
         parse_faults(arguments.faults),
         parse_limits(arguments.limits),
         admin=arguments.admin,
+        outside=Outside.from_options(arguments.allow_folder, arguments.s3_endpoint),
+        declaration=load(arguments.config.expanduser()) if arguments.config else None,
     )
     return 0
 

@@ -88,6 +88,11 @@ class DataDirectory:
         return self.root / "spool_keys.json"
 
     @property
+    def staged_files_dir(self) -> Path:
+        """Files of internal stages."""
+        return self.root / "staged_files"
+
+    @property
     def port_file(self) -> Path:
         """Port of the last start; a restart keeps it."""
         return self.root / "port"

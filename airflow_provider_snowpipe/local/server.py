@@ -14,7 +14,9 @@ from typing import Any
 import uvicorn
 
 from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
+from airflow_provider_snowpipe.local.access.config import Declaration
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.admin.commands import Commands
 from airflow_provider_snowpipe.local.admin.listener import AdminSocket
@@ -38,11 +40,13 @@ from airflow_provider_snowpipe.local.fronts.http import (
     respond,
 )
 from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
+from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
+from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +87,8 @@ class Service:
         self._stage = Stage(home.stage_dir, catalog.spool)
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
         self._sql_api = SqlApiFront(account, catalog)
-        self._connector = ConnectorFront(account, password, catalog)
+        self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
+        self._connector = ConnectorFront(account, password, catalog, self._files)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""
@@ -96,6 +101,9 @@ class Service:
             await _lifespan(receive, send, self._proxy)
             return
         if scope["type"] != "http":
+            return
+        if self._files.is_route(scope):
+            await self._files.answer(scope, receive, send)
             return
         is_append = scope["path"].endswith(("/rows", "/filebuffer"))
         try:
@@ -143,7 +151,14 @@ class Service:
 
 
 def serve(
-    home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAULTS, *, admin: bool = False
+    home: DataDirectory,
+    port: int,
+    faults: Faults,
+    limits: Limits = DEFAULTS,
+    *,
+    admin: bool = False,
+    outside: Outside | None = None,
+    declaration: Declaration | None = None,
 ) -> None:
     """Run the service until SIGTERM or SIGINT.
 
@@ -151,14 +166,19 @@ def serve(
     :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
     :param limits: limits that the service enforces.
     :param admin: open the admin socket.
+    :param outside: what external stages may reach; None for nothing.
+    :param declaration: users, roles and grants that the service is to have.
     :raises DataDirectoryError: when the directory or the port is in use.
+    :raises ConfigurationError: when the declaration names what does not exist.
     """
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
     signal.signal(signal.SIGTERM, _exit)
     with home.lock():
         tls.ensure_certificates(home)
-        account = ensure_account(home)
+        clock = Clock.kept_in(home.clock_file)
+        access = Access(home.access_file, clock)
+        account = ensure_account(home, access)
         password = ensure_password(home, account.user)
         with (
             _bind(port or home.remembered_port() or 0) as listener,
@@ -168,13 +188,14 @@ def serve(
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            clock = Clock.kept_in(home.clock_file)
-            access = Access(home.access_file, clock)
+            storage = Storage(home.staged_files_dir, home.root, outside)
             spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
-            catalog = Catalog(home.databases_dir, faults, limits, clock, access, spool=spool)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
+                if declaration is not None:
+                    declared.apply(declaration, catalog, account.user)
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
                 _run(service, home, listener)
             finally:

@@ -12,8 +12,26 @@ import duckdb
 import sqlglot.errors
 
 from airflow_provider_snowpipe.local.errors import SqlError, unsupported
-from airflow_provider_snowpipe.local.sql import context, ddl, error_table, options, pipes, query, show
+from airflow_provider_snowpipe.local.sql import (
+    context,
+    ddl,
+    error_table,
+    file_formats,
+    grants,
+    options,
+    pipes,
+    query,
+    roles,
+    show,
+    show_grants,
+    stage_files,
+    stages,
+    users,
+    warehouses,
+)
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.inline import inline
+from airflow_provider_snowpipe.local.sql.narrowing import narrowed
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -22,11 +40,16 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Session, str, Bindings], Result]
 
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
-_MODIFIERS = r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
+_MODIFIERS = (
+    r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL|SCOPED)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
+)
 
 # Owned statements, matched in this order against the start of the statement.
 _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
-    (re.compile(pattern + ("" if pattern.endswith("(") else r"\b"), re.IGNORECASE), handler)
+    (
+        re.compile(f"(?:{pattern})" + ("" if pattern.endswith("(") else r"\b"), re.IGNORECASE),
+        narrowed(handler) if pattern.startswith("SHOW") else handler,
+    )
     for pattern, handler in (
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
@@ -37,6 +60,20 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"SHOW\s+PIPES", pipes.show_pipes),
         (r"(?:DESCRIBE|DESC)\s+PIPE", pipes.describe_pipe),
         (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipes.system_function),
+        (rf"CREATE\s+{_MODIFIERS}STAGE", stages.create_stage),
+        (r"ALTER\s+STAGE", stages.alter_stage),
+        (r"DROP\s+STAGE", stages.drop_stage),
+        (r"SHOW\s+(?:TERSE\s+)?STAGES", stages.show_stages),
+        (r"(?:DESCRIBE|DESC)\s+STAGE", stages.describe_stage),
+        (rf"CREATE\s+{_MODIFIERS}FILE\s+FORMAT", file_formats.create_file_format),
+        (r"ALTER\s+FILE\s+FORMAT", file_formats.alter_file_format),
+        (r"DROP\s+FILE\s+FORMAT", file_formats.drop_file_format),
+        (r"SHOW\s+(?:TERSE\s+)?FILE\s+FORMATS", file_formats.show_file_formats),
+        (r"(?:DESCRIBE|DESC)\s+FILE\s+FORMAT", file_formats.describe_file_format),
+        (r"PUT", stage_files.put),
+        (r"GET", stage_files.get),
+        (r"LIST|LS", stage_files.list_files),
+        (r"REMOVE|RM", stage_files.remove_files),
         (r"DROP\s+DATABASE", ddl.drop_database),
         (r"DROP\s+SCHEMA", ddl.drop_schema),
         (r"DROP\s+TABLE", ddl.drop_table),
@@ -49,6 +86,24 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"SHOW\s+(?:TERSE\s+)?DATABASES", show.show_databases),
         (r"SHOW\s+CHANNELS", show.show_channels),
         (r"SHOW\s+PARAMETERS", show.show_parameters),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?ROLE", roles.create_role),
+        (r"ALTER\s+ROLE", roles.alter_role),
+        (r"DROP\s+ROLE", roles.drop_role),
+        (r"SHOW\s+(?:TERSE\s+)?ROLES", roles.show_roles),
+        (r"(?:GRANT|REVOKE)\s+ROLE", roles.grant_role),
+        (r"GRANT|REVOKE", grants.grant),
+        (r"SHOW\s+GRANTS", show_grants.show_grants),
+        (r"SHOW\s+FUTURE\s+GRANTS", show_grants.show_future_grants),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?USER", users.create_user),
+        (r"ALTER\s+USER", users.alter_user),
+        (r"DROP\s+USER", users.drop_user),
+        (r"SHOW\s+(?:TERSE\s+)?USERS", users.show_users),
+        (r"(?:DESCRIBE|DESC)\s+USER", users.describe_user),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?WAREHOUSE", warehouses.create_warehouse),
+        (r"ALTER\s+WAREHOUSE", warehouses.alter_warehouse),
+        (r"DROP\s+WAREHOUSE", warehouses.drop_warehouse),
+        (r"SHOW\s+WAREHOUSES", warehouses.show_warehouses),
+        (r"(?:DESCRIBE|DESC)\s+WAREHOUSE", warehouses.describe_warehouse),
         (r"USE", context.use),
         (r"ALTER\s+SESSION", context.alter_session),
         (r"BEGIN|START\s+TRANSACTION", context.begin),
@@ -57,6 +112,10 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"SELECT|WITH|VALUES", query.select),
         (r"INSERT|UPDATE|DELETE|MERGE", query.modify),
     )
+)
+
+_AS_WRITTEN = re.compile(
+    r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE|PUT|GET)\b", re.IGNORECASE
 )
 
 
@@ -75,7 +134,7 @@ def execute(
         raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
     with session.lock:
         try:
-            result = _handler(text)(session, text, Bindings(bindings or {}))
+            result = _run(session, text, Bindings(bindings or {}))
         except SqlError:
             raise
         except sqlglot.errors.SqlglotError as error:
@@ -130,6 +189,13 @@ _ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
     (duckdb.TransactionException, "000625", "57014"),
     (duckdb.PermissionException, "003001", "42501"),
 )
+
+
+def _run(session: Session, text: str, bindings: Bindings) -> Result:
+    # sqlglot reads queries and DML by itself; a path of PUT and GET may look like a comment.
+    if _AS_WRITTEN.match(text) is None:
+        text, bindings = inline(text, bindings), Bindings({})
+    return _handler(text)(session, text, bindings)
 
 
 def _handler(text: str) -> Handler:

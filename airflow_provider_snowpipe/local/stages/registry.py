@@ -77,6 +77,8 @@ class Stages:
             old = self._stages.get((stage.schema, stage.name))
             if old is not None and not replace:
                 raise object_exists(str(stage))
+            if not stage.is_external:
+                self.storage.create(stage.identity)
             self._write_stage(old, stage)
             if old is not None and old.identity != stage.identity:
                 self.storage.remove([old.identity])

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError, compilation_error
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
-from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea
+from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, make_private_folder
 from airflow_provider_snowpipe.local.stages.s3 import Bucket, S3Area, loopback_endpoint
 
 _FILES, _INCOMING, _DOWNLOADS, _TRASH = "files", "incoming", "downloads", "trash"
@@ -91,7 +91,7 @@ class Storage:
             # Left behind by a service that was killed.
             shutil.rmtree(root / name, ignore_errors=True)
         for name in (_FILES, _INCOMING, _DOWNLOADS, _TRASH):
-            (root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(root / name)
 
     @property
     def incoming(self) -> Path:
@@ -109,6 +109,10 @@ class Storage:
         :param identity: the stage's folder, see :func:`table_identity` and :func:`user_identity`.
         """
         return FolderArea(self._root / _FILES / identity)
+
+    def create(self, identity: str) -> None:
+        """Create the folder of an internal stage, unless it is there."""
+        (self._root / _FILES / identity).mkdir(exist_ok=True, mode=0o700)
 
     def external(self, url: str, definition: StageDefinition | None = None) -> External:
         """Return the files below a URL.
