@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.engine.spool import Spool
+from airflow_provider_snowpipe.local.environment import STATUS_PATH
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import stage_upload
@@ -47,6 +48,7 @@ from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
+from airflow_provider_snowpipe.local.status import snapshot
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ class Service:
         limits: Limits = DEFAULTS,
     ) -> None:
         self._limits = limits
+        self._catalog = catalog
         self._account = account
         self._faults = faults
         self._proxy = proxy
@@ -130,6 +133,8 @@ class Service:
             match request.segments[0]:
                 case "health":
                     return Response.of_json({"status": "ready", "instance": self._account.instance})
+                case "local" if request.segments == STATUS_PATH:
+                    return self._status(request)
                 case "api":
                     return self._sql_api.handle(request)
                 case stage_upload.BUCKET:
@@ -148,6 +153,12 @@ class Service:
             return Response.of_refusal(
                 Refusal(400, "INTERNAL_ERROR", "the local service failed on this request; see its log")
             )
+
+    def _status(self, request: Request) -> Response:
+        user, _ = self._account.verify_original(request.bearer())
+        if user != self._account.user:
+            raise Refusal(403, "FORBIDDEN", f"the status is for the user {self._account.user} only")
+        return Response.of_json(snapshot(self._catalog, self._faults))
 
 
 def serve(

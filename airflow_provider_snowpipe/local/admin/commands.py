@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults, pipe_parts
+from airflow_provider_snowpipe.local.status import snapshot
 
 Answer = dict[str, Any]
 Arguments = Mapping[str, Any]
@@ -36,6 +37,7 @@ class Commands:
             "invalidate": self._invalidate,
             "checkpoint": self._checkpoint,
             "rotate-key": self._rotate_key,
+            "status": self._status,
         }
 
     def run(self, name: str, arguments: Arguments) -> Answer:
@@ -92,6 +94,10 @@ class Commands:
     def _checkpoint(self, arguments: Arguments) -> Answer:
         _only(arguments)
         return {"databases": {each.name: each.checkpoint() for each in self._catalog.databases}}
+
+    def _status(self, arguments: Arguments) -> Answer:
+        _only(arguments)
+        return snapshot(self._catalog, self._faults)
 
     def _rotate_key(self, arguments: Arguments) -> Answer:
         _only(arguments)

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.local.engine.channels import (
     Pipe,
     PipeKey,
 )
-from airflow_provider_snowpipe.local.engine.committer import Committer
+from airflow_provider_snowpipe.local.engine.committer import Backlog, CommitRecord, Committer
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, quoted_schema
@@ -400,6 +400,19 @@ class Database:
     def enqueue(self) -> Callable[..., None]:
         """Hand an accepted append to the committer."""
         return self._committer.enqueue
+
+    @property
+    def commits(self) -> list[CommitRecord]:
+        """The last commits, the oldest first."""
+        return self._committer.records
+
+    def backlog(self) -> dict[Channel, Backlog]:
+        """Return what of each channel waits for its commit."""
+        return self._committer.backlog()
+
+    def arrival(self, channel: Channel) -> tuple[float, bool]:
+        """Return a channel's measured bytes per second, and whether it commits alone."""
+        return self._committer.arrival(channel)
 
     def _get_or_create(self, pipe: Pipe, name: str) -> Channel:
         existing = self._live_channel(pipe.key, name)
