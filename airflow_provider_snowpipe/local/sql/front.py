@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import duckdb
 import sqlglot.errors
 
-from airflow_provider_snowpipe.local.errors import SqlError, unsupported
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     context,
     copy_into,
@@ -23,6 +24,7 @@ from airflow_provider_snowpipe.local.sql import (
     options,
     pipes,
     query,
+    reach,
     roles,
     show,
     show_grants,
@@ -137,23 +139,8 @@ def execute(
         raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
     if not _is_unicode(text):
         raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
-    with session.lock:
-        try:
-            result = _run(session, text, Bindings(bindings or {}))
-        except SqlError:
-            raise
-        except sqlglot.errors.SqlglotError as error:
-            raise _syntax_error(error) from error
-        except duckdb.Error as error:
-            session_failed(session)
-            raise translate_error(error) from error
-        except Exception as error:
-            log.exception("statement failed inside the service")
-            raise SqlError(
-                "000603",
-                "XX000",
-                f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
-            ) from error
+    with session.lock, snowflake_errors(session):
+        result = _run(session, text, Bindings(bindings or {}))
         session.last_query_id = str(uuid.uuid4())
         return result
 
@@ -165,6 +152,32 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def snowflake_errors(session: Session) -> Iterator[None]:
+    """Turn every failure of a statement into Snowflake's error; nothing else leaves the context.
+
+    :raises SqlError: for a failure.
+    """
+    try:
+        yield
+    except SqlError:
+        raise
+    except sqlglot.errors.SqlglotError as error:
+        raise _syntax_error(error) from error
+    except RecursionError as error:
+        raise compilation_error("the statement is nested too deeply.") from error
+    except duckdb.Error as error:
+        session_failed(session)
+        raise translate_error(error) from error
+    except Exception as error:
+        log.exception("statement failed inside the service")
+        raise SqlError(
+            "000603",
+            "XX000",
+            f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
+        ) from error
 
 
 def strip_comments(statement: str) -> str:
@@ -183,6 +196,9 @@ def session_failed(session: Session) -> None:
 def translate_error(error: duckdb.Error) -> SqlError:
     """Return Snowflake's error for a DuckDB error."""
     message = str(error).split("\n\nLINE ")[0].split("\nLINE ")[0].strip()
+    unknown = _UNKNOWN_FUNCTION.search(message)
+    if isinstance(error, duckdb.CatalogException) and unknown:
+        return reach.unknown_function(unknown[1])
     for kind, code, sqlstate in _ERROR_CODES:
         if isinstance(error, kind):
             prefix = "SQL compilation error:\n" if sqlstate.startswith("42") else ""
@@ -203,6 +219,7 @@ _ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
     (duckdb.TransactionException, "000625", "57014"),
     (duckdb.PermissionException, "003001", "42501"),
 )
+_UNKNOWN_FUNCTION = re.compile(r"Function with name \"?(\w+)\"? does not exist")
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
