@@ -115,6 +115,14 @@ class AirflowApi:
         answer.raise_for_status()
         return [line for entry in answer.json()["content"] for line in _log_lines(entry)]
 
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
+        """Answer a task that waits for a person.
+
+        :param option: one of the task's options, such as ``Approve``
+        """
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
+        self._checked("PATCH", path, json={"chosen_options": [option]})
+
     def test_connection(self, connection: Mapping[str, Any]) -> tuple[bool, str]:
         """Press the Test button of the connection form: whether it works, and what the page says.
 
