@@ -24,6 +24,8 @@ from airflow_provider_snowpipe.local.admin.listener import AdminSocket
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.engine.spool import Spool
+from airflow_provider_snowpipe.local.environment import STATUS_PATH
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import stage_upload
@@ -47,6 +49,7 @@ from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
+from airflow_provider_snowpipe.local.status import snapshot
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +83,12 @@ class Service:
         limits: Limits = DEFAULTS,
     ) -> None:
         self._limits = limits
+        self._catalog = catalog
         self._account = account
         self._faults = faults
         self._proxy = proxy
-        self._stage = Stage(home.stage_dir)
-        self._stage.remove_leftovers()
+        assert catalog.spool is not None  # noqa: S101 - serve() gives the catalog one
+        self._stage = Stage(home.stage_dir, catalog.spool)
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
         self._sql_api = SqlApiFront(account, catalog)
         self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
@@ -130,6 +134,8 @@ class Service:
             match request.segments[0]:
                 case "health":
                     return Response.of_json({"status": "ready", "instance": self._account.instance})
+                case "local" if request.segments == STATUS_PATH:
+                    return self._status(request)
                 case "openapi.json":
                     return Response.of_json(openapi.document())
                 case "api":
@@ -150,6 +156,12 @@ class Service:
             return Response.of_refusal(
                 Refusal(400, "INTERNAL_ERROR", "the local service failed on this request; see its log")
             )
+
+    def _status(self, request: Request) -> Response:
+        user, _ = self._account.verify_original(request.bearer())
+        if user != self._account.user:
+            raise Refusal(403, "FORBIDDEN", f"the status is for the user {self._account.user} only")
+        return Response.of_json(snapshot(self._catalog, self._faults))
 
 
 def serve(
@@ -193,7 +205,8 @@ def serve(
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
             storage = Storage(home.staged_files_dir, home.root, outside)
-            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage)
+            spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from airflow_provider_snowpipe.local.engine.channels import Append, Channel
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
 from airflow_provider_snowpipe.local.engine.schedule import Group, Schedule
+from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.limits import Limits
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.engine.database import Database
 
 log = logging.getLogger(__name__)
 
-MAX_QUEUED_BYTES = 256 << 20
 CHECKPOINT_IDLE_SECONDS = 5.0
 # A delay of commits is a fault for tests, which may be taken back while the committer waits for it.
 _DELAY_LOOK_SECONDS = 0.25
@@ -64,11 +65,18 @@ class Committer:
 
     :param database: the database it writes to; its write lock is held during a commit only.
     :param delay: returns the seconds an append must wait before its commit (a fault for tests, normally 0).
+    :param limits: how many bytes may wait, in all and in memory.
+    :param spool: where rows wait above the bound of memory; None keeps all of them there.
     """
 
-    def __init__(self, database: Database, delay: Callable[[], float]) -> None:
+    def __init__(
+        self, database: Database, delay: Callable[[], float], limits: Limits, spool: Spool | None = None
+    ) -> None:
         self._database = database
         self._delay = delay
+        self._limits = limits
+        self._spool = spool
+        self._bytes_in_memory = 0
         self._changed = threading.Condition()
         self._schedule = Schedule()
         self._queued_bytes = 0
@@ -89,18 +97,39 @@ class Committer:
         self._thread.join()
 
     def enqueue(self, append: Append) -> None:
-        """Queue one accepted append.
+        """Queue one accepted append; its rows go to disk while too many wait in memory.
 
-        :raises Refusal: 429 while too many bytes wait for their commit.
+        :raises Refusal: 429 while too many bytes wait for their commit, 503 when the disk takes no more.
         """
         with self._changed:
-            if self._queued_bytes and self._queued_bytes + append.size > MAX_QUEUED_BYTES:
+            if self._queued_bytes and self._queued_bytes + append.size > self._limits.queued_bytes:
                 raise Refusal(
                     429, "RECEIVER_SATURATED", "too many rows wait for their commit; send again later"
                 )
             self._queued_bytes += append.size
+            room = self._bytes_in_memory + append.size <= self._limits.queued_bytes_in_memory
+            if room or self._spool is None:
+                self._bytes_in_memory += append.size
+        if not room and self._spool is not None:
+            self._park(append, self._spool)
+        with self._changed:
             if self._schedule.add(append, time.monotonic()):
                 self._changed.notify_all()
+
+    def _park(self, append: Append, spool: Spool) -> None:
+        try:
+            append.park(spool)
+        except OSError as error:
+            with self._changed:
+                self._queued_bytes -= append.size
+            log.warning("rows cannot wait on disk: %s", error)
+            raise Refusal(
+                503, "SERVICE_UNAVAILABLE", "the disk of the local service takes no more rows; send again"
+            ) from error
+
+    def _left_queue(self, appends: list[Append]) -> None:
+        self._queued_bytes -= sum(append.size for append in appends)
+        self._bytes_in_memory -= sum(append.size for append in appends if append.parked is None)
 
     def discard(self, channel: Channel, *, wait: bool = True) -> None:
         """Remove a channel's queued appends.
@@ -113,7 +142,7 @@ class Committer:
             while wait and any(append.channel is channel for append in self._in_flight):
                 self._changed.wait()
             gone = self._schedule.remove(channel)
-            self._queued_bytes -= sum(append.size for append in gone)
+            self._left_queue(gone)
         _abandon(channel, gone)
 
     @property
@@ -168,7 +197,7 @@ class Committer:
                 group = self._schedule.take(time.monotonic(), delay, flush=self._stopping)
                 if group is not None:
                     self._in_flight = group.appends
-                    self._queued_bytes -= sum(append.size for append in group.appends)
+                    self._left_queue(group.appends)
                     return group
                 if self._stopping and not self._schedule:
                     return None
@@ -191,4 +220,5 @@ def _abandon(channel: Channel, appends: list[Append]) -> None:
     for append in appends:
         append.durable.cancel()
         if append.upload is not None:
-            append.upload.unlink(missing_ok=True)
+            append.upload.remove()
+        append.unpark()

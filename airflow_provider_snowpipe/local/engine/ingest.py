@@ -65,6 +65,8 @@ def commit_group(database: Database, group: Sequence[Append]) -> None:
         live = _drop_out_of_sequence(_drop_tableless(database, group))
         states: dict[Channel, Committed] = {}
         try:
+            for append in live:
+                append.restore()
             live = _evolve(database, live)
             if live:
                 states = _commit(database, live)
@@ -137,6 +139,7 @@ def _invalidate(appends: Sequence[Append], code: str) -> None:
         append.channel.invalidate(code)
         append.channel.discarded(1)
         append.durable.cancel()
+        append.unpark()
 
 
 def _report(group: Sequence[Append], states: dict[Channel, Committed]) -> None:
@@ -145,7 +148,7 @@ def _report(group: Sequence[Append], states: dict[Channel, Committed]) -> None:
     for append in group:
         append.durable.set_result(None)
         if append.upload is not None:
-            append.upload.unlink(missing_ok=True)
+            append.upload.remove()
 
 
 def _commit(database: Database, group: Sequence[Append]) -> dict[Channel, Committed]:

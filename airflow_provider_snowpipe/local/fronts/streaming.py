@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.local.engine.channels import ELASTIC, Append, Cha
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.engine.lines import Lines, split_lines
+from airflow_provider_snowpipe.local.engine.spool import SpoolError
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import tokens
@@ -263,16 +264,16 @@ class StreamingFront:
 
     def _from_files(self, request: Request, channel: Channel, pipe: Pipe) -> Callable[[int, int], Append]:
         fragment = Fragment.from_request(request)
-        path = self._stage.path(fragment.file_path)
+        upload = self._stage.file(fragment.file_path)
         try:
             key = base64.b64decode(pipe.encryption_key)
-            lines = split_lines(read_fragment(path, fragment, key))
-        except (FileNotFoundError, binascii.Error) as error:
+            lines = split_lines(read_fragment(upload.read(), fragment, key))
+        except (SpoolError, binascii.Error) as error:
             return _unless_repeated(
                 Refusal(400, "FILE_NOT_FOUND", f"file {fragment.file_path} was not uploaded"), error
             )
         return _appender(
-            request, channel, lines, fragment.start_offset_token, fragment.end_offset_token, upload=path
+            request, channel, lines, fragment.start_offset_token, fragment.end_offset_token, upload=upload
         )
 
 

@@ -147,7 +147,10 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("TRUNCATE", "TABLE", database.name, schema, name)
     with database.write_lock:
+        session.begin()
         session.cursor.execute(f"DELETE FROM {table.path}")
+        database.history.forget_table(session.cursor, schema, name)
+        session.commit()
     return status("Statement executed successfully.")
 
 

@@ -15,10 +15,12 @@ import sqlglot.errors
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     context,
+    copy_into,
     ddl,
     error_table,
     file_formats,
     grants,
+    infer_schema,
     options,
     pipes,
     query,
@@ -32,7 +34,7 @@ from airflow_provider_snowpipe.local.sql import (
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.inline import inline
+from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
 from airflow_provider_snowpipe.local.sql.narrowing import narrowed
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -56,6 +58,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
         (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
+        (r"COPY\s+INTO", copy_into.copy_into),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", pipes.create_pipe),
         (r"DROP\s+PIPE", pipes.drop_pipe),
         (r"ALTER\s+PIPE", pipes.alter_pipe),
@@ -111,14 +114,14 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"BEGIN|START\s+TRANSACTION", context.begin),
         (r"COMMIT", context.commit),
         (r"ROLLBACK", context.rollback),
+        (r"SELECT\b[^;]*?\bTABLE\s*\(\s*INFER_SCHEMA", infer_schema.select),
         (r"SELECT|WITH|VALUES", query.select),
         (r"INSERT|UPDATE|DELETE|MERGE", query.modify),
     )
 )
 
-_AS_WRITTEN = re.compile(
-    r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE|PUT|GET)\b", re.IGNORECASE
-)
+_FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
+_AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
 
 def execute(
@@ -134,10 +137,21 @@ def execute(
     text = strip_comments(statement).rstrip().rstrip(";")
     if not text:
         raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
+    if not _is_unicode(text):
+        raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
     with session.lock, snowflake_errors(session):
         result = _run(session, text, Bindings(bindings or {}))
         session.last_query_id = str(uuid.uuid4())
         return result
+
+
+def _is_unicode(text: str) -> bool:
+    """Return False for half a surrogate pair, which JSON can carry and no file name or engine takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -210,7 +224,9 @@ _UNKNOWN_FUNCTION = re.compile(r"Function with name \"?(\w+)\"? does not exist")
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
     # sqlglot reads queries and DML by itself; a path of PUT and GET may look like a comment.
-    if _AS_WRITTEN.match(text) is None:
+    if _FILE_COMMAND.match(text):
+        text, bindings = inline_words(text, bindings), Bindings({})
+    elif _AS_WRITTEN.match(text) is None:
         text, bindings = inline(text, bindings), Bindings({})
     return _handler(text)(session, text, bindings)
 
