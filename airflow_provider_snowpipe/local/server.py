@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import stage_upload
 from airflow_provider_snowpipe.local.fronts.connector import ConnectorFront
+from airflow_provider_snowpipe.local.fronts.file_pipes import FilePipesFront
 from airflow_provider_snowpipe.local.fronts.http import (
     Receive,
     Request,
@@ -41,6 +42,7 @@ from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.loading.pipe_loads import PipeLoads
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
@@ -83,12 +85,15 @@ class Service:
         self._stage = Stage(home.stage_dir)
         self._stage.remove_leftovers()
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
+        self._file_pipes = FilePipesFront(account, catalog)
+        self._pipe_loads = PipeLoads(catalog)
         self._sql_api = SqlApiFront(account, catalog)
         self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
         self._connector = ConnectorFront(account, password, catalog, self._files)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""
+        self._pipe_loads.close()
         self._sql_api.close()
         self._connector.close()
 
@@ -127,6 +132,8 @@ class Service:
             match request.segments[0]:
                 case "health":
                     return Response.of_json({"status": "ready", "instance": self._account.instance})
+                case "v1":
+                    return self._file_pipes.handle(request)
                 case "api":
                     return self._sql_api.handle(request)
                 case stage_upload.BUCKET:
