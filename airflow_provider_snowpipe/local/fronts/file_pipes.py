@@ -19,7 +19,8 @@ from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.channels import PipeKey
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
-from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
+from airflow_provider_snowpipe.local.fronts.encoding import decode_body
+from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.arrivals import arrived_in_bucket, split_by_pattern
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
@@ -50,8 +51,8 @@ class FilePipesFront:
 
         :raises Refusal: 400, 401 or 404.
         """
-        access = self._catalog.access
-        roles = access.closure({access.default_role(self._account.verify_key_pair(request.bearer()))})
+        token = request.bearer()
+        roles = self._account.roles(self._account.verify_key_pair(token), token)
         match request.method, request.segments:
             case "POST", ("v1", "data", "pipes", name, "insertFiles"):
                 return self._insert_files(request, *self._pipe(name, roles, {"OPERATE"}))

@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import duckdb
+
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
+from airflow_provider_snowpipe.local.loading.history import COPY_MEMORY_MS, PIPE_MEMORY_MS
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
+from airflow_provider_snowpipe.local.loading.plan import CopyPlan
+from airflow_provider_snowpipe.local.stages.files import StagedFile
 
 Files = list[tuple[str, int | None]]
 
@@ -48,3 +53,34 @@ def arrived_in_bucket(
             if url.startswith(location.base + prefix):
                 found.append((url.removeprefix(location.base + prefix), size))
     return split_by_pattern(pipe, found)[0]
+
+
+def unloaded(
+    plan: CopyPlan, pipe: FilePipe, cursor: duckdb.DuckDBPyConnection, *, or_failed: bool = True
+) -> list[StagedFile]:
+    """Return the files of a pipe's location that neither it nor COPY INTO has loaded.
+
+    :param or_failed: also those that the pipe failed to load.
+    """
+    database = plan.database
+    now_ms = database.clock.now_ms()
+    by_pipe = database.history.loaded_by_pipe(
+        cursor,
+        pipe.key.schema,
+        pipe.key.name,
+        max(pipe.created_on_ms, now_ms - PIPE_MEMORY_MS),
+        or_failed=not or_failed,
+    )
+    by_copy = database.history.loaded_by_copy(
+        cursor, plan.table.schema, plan.table.name, now_ms - COPY_MEMORY_MS
+    )
+    return [
+        file
+        for file in plan.location.list(plan.pattern)
+        if plan.file_key(file) not in by_pipe and by_copy.get(plan.file_key(file)) != (file.etag, file.size)
+    ]
+
+
+def relative(plan: CopyPlan, file: StagedFile) -> str:
+    """Return a file's path relative to the location of a pipe, as its queue holds it."""
+    return file.path.removeprefix(plan.location.path_of(""))

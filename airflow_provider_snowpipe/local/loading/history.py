@@ -140,13 +140,22 @@ class LoadHistory:
         return {key: (etag, size) for key, etag, size in rows}
 
     def loaded_by_pipe(
-        self, cursor: duckdb.DuckDBPyConnection, schema: str, pipe: str, since_ms: int
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        schema: str,
+        pipe: str,
+        since_ms: int,
+        *,
+        or_failed: bool = False,
     ) -> set[str]:
-        """Return the keys of the files that a pipe has loaded, whatever their content was."""
+        """Return the keys of the files that a pipe has loaded, whatever their content was.
+
+        :param or_failed: also of those that it failed to load.
+        """
         rows = cursor.execute(
             f"SELECT DISTINCT file_key FROM {self.relation} WHERE pipe_schema = ? AND pipe_name = ? "
-            f"AND loaded_on_ms >= ? AND status <> ?",
-            [schema, pipe, since_ms, LOAD_FAILED],
+            f"AND loaded_on_ms >= ? AND (status <> ? OR ?)",
+            [schema, pipe, since_ms, LOAD_FAILED, or_failed],
         ).fetchall()
         return {key for (key,) in rows}
 

@@ -196,7 +196,7 @@ def event_of(
         pipe_schema=None if pipe is None else pipe[0],
         pipe_name=None if pipe is None else pipe[1],
         file_key=plan.file_key(file),
-        file_name=file.path.removeprefix(location.prefix) or file.path,
+        file_name=file.path.removeprefix(location.path_of("")),
         stage_location=location.url,
         etag=file.etag,
         file_size=file.size,

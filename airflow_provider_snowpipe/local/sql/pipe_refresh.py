@@ -6,13 +6,12 @@ import datetime as dt
 
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error
+from airflow_provider_snowpipe.local.loading.arrivals import relative, unloaded
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
-from airflow_provider_snowpipe.local.loading.history import COPY_MEMORY_MS, DAY_MS, PIPE_MEMORY_MS
+from airflow_provider_snowpipe.local.loading.history import DAY_MS
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
-from airflow_provider_snowpipe.local.loading.plan import CopyPlan
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.settings import invalid_parameter, invalid_value, read_settings
 
 REFRESH_MS = 7 * DAY_MS
@@ -37,7 +36,7 @@ def refresh(session: Session, database: Database, pipe: FilePipe, text: str) -> 
     prefix = plan.location.path_of(str(settings.get("PREFIX", ""))) if settings.get("PREFIX") else ""
     fresh = [
         file
-        for file in unloaded(session, plan, pipe)
+        for file in unloaded(plan, pipe, session.cursor)
         if file.modified_ms >= since_ms and file.path.startswith(prefix)
     ]
     names = [relative(plan, file) for file in fresh]
@@ -45,29 +44,6 @@ def refresh(session: Session, database: Database, pipe: FilePipe, text: str) -> 
     database.file_pipes.enqueue(pipe.key, zip(names, sizes, strict=True), now_ms)
     session.catalog.files_queued.set()
     return Result((ResultColumn("File"), ResultColumn("Status")), [(name, "SENT") for name in names], OTHER)
-
-
-def unloaded(session: Session, plan: CopyPlan, pipe: FilePipe) -> list[StagedFile]:
-    """Return the files of a pipe's location that neither it nor COPY INTO has loaded."""
-    database = plan.database
-    now_ms = database.clock.now_ms()
-    cursor = session.cursor
-    by_pipe = database.history.loaded_by_pipe(
-        cursor, pipe.key.schema, pipe.key.name, max(pipe.created_on_ms, now_ms - PIPE_MEMORY_MS)
-    )
-    by_copy = database.history.loaded_by_copy(
-        cursor, plan.table.schema, plan.table.name, now_ms - COPY_MEMORY_MS
-    )
-    return [
-        file
-        for file in plan.location.list(plan.pattern)
-        if plan.file_key(file) not in by_pipe and by_copy.get(plan.file_key(file)) != (file.etag, file.size)
-    ]
-
-
-def relative(plan: CopyPlan, file: StagedFile) -> str:
-    """Return a file's path relative to the location of a pipe, as its queue holds it."""
-    return file.path.removeprefix(plan.location.path_of(""))
 
 
 def _moment_ms(text: str) -> int:
