@@ -32,6 +32,7 @@ class LocalService:
         faults: str | None = None,
         limits: str | None = None,
         *,
+        config: Path | None = None,
         admin: bool = False,
         options: Sequence[str] = (),
     ) -> None:
@@ -40,6 +41,7 @@ class LocalService:
         self.faults = faults
         self.limits = limits
         self.options = tuple(options)
+        self.config = config
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -61,6 +63,8 @@ class LocalService:
         if self.with_admin:
             command.append("--admin")
         command += self.options
+        if self.config:
+            command += ["--config", str(self.config)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._wait_until_ready()

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import json
 import os
+import ssl
 import tempfile
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -82,6 +86,39 @@ def by_password(password: str | None = None, **more: Any) -> Any:
     return snowflake.connector.connect(
         **{**common(), **more}, password=right if password is None else password
     )
+
+
+def by_pat(**more: Any) -> Any:
+    """Log in with the programmatic access token."""
+    token = Path(os.environ["SNOWPIPE_LOCAL_PASSWORD_FILE"]).with_name("demo_pat").read_text().strip()
+    return snowflake.connector.connect(
+        **{**common(), "authenticator": "PROGRAMMATIC_ACCESS_TOKEN", "token": token, **more}
+    )
+
+
+def by_oauth(**more: Any) -> Any:
+    """Log in with an OAuth access token of the service's own token endpoint."""
+    client = json.loads(
+        Path(os.environ["SNOWPIPE_LOCAL_PASSWORD_FILE"]).with_name("oauth_client.json").read_text()
+    )
+    form = {"grant_type": "client_credentials", **client}
+    call = urllib.request.Request(  # noqa: S310 - the URL is the service's own
+        f"{os.environ['SNOWPIPE_LOCAL_URL']}/oauth/token-request", urllib.parse.urlencode(form).encode()
+    )
+    context = ssl.create_default_context(cafile=os.environ["SSL_CERT_FILE"])
+    with urllib.request.urlopen(call, timeout=20, context=context) as answer:  # noqa: S310
+        token = json.load(answer)["access_token"]
+    return snowflake.connector.connect(**{**common(), "authenticator": "oauth", "token": token, **more})
+
+
+def tokens_open_sessions() -> None:
+    for login in (by_pat, by_oauth):
+        with login() as connection:
+            row = connection.cursor().execute("SELECT CURRENT_USER(), CURRENT_ROLE()").fetchone()
+            assert row == ("DEMO", "ACCOUNTADMIN"), row
+    refused(lambda: by_pat(token="snowpipe-local-pat-wrong"), "Programmatic access token is invalid")
+    refused(lambda: by_oauth(token="a.b.c"), "Invalid OAuth access token")
+    refused(lambda: by_key(role="NOBODY"), "Role 'NOBODY' specified in the connect string does not exist")
 
 
 def refused(login: Callable[[], Any], code: str) -> None:
@@ -277,6 +314,7 @@ def _moved(cursor: Any, statement: str) -> list[tuple[Any, ...]]:
 def main() -> None:
     """Run every part."""
     wrong_credentials_are_refused_at_once()
+    tokens_open_sessions()
     with by_key() as connection:
         every_type_and_its_null(connection.cursor())
         rows_as_pandas(connection.cursor())

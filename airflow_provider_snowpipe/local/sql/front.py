@@ -18,16 +18,22 @@ from airflow_provider_snowpipe.local.sql import (
     ddl,
     error_table,
     file_formats,
+    grants,
     infer_schema,
     options,
     pipes,
     query,
+    roles,
     show,
+    show_grants,
     stage_files,
     stages,
+    users,
+    warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
+from airflow_provider_snowpipe.local.sql.narrowing import narrowed
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -42,7 +48,10 @@ _MODIFIERS = (
 
 # Owned statements, matched in this order against the start of the statement.
 _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
-    (re.compile(f"(?:{pattern})" + ("" if pattern.endswith("(") else r"\b"), re.IGNORECASE), handler)
+    (
+        re.compile(f"(?:{pattern})" + ("" if pattern.endswith("(") else r"\b"), re.IGNORECASE),
+        narrowed(handler) if pattern.startswith("SHOW") else handler,
+    )
     for pattern, handler in (
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
@@ -80,6 +89,24 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"SHOW\s+(?:TERSE\s+)?DATABASES", show.show_databases),
         (r"SHOW\s+CHANNELS", show.show_channels),
         (r"SHOW\s+PARAMETERS", show.show_parameters),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?ROLE", roles.create_role),
+        (r"ALTER\s+ROLE", roles.alter_role),
+        (r"DROP\s+ROLE", roles.drop_role),
+        (r"SHOW\s+(?:TERSE\s+)?ROLES", roles.show_roles),
+        (r"(?:GRANT|REVOKE)\s+ROLE", roles.grant_role),
+        (r"GRANT|REVOKE", grants.grant),
+        (r"SHOW\s+GRANTS", show_grants.show_grants),
+        (r"SHOW\s+FUTURE\s+GRANTS", show_grants.show_future_grants),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?USER", users.create_user),
+        (r"ALTER\s+USER", users.alter_user),
+        (r"DROP\s+USER", users.drop_user),
+        (r"SHOW\s+(?:TERSE\s+)?USERS", users.show_users),
+        (r"(?:DESCRIBE|DESC)\s+USER", users.describe_user),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?WAREHOUSE", warehouses.create_warehouse),
+        (r"ALTER\s+WAREHOUSE", warehouses.alter_warehouse),
+        (r"DROP\s+WAREHOUSE", warehouses.drop_warehouse),
+        (r"SHOW\s+WAREHOUSES", warehouses.show_warehouses),
+        (r"(?:DESCRIBE|DESC)\s+WAREHOUSE", warehouses.describe_warehouse),
         (r"USE", context.use),
         (r"ALTER\s+SESSION", context.alter_session),
         (r"BEGIN|START\s+TRANSACTION", context.begin),

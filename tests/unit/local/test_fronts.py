@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts import http
 from airflow_provider_snowpipe.local.fronts.stage_upload import BUCKET, Stage, decode_aws_chunked
@@ -90,4 +91,4 @@ def test_broken_aws_chunks_are_refused(body: bytes) -> None:
 )
 def test_paths_outside_the_stage_are_refused(tmp_path: Path, location: str) -> None:
     with pytest.raises(Refusal):
-        Stage(tmp_path).path(location)
+        Stage(tmp_path, Spool(tmp_path, tmp_path, tmp_path.parent / f"{tmp_path.name}.keys")).path(location)
