@@ -11,7 +11,7 @@ import duckdb
 import sqlglot.errors
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.errors import SqlError, unsupported
 from airflow_provider_snowpipe.local.sql import front, query, results, translate
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -57,9 +57,13 @@ def _columns(session: Session, tree: exp.Query, binds: int) -> Result:
     try:
         sql = translate.to_duckdb(translate.prepare(session, tree))
         found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
+    except sqlglot.errors.UnsupportedError as error:
+        raise unsupported(str(error).split("\n", maxsplit=1)[0]) from error
     except sqlglot.errors.SqlglotError as error:
         raise SqlError("001003", "42000", f"SQL compilation error:\nsyntax error: {error}") from error
     except duckdb.Error as error:
         front.session_failed(session)
         raise front.translate_error(error) from error
+    finally:
+        session.take_back()
     return Result(tuple(ResultColumn(row[0], ColumnType.from_duckdb(str(row[1]))) for row in found), [])

@@ -24,10 +24,12 @@ from airflow_provider_snowpipe.local.sql import (
     show,
     show_grants,
     users,
+    variables,
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.narrowing import narrowed
+from airflow_provider_snowpipe.local.sql.properties import plain
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -36,7 +38,18 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Session, str, Bindings], Result]
 
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
+_IMMEDIATE = re.compile(r"EXECUTE\s+IMMEDIATE\s+('(?:[^']|'')*'|\$\$.*?\$\$)\s*\Z", re.IGNORECASE | re.DOTALL)
 _MODIFIERS = r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
+
+
+def _execute_immediate(session: Session, text: str, bindings: Bindings) -> Result:
+    """EXECUTE IMMEDIATE '..' with the text of one statement."""
+    match = _IMMEDIATE.match(text)
+    if match is None:
+        raise unsupported("EXECUTE IMMEDIATE of something that is not a text")
+    inner = strip_comments(plain(match[1])).rstrip().rstrip(";")
+    return _handler(inner)(session, inner, bindings)
+
 
 # Owned statements, matched in this order against the start of the statement.
 _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
@@ -86,6 +99,10 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"(?:DESCRIBE|DESC)\s+WAREHOUSE", warehouses.describe_warehouse),
         (r"USE", context.use),
         (r"ALTER\s+SESSION", context.alter_session),
+        (r"EXECUTE\s+IMMEDIATE", _execute_immediate),
+        (r"SET", variables.set_variables),
+        (r"UNSET", variables.unset_variables),
+        (r"SHOW\s+VARIABLES", variables.show_variables),
         (r"BEGIN|START\s+TRANSACTION", context.begin),
         (r"COMMIT", context.commit),
         (r"ROLLBACK", context.rollback),
@@ -96,13 +113,17 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
 
 
 def execute(
-    session: Session, statement: str, bindings: Mapping[str, Mapping[str, Any]] | None = None
+    session: Session,
+    statement: str,
+    bindings: Mapping[str, Mapping[str, Any]] | None = None,
+    query_id: str | None = None,
 ) -> Result:
     """Run one statement in a session.
 
     :param session: the session; its lock is held while the statement runs.
     :param statement: one Snowflake statement, with or without a closing semicolon.
     :param bindings: values for ``?`` or ``:1``, in the form of the connector protocol and the SQL API.
+    :param query_id: id under which the result is remembered; None for a new one.
     :raises SqlError: for every failure; no other exception leaves this function.
     """
     text = strip_comments(statement).rstrip().rstrip(";")
@@ -113,6 +134,8 @@ def execute(
             result = _handler(text)(session, text, Bindings(bindings or {}))
         except SqlError:
             raise
+        except sqlglot.errors.UnsupportedError as error:
+            raise unsupported(str(error).split("\n", maxsplit=1)[0]) from error
         except sqlglot.errors.SqlglotError as error:
             raise _syntax_error(error) from error
         except duckdb.Error as error:
@@ -125,7 +148,9 @@ def execute(
                 "XX000",
                 f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
             ) from error
-        session.last_query_id = str(uuid.uuid4())
+        finally:
+            session.take_back()
+        session.remember(query_id or str(uuid.uuid4()), result)
         return result
 
 
@@ -145,6 +170,9 @@ def session_failed(session: Session) -> None:
 def translate_error(error: duckdb.Error) -> SqlError:
     """Return Snowflake's error for a DuckDB error."""
     message = str(error).split("\n\nLINE ")[0].split("\nLINE ")[0].strip()
+    unknown = _UNKNOWN_FUNCTION.search(message)
+    if unknown:
+        return SqlError("002140", "42601", f"SQL compilation error:\nUnknown function {unknown[1].upper()}.")
     for kind, code, sqlstate in _ERROR_CODES:
         if isinstance(error, kind):
             prefix = "SQL compilation error:\n" if sqlstate.startswith("42") else ""
@@ -152,6 +180,7 @@ def translate_error(error: duckdb.Error) -> SqlError:
     return SqlError("000603", "XX000", message)
 
 
+_UNKNOWN_FUNCTION = re.compile(r"Function with name (\S+) does not exist")
 _ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
     (duckdb.CatalogException, "002003", "42S02"),
     (duckdb.BinderException, "000904", "42000"),
