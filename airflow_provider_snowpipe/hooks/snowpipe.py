@@ -9,16 +9,28 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+    from airflow_provider_snowpipe.streaming.listing import ListedChannel
     from airflow_provider_snowpipe.streaming.retry import RetryPolicy
     from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 _TEST_BUDGET_SECONDS = 10.0
+_REMEDIES = {
+    "settings": "Mend the field that is named.",
+    "account URL and credentials": "Check account URL, user, key or token, and the CA bundle.",
+    "token for the ingest host": "Check that the user may use Snowpipe Streaming with this kind of "
+    "credential.",
+    "pipe": "Check the names, letter by letter, and that the role has USAGE on both and INSERT on the table.",
+    "channel listing": (
+        "Streaming works; listing, backing up and resetting channels will not. Check that the user may also "
+        "sign in for SQL with this role, and that the role may see the pipe."
+    ),
+}
 _UNNAMED_PIPE = PipeName("NONE", "NONE", "NONE")
 """Stands in where a connection names no pipe and only the account is asked; it is never sent."""
 
@@ -60,6 +72,10 @@ class SnowpipeHook(BaseHook):
     def account_url(self) -> str:
         """The account's address, ``https://<host>[:<port>]``."""
         return self._connection().account_url()
+
+    def account(self) -> str:
+        """The account's identifier."""
+        return self._connection().account()
 
     def credentials(self) -> Credentials:
         """The connection's credentials."""
@@ -119,10 +135,50 @@ class SnowpipeHook(BaseHook):
         finally:
             client.close()
 
-    def test_connection(self) -> tuple[bool, str]:
-        """Check the connection as a load would use it: settings, credentials, ingest host, then the pipe.
+    def list_channels(self) -> list[ListedChannel]:
+        """List the channels of the pipe by ``SHOW CHANNELS``, as far as the role may see them.
 
-        :return: whether all is well, and what is or which step failed
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+
+        settings = self._connection()
+        return AccountSql(settings).channels(self._pipe_of(settings))
+
+    async def async_list_channels(self) -> list[ListedChannel]:
+        """List the channels of the pipe without blocking the event loop."""
+        await self._async_connection()
+        return await asyncio.to_thread(self.list_channels)
+
+    def set_offset_token(self, channel: str, token: str) -> None:
+        """Set a channel's committed offset token by the system function, whoever writes to it.
+
+        ``reset_offset_token`` of ``streaming.reset`` makes sure first that nobody does.
+
+        :param channel: the channel's name
+        :param token: the token
+        :raises SqlError: if the statement fails
+        :raises ConfigurationError: if the pipe's table cannot be found
+        """
+        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+
+        settings = self._connection()
+        pipe, sql = self._pipe_of(settings), AccountSql(settings)
+        table = pipe.default_table or next(
+            (one.table for one in sql.channels(pipe) if one.name == channel), None
+        )
+        if table is None:
+            raise ConfigurationError(
+                f"SHOW CHANNELS does not list channel {channel!r} of pipe {pipe}, so its table is unknown: "
+                "check "
+                "the channel's name and that the role may see the pipe"
+            )
+        sql.set_offset_token(pipe, table, channel, token)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Check the connection as a load would use it, then the channel listing that backups need.
+
+        :return: whether all is well, and what is, or which step failed and what to do
         """
         from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
@@ -131,7 +187,6 @@ class SnowpipeHook(BaseHook):
         try:
             settings = self._connection()
             pipe = self._pipe_to_test(settings)
-            step = "credentials"
             with _client(settings, pipe or _UNNAMED_PIPE, retry) as client:
                 step = "account URL and credentials"
                 host = client.ingest_host()
@@ -144,9 +199,14 @@ class SnowpipeHook(BaseHook):
                     )
                 step = "pipe"
                 client.pipe_info()
+            step = "channel listing"
+            channels = len(self.list_channels())
         except SnowpipeError as error:
-            return False, f"Failed at: {step}. {error}"
-        return True, f"Credentials accepted, ingest host {host}, pipe {pipe} is there."
+            return False, f"Failed at: {step}. {str(error).rstrip('.')}. {_REMEDIES[step]}"
+        return (
+            True,
+            f"Credentials accepted, ingest host {host}, pipe {pipe} is there, {channels} channel(s) listed.",
+        )
 
     def _connection(self) -> SnowpipeConnection:
         if self._settings is None:

@@ -98,6 +98,12 @@ class KeyPair:
                 self._cache.expires_at = now + _JWT_LIFE_SECONDS
             return self._cache.token
 
+    def private_key_der(self) -> bytes:
+        """The private key in the form that Snowflake's own connector takes: PKCS#8, DER, not encrypted."""
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+        return self._key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a private key is not pickled: send executors a ScopedToken instead")
 

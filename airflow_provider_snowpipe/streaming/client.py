@@ -31,10 +31,13 @@ from airflow_provider_snowpipe.streaming.exchange import (
 )
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, quote_url_segment
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
-from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, ChannelStatus
+from airflow_provider_snowpipe.streaming.status import (
+    CHANNEL_MISSING,
+    STATUS_NAMES_PER_REQUEST,
+    ChannelStatus,
+)
 from airflow_provider_snowpipe.streaming.transport import ControlTransport, DataTransport, Timeouts
 
-STATUS_NAMES_PER_REQUEST = 100
 _FENCED = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 _UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"
 _NOT_FOUND_PREFIXES = ("ERR_PIPE_DOES_NOT_EXIST", "ERR_TABLE_DOES_NOT_EXIST")
@@ -55,7 +58,8 @@ class OpenedChannel:
 class SnowpipeClient:
     """A client for the channels of one pipe. The constructor does no I/O.
 
-    Safe to use from several threads; each channel has one writer.
+    Safe to use from several threads; each channel has one writer. ``retries`` counts the requests about the
+    pipe that had to be repeated.
 
     :param account_url: the account's address, ``https://<host>[:<port>]``
     :param credentials: a key pair, PAT or OAuth token; or, on an executor, the driver's scoped token, which
@@ -88,6 +92,7 @@ class SnowpipeClient:
         self._given = credentials if isinstance(credentials, ScopedToken) else None
         self._tokens = ScopedTokenSource(self._exchange)
         self._lock = Lock()
+        self.retries = 0
 
     def __repr__(self) -> str:
         return f"SnowpipeClient({self._account!r}, pipe={str(self.pipe)!r})"
@@ -329,6 +334,7 @@ class SnowpipeClient:
         used: list[ScopedToken] = []
 
         def attempt(count: int) -> Answer:
+            self.retries += count > 0
             used.append(self.scoped_token())
             return send(_identity(request_id, count), used[-1])
 

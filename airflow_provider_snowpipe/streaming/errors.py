@@ -36,7 +36,19 @@ class AuthenticationError(SnowpipeError):
 
 
 class RetriesExhaustedError(SnowpipeError):
-    """The service stayed unreachable or overloaded for longer than the retry budget."""
+    """The service stayed unreachable or overloaded for longer than the retry budget.
+
+    :param message: what happened, in words
+    :param retry_after: seconds that the service asked to wait, None where it did not ask
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class WriterActiveError(SnowpipeError):
+    """Somebody writes to a channel that must be quiet for what was asked; nothing was changed."""
 
 
 class ApiError(SnowpipeError):
@@ -82,6 +94,18 @@ class ChannelInvalidError(ChannelError):
 
 class UncommittedRowsError(ChannelError):
     """The channel still holds received rows that are not committed yet."""
+
+
+class SqlError(SnowpipeError):
+    """A SQL statement about channels failed, or the sign-in for it.
+
+    :param message: what happened, in words
+    :param errno: the connector's number of the error, None where it has none
+    """
+
+    def __init__(self, message: str, *, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
 class CommitTimeoutError(SnowpipeError):

@@ -123,7 +123,9 @@ def repeat(
         if time.monotonic() + pause > deadline:
             raise RetriesExhaustedError(
                 f"{what}: no success within {policy.budget_seconds:g} s and {retry_count} attempts "
-                f"(last: {reason}). The outcome is unknown; run again, which resumes from the committed token"
+                f"(last: {reason}). The outcome is unknown; run again, which resumes from the committed "
+                "token",
+                retry_after=retry_after,
             )
         log.warning("%s: %s; repeating in %.1f s (retry %d)", what, reason, pause, retry_count)
         time.sleep(pause)

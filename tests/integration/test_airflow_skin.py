@@ -166,7 +166,8 @@ class TestHook:
 
         assert SnowpipeHook(conn_id).test_connection() == (
             True,
-            f"Credentials accepted, ingest host 127.0.0.1, pipe LOCAL.PUBLIC.{table}-STREAMING is there.",
+            f"Credentials accepted, ingest host 127.0.0.1, pipe LOCAL.PUBLIC.{table}-STREAMING is there, "
+            "0 channel(s) listed.",
         )
 
     def test_test_button_works_through_airflows_connection(

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.login import Login
 from airflow_provider_snowpipe.local.fronts.sql_api import row_type
+from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.passwords import Password
 from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
 from airflow_provider_snowpipe.local.sql.describe import describe
@@ -46,10 +47,14 @@ class ConnectorFront:
     :param account: verifies key pairs.
     :param password: verifies passwords.
     :param catalog: databases.
+    :param files: tells clients how to move files.
     """
 
-    def __init__(self, account: Account, password: Password, catalog: Catalog) -> None:
+    def __init__(
+        self, account: Account, password: Password, catalog: Catalog, files: StageFilesFront
+    ) -> None:
         self._opener = Login(account, password, catalog)
+        self._files = files
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._executions = Executions()
@@ -188,14 +193,16 @@ class ConnectorFront:
             return _failure("000709", "02000", f"Statement {query_id} not found")
         return self._finished(session, execution)
 
-    @staticmethod
-    def _finished(session: Session, execution: Execution) -> Response:
+    def _finished(self, session: Session, execution: Execution) -> Response:
         if not execution.wait(_ANSWER_SECONDS):
             return _in_progress(execution, _IN_PROGRESS_SYNC)
         if execution.result is None:
             assert execution.error is not None  # noqa: S101 - an ended statement has one of both
             return Response.of_json(_error_answer(execution.error, execution.query_id))
-        return _success(_result_data(session, execution.result, execution.query_id))
+        data = _result_data(session, execution.result, execution.query_id)
+        if execution.result.transfer is not None:
+            data |= self._files.instruct(execution.result.transfer)
+        return _success(data)
 
     def _abort_request(self, session: Session, request: Request) -> Response:
         """Cancel the statement of an earlier request, as a cursor's ``timeout`` does."""

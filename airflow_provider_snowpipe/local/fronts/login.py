@@ -44,7 +44,7 @@ class Login:
         :raises SqlError: with Snowflake's code for wrong credentials; neither connector retries it.
         """
         user, restricted = self._verify(data)
-        session = Session(self._catalog, user)
+        session = Session(self._catalog, user, moves_files=True)
         parameters = data.get("SESSION_PARAMETERS")
         session.parameters.update(parameters if isinstance(parameters, dict) else {})
         role = restricted or _exact(query.get("roleName", ""))

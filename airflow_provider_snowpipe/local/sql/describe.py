@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import duckdb
 import sqlglot.errors
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.errors import SqlError, unsupported
+from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import front, query, results, translate
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -38,7 +37,7 @@ def describe(session: Session, statement: str) -> Description:
     :raises SqlError: when it does not compile.
     """
     text = front.strip_comments(statement).rstrip().rstrip(";")
-    with session.lock:
+    with session.lock, front.snowflake_errors(session):
         try:
             tree = translate.parse(text) if text[:1].upper() in {"S", "W", "V", "I", "U", "D", "M"} else None
         except (sqlglot.errors.SqlglotError, SqlError):
@@ -57,13 +56,6 @@ def _columns(session: Session, tree: exp.Query, binds: int) -> Result:
     try:
         sql = translate.to_duckdb(translate.prepare(session, tree))
         found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
-    except sqlglot.errors.UnsupportedError as error:
-        raise unsupported(str(error).split("\n", maxsplit=1)[0]) from error
-    except sqlglot.errors.SqlglotError as error:
-        raise SqlError("001003", "42000", f"SQL compilation error:\nsyntax error: {error}") from error
-    except duckdb.Error as error:
-        front.session_failed(session)
-        raise front.translate_error(error) from error
     finally:
         session.take_back()
     return Result(tuple(ResultColumn(row[0], ColumnType.from_duckdb(str(row[1]))) for row in found), [])

@@ -47,7 +47,9 @@ _COPY = re.compile(
 )
 _OPTION = re.compile(r"(\w+)\s*=\s*'?(\w+)'?\s*", re.IGNORECASE)
 _CALL = re.compile(r"(?:SELECT|CALL)\s+SYSTEM\$(\w+)\s*\((.*)\)[^()]*\Z", re.IGNORECASE | re.DOTALL)
-_ARGUMENT = re.compile(r"\s*'((?:[^']|'')*)'\s*(?:,|\Z)")
+_ARGUMENT = re.compile(r"\s*'((?:[^'\\]|''|\\.)*)'\s*(?:,|\Z)", re.DOTALL)
+_ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "b": "\b", "f": "\f"}
 _DEFAULT_TEXT = (
     "COPY INTO {table} FROM (SELECT * FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))) "
     "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
@@ -213,7 +215,7 @@ def _arguments(text: str) -> list[str]:
         match = _ARGUMENT.match(text, position)
         if match is None:
             raise compilation_error("the arguments of a system function must be string literals.")
-        found.append(match[1].replace("''", "'"))
+        found.append(_ESCAPE.sub(lambda m: _ESCAPED.get(m[1], m[1]) if m[1] else "'", match[1]))
         position = match.end()
     return found
 
@@ -235,18 +237,21 @@ def _compile(
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     if parts["more"] and parts["more"].strip():
         raise unsupported(f"{parts['more'].split()[0].upper()} in the transformation of a pipe")
-    matching = _matching(parts["options"])
+    matching, clusters = _options(parts["options"])
     select = (parts["select"] or "$1").strip()
     if matching is not None and select in ("$1", "*"):
-        return table, PipeDefinition(text, case_sensitive=matching == "CASE_SENSITIVE")
+        return table, PipeDefinition(
+            text, case_sensitive=matching == "CASE_SENSITIVE", cluster_at_ingest_time=clusters
+        )
     if select == "*":
         raise compilation_error("SELECT * of a streaming source needs MATCH_BY_COLUMN_NAME.")
     columns, expressions = _transformations(session, table, parts["columns"], select, matching)
-    return table, PipeDefinition(text, columns, expressions)
+    return table, PipeDefinition(text, columns, expressions, cluster_at_ingest_time=clusters)
 
 
-def _matching(options: str) -> str | None:
-    matching, position = None, 0
+def _options(options: str) -> tuple[str | None, bool]:
+    """Read MATCH_BY_COLUMN_NAME, None for NONE, and CLUSTER_AT_INGEST_TIME."""
+    matching, clusters, position = None, False, 0
     while position < len(options.rstrip()):
         option = _OPTION.match(options, position)
         if option is None:
@@ -254,12 +259,14 @@ def _matching(options: str) -> str | None:
         name, value = option[1].upper(), option[2].upper()
         if name == "MATCH_BY_COLUMN_NAME" and value in ("CASE_SENSITIVE", "CASE_INSENSITIVE"):
             matching = value
+        elif name == "CLUSTER_AT_INGEST_TIME" and value in ("TRUE", "FALSE"):
+            clusters = value == "TRUE"
         elif (name, value) not in {
-            ("MATCH_BY_COLUMN_NAME", "NONE"), ("ON_ERROR", "CONTINUE"), ("CLUSTER_AT_INGEST_TIME", "FALSE"),
+            ("MATCH_BY_COLUMN_NAME", "NONE"), ("ON_ERROR", "CONTINUE"),
         }:  # fmt: skip
             raise unsupported(f"{name} = {value} in a streaming pipe")
         position = option.end()
-    return matching
+    return matching, clusters
 
 
 def _transformations(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_snowpipe.local.stages.transfer import Transfer
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
 
 _EPOCH = dt.datetime(1970, 1, 1)
@@ -35,11 +36,13 @@ class Result:
     :param columns: in order.
     :param rows: one sequence of Python values per row.
     :param statement_type: type id of the connector protocol.
+    :param transfer: files that the client is to move, for PUT and GET.
     """
 
     columns: tuple[ResultColumn, ...]
     rows: list[Sequence[Any]] = field(repr=False)
     statement_type: int = SELECT
+    transfer: Transfer | None = None
 
 
 def status(message: str) -> Result:

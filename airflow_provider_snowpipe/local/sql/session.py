@@ -38,6 +38,7 @@ class Session:
     :param schema: current schema, exact name, or None.
     :param role: primary role; empty for the user's default role.
     :param secondary_roles: True when all other roles of the user are active too.
+    :param moves_files: the client knows the file transfer of PUT and GET.
     """
 
     catalog: Catalog
@@ -51,6 +52,7 @@ class Session:
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
     last_query_id: str | None = None
     in_transaction: bool = False
+    moves_files: bool = False
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
     variables: dict[str, Any] = field(default_factory=dict)

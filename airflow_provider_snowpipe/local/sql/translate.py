@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
-from airflow_provider_snowpipe.local.sql import error_table, functions, names
+from airflow_provider_snowpipe.local.sql import error_table, functions, names, reach
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
 from airflow_provider_snowpipe.local.sql.semi_structured import read_as_text_or_number
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -41,16 +41,20 @@ def to_duckdb(tree: exp.Expr) -> str:
 
 
 def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
-    """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names."""
+    """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names.
+
+    :raises SqlError: for functions and tables that a statement cannot reach.
+    """
     if isinstance(tree, exp.Select) and tree.args.get("into"):
         raise unsupported("SELECT .. INTO")
+    reach.check(tree)
     _name_projections(tree)
     normalize_identifiers(tree)
     replace_table_functions(session, tree)
-    tree = tree.transform(_context_function, session)
-    tree = tree.transform(_subscript)
-    tree = tree.transform(_text_of_json)
-    tree = tree.transform(_placeholder)
+    tree = tree.transform(_context_function, session, copy=False)
+    tree = tree.transform(_subscript, copy=False)
+    tree = tree.transform(_text_of_json, copy=False)
+    tree = tree.transform(_placeholder, copy=False)
     qualify_tables(session, tree)
     tree = functions.rewrite_all(tree)
     return read_as_text_or_number(session, tree)
@@ -71,7 +75,6 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
 
     :raises SqlError: when a table's database, schema or the table itself does not exist.
     """
-    common = {cte.alias for cte in tree.find_all(exp.CTE)}
     changed = target_of(tree)
     for table in list(tree.find_all(exp.Table)):
         if error_table.is_error_table(table):
@@ -83,7 +86,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
         if not table.args.get("db") and session.is_lent(table.name):
             continue
-        if not table.args.get("db") and table.name in common:
+        if reach.is_common(table):
             continue
         privileges = _written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, table, privileges)

@@ -37,13 +37,34 @@ def test_statuses_are_asked_for_on_an_event_loop(service: ScriptedService, servi
 
 
 class TestTestButton:
-    def test_says_that_the_pipe_is_there(self, service: ScriptedService, service_connection: str) -> None:
+    def test_says_that_streaming_works_where_sql_does_not(
+        self, service: ScriptedService, set_connection: Any
+    ) -> None:
         service.on("pipe-info", Reply())
-
-        assert SnowpipeHook(service_connection, table="T").test_connection() == (
-            True,
-            "Credentials accepted, ingest host 127.0.0.1, pipe DB.S.T-STREAMING is there.",
+        service.on(
+            "login-request", Reply(body='{"success": false, "code": "390100", "message": "no", "data": {}}')
         )
+        conn_id = set_connection(
+            "form",
+            conn_type="snowpipe",
+            host=service.url,
+            login="U",
+            password=PAT,
+            schema="S",
+            extra={
+                "account": "A",
+                "auth": "programmatic_access_token",
+                "database": "DB",
+                "ca_bundle": service.ca_bundle,
+            },
+        )
+
+        ok, text = SnowpipeHook(conn_id, table="T").test_connection()
+
+        assert not ok
+        assert text.startswith("Failed at: channel listing. ")
+        assert "Streaming works; listing, backing up and resetting channels will not." in text
+        assert PAT not in text
 
     def test_needs_no_pipe(self, service_connection: str) -> None:
         ok, text = SnowpipeHook(service_connection).test_connection()
@@ -68,6 +89,7 @@ class TestTestButton:
 
         assert not ok
         assert text.startswith(f"Failed at: {step}. ")
+        assert ". Check " in text
         assert PAT not in text
 
     def test_names_a_setting_that_is_wrong(self, set_connection: Any) -> None:

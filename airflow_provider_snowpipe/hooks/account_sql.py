@@ -1,0 +1,144 @@
+"""The few SQL statements about channels, through Snowflake's own connector and the same connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_snowpipe.hooks.connection import SNOWFLAKE, SnowpipeConnection
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
+from airflow_provider_snowpipe.streaming.listing import (
+    UPDATE_OFFSET_TOKEN,
+    ListedChannel,
+    full_name,
+    show_channels,
+)
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+_LOGIN_SECONDS = 30
+_CA_VARIABLE = "REQUESTS_CA_BUNDLE"
+_ca_lock = RLock()
+
+
+class AccountSql:
+    """SQL in the account of a connection; each call signs in, runs one statement and leaves.
+
+    A connection of type ``snowflake`` goes through Airflow's own hook, so that its proxy, its warehouse and
+    its other fields mean what they mean there. One of type ``snowpipe`` signs in with what it streams with.
+
+    :param settings: the connection
+    """
+
+    def __init__(self, settings: SnowpipeConnection) -> None:
+        self._settings = settings
+
+    def channels(self, pipe: PipeName) -> list[ListedChannel]:
+        """List the channels of a pipe, as far as the role may see them.
+
+        :param pipe: the pipe
+        :raises SqlError: if the statement fails
+        """
+        return [ListedChannel.from_row(row) for row in self._rows(show_channels(pipe))]
+
+    def set_offset_token(self, pipe: PipeName, table: str, channel: str, token: str) -> None:
+        """Set a channel's committed offset token by the system function.
+
+        :param pipe: the pipe
+        :param table: the table that the channel writes to
+        :param channel: the channel's name
+        :param token: the token
+        :raises SqlError: if the statement fails
+        """
+        name = full_name(pipe.database, pipe.schema, table)
+        self._rows(UPDATE_OFFSET_TOKEN, (name, channel, token))
+
+    def _rows(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        from requests import RequestException
+        from snowflake.connector import errors
+
+        try:
+            with _trusting(self._settings.ca_bundle()), self._connect() as connection:
+                cursor = connection.cursor()
+                cursor.execute(statement, values)
+                names = [column[0].lower() for column in cursor.description]
+                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        except errors.Error as error:
+            shown = statement.partition("(")[0]
+            raise SqlError(
+                f"connection {self._settings.conn_id!r}: {shown!r} failed: {_first_line(error)}",
+                errno=error.errno,
+            ) from None
+        except SnowpipeError:
+            raise
+        except RequestException as error:
+            raise SqlError(
+                f"connection {self._settings.conn_id!r}: no sign-in for SQL ({type(error).__name__})"
+            ) from None
+        except ValueError as error:
+            raise ConfigurationError(f"connection {self._settings.conn_id!r}: {error}") from None
+
+    def _connect(self) -> Any:
+        if self._settings.conn_type == SNOWFLAKE:
+            from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
+
+            return SnowflakeHook(snowflake_conn_id=self._settings.conn_id).get_conn()
+        from snowflake.connector import connect
+
+        return connect(**connector_arguments(self._settings))
+
+
+def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
+    """What Snowflake's connector needs to sign in as a ``snowpipe`` connection does.
+
+    :param settings: the connection
+    :raises ConfigurationError: if something is missing
+    """
+    from airflow_provider_snowpipe.streaming.auth import KeyPair, ProgrammaticAccessToken
+
+    address = urlsplit(settings.account_url())
+    credentials = settings.credentials()
+    given: dict[str, Any] = {
+        "account": settings.account(),
+        "host": address.hostname,
+        "port": address.port or 443,
+        "user": settings.login,
+        "role": settings.extra.get("role") or None,
+        "warehouse": settings.extra.get("warehouse") or None,
+        "application": "AIRFLOW",
+        "login_timeout": _LOGIN_SECONDS,
+    }
+    if isinstance(credentials, KeyPair):
+        given |= {"authenticator": "SNOWFLAKE_JWT", "private_key": credentials.private_key_der()}
+    elif isinstance(credentials, ProgrammaticAccessToken):
+        given |= {"authenticator": "PROGRAMMATIC_ACCESS_TOKEN", "token": credentials.bearer()}
+    else:
+        given |= {"authenticator": "oauth", "token": credentials.bearer()}
+        given.pop("user")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@contextmanager
+def _trusting(ca_bundle: str | None) -> Iterator[None]:
+    """Let the connector trust a bundle, which it takes from the environment only (observed with 4.8)."""
+    if ca_bundle is None or os.environ.get(_CA_VARIABLE) == ca_bundle:
+        yield
+        return
+    with _ca_lock:
+        before = os.environ.get(_CA_VARIABLE)
+        os.environ[_CA_VARIABLE] = ca_bundle
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_CA_VARIABLE]
+            else:
+                os.environ[_CA_VARIABLE] = before
+
+
+def _first_line(error: Exception) -> str:
+    text = str(getattr(error, "msg", None) or error) or type(error).__name__
+    return " ".join(text.split())[:300]

@@ -1,0 +1,54 @@
+"""What the tasks of this provider count and time in Airflow's own metrics."""
+
+from __future__ import annotations
+
+from airflow.providers.common.compat.sdk import Stats
+
+
+def count_load(
+    *,
+    pipe: str,
+    operator: str,
+    rows: int,
+    raw_bytes: int,
+    rejected: int,
+    retries: int = 0,
+    append_seconds: float | None = None,
+    commit_seconds: float | None = None,
+    run_seconds: float | None = None,
+    lag_channels: int = 0,
+) -> None:
+    """Report one load under ``snowpipe.*``, with the tags ``pipe`` and ``operator``.
+
+    :param pipe: the pipe's full name
+    :param operator: the operator's class
+    :param rows: rows that the service received
+    :param raw_bytes: their bytes of NDJSON
+    :param rejected: rows that the service skipped
+    :param retries: requests that were repeated
+    :param append_seconds: time until the rows were received, None when not measured
+    :param commit_seconds: time from then until they were committed, None when not waited for
+    :param run_seconds: time of a whole Spark run, None for another load
+    :param lag_channels: channels that had not committed everything when the task ended
+    """
+    tags = {"pipe": pipe, "operator": operator}
+    for name, value in (("rows", rows), ("bytes", raw_bytes), ("rejected", rejected), ("retries", retries)):
+        Stats.incr(f"snowpipe.{name}", value, tags=tags)
+    for name, seconds in (
+        ("append_latency", append_seconds),
+        ("commit_latency", commit_seconds),
+        ("run", run_seconds),
+    ):
+        if seconds is not None:
+            Stats.timing(f"snowpipe.{name}", seconds * 1000, tags=tags)
+    Stats.gauge("snowpipe.lag_channels", lag_channels, tags=tags)
+
+
+def count_change(what: str, *, pipe: str, operator: str) -> None:
+    """Report that a channel was opened, dropped, reset, backed up or restored.
+
+    :param what: the change, as a word
+    :param pipe: the pipe's full name
+    :param operator: the operator's class
+    """
+    Stats.incr(f"snowpipe.channels_{what}", tags={"pipe": pipe, "operator": operator})

@@ -1,0 +1,256 @@
+"""The operator that appends a few rows without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_provider_snowpipe.metrics import count_load
+from airflow_provider_snowpipe.operators.pipe import PipeOperator
+from airflow_provider_snowpipe.operators.small_source import SmallSource
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.streaming.rows import NumberedRows
+    from airflow_provider_snowpipe.streaming.small_load import AppendRules, SmallLoad
+
+TARGETS_KEY = "targets"
+
+
+class SnowpipeAppendRowsOperator(PipeOperator):
+    """Append a few rows to one channel, each exactly once: rows at hand, a file, or the result of a query.
+
+    Every row has a position, ``batch:row`` or what ``token_column`` holds. A retry reads the committed token
+    and sends only what lies after it, so the rows must be the same, in the same order, on every try. For
+    more than fits a task's memory there is :class:`SnowpipeStreamOperator`.
+
+    :param channel: the channel's name; None for ``<dag>_<task>[_<map index>]`` (templated)
+    :param rows: a list of mappings, its JSON text, or an XCom of one (templated)
+    :param file: an NDJSON file, any address that ``ObjectStoragePath`` takes (templated)
+    :param file_conn_id: the connection for that address (templated)
+    :param sql: a query; it must say ``ORDER BY``, or ``token_column`` is given (templated)
+    :param sql_conn_id: the connection of the query (templated)
+    :param parameters: values that the query binds (templated)
+    :param batch: number of the batch: the same on every try, greater in every later run; None for the
+        moment from which the DAG run was due, in microseconds (templated)
+    :param token_column: the column whose values, growing from row to row, are the positions (templated)
+    :param offset_format: with ``token_column``, the format of its values; ``integer`` unless given
+    :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports it
+    :param on_older_batch: what to do when the channel has gone on to a later batch: ``fail``, or ``skip``
+        where these rows are known to be loaded
+    :param wait_for_commit: False ends the task when the rows are received
+    :param commit_timeout: seconds to wait for the commit
+    :param max_rows: most rows
+    :param max_bytes: most bytes of NDJSON
+    """
+
+    template_fields: Sequence[str] = (
+        "channel",
+        "rows",
+        "file",
+        "file_conn_id",
+        "sql",
+        "sql_conn_id",
+        "parameters",
+        "batch",
+        "token_column",
+        *PipeOperator.template_fields,
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql", "rows": "json", "parameters": "json"}
+
+    def __init__(
+        self,
+        *,
+        channel: str | None = None,
+        rows: Any = None,
+        file: str | None = None,
+        file_conn_id: str | None = None,
+        sql: str | None = None,
+        sql_conn_id: str | None = None,
+        parameters: Any = None,
+        batch: int | str | None = None,
+        token_column: str | None = None,
+        offset_format: str | None = None,
+        on_error: str = "abort",
+        on_older_batch: str = "fail",
+        wait_for_commit: bool = True,
+        commit_timeout: float = 600.0,
+        max_rows: int = 100_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.channel = channel
+        self.rows = rows
+        self.file = file
+        self.file_conn_id = file_conn_id
+        self.sql = sql
+        self.sql_conn_id = sql_conn_id
+        self.parameters = parameters
+        self.batch = batch
+        self.token_column = token_column
+        self.offset_format = offset_format
+        self.on_error = on_error
+        self.on_older_batch = on_older_batch
+        self.wait_for_commit = wait_for_commit
+        self.commit_timeout = commit_timeout
+        self.max_rows = max_rows
+        self.max_bytes = max_bytes
+        self._check_arguments()
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Append the rows; the XCom ``targets`` is what :class:`SnowpipeCommitSensor` takes.
+
+        :return: channel, pipe, offset format, batch, tokens from and to, and counts of rows and bytes
+        """
+        from airflow_provider_snowpipe.streaming.small_load import append_to_channel
+
+        ti = context["ti"]
+        channel = self.channel or _default_channel(ti)
+        rules = self._rules(self._batch(context))
+        rows = self._numbered(channel, rules)
+        with self.hook.get_client() as client:
+            load = append_to_channel(client, channel, rows, self._format(), rules)
+        if load.target_token is not None:
+            ti.xcom_push(key=TARGETS_KEY, value={channel: load.target_token})
+        self.log.info(
+            "channel %r: %d rows appended, %d were committed before, %d rejected; token %s -> %s",
+            channel,
+            load.rows,
+            load.skipped,
+            load.rejected,
+            load.from_token or "NULL",
+            load.target_token or "NULL",
+        )
+        self._count(load)
+        return self._value(load, rules)
+
+    def preview(self) -> list[str]:
+        """Say which rows would be sent; outside of a DAG run ``batch`` and ``channel`` have to be given."""
+        from airflow_provider_snowpipe.streaming.small_load import rows_to_send
+
+        if self.channel is None or (self.batch is None and self.token_column is None):
+            return ["channel and batch come from the DAG run; give both to see which rows would be sent"]
+        rules = self._rules(None if self.token_column else _number(self.batch))
+        rows = self._numbered(self.channel, rules)
+        status = self.hook.channel_statuses([self.channel])[self.channel]
+        known = status.committed
+        committed = None if known is None else self._format().parse(known, channel=self.channel)
+        sent = rows_to_send(rows, committed, rules, channel=self.channel)
+        return [
+            f"would append {len(sent.lines)} of {len(rows.lines)} rows to channel {self.channel!r} of pipe "
+            f"{self.hook.pipe_name()}, after the committed token {known or 'NULL'}"
+        ]
+
+    def _batch(self, context: Context) -> int | None:
+        if self.token_column:
+            return None
+        if self.batch is not None and self.batch != "":
+            return _number(self.batch)
+        run = context["dag_run"]
+        due = getattr(run, "run_after", None) or run.logical_date
+        if due is None:
+            raise ConfigurationError("the DAG run has no moment to number the batch by: give batch=…")
+        return int(due.timestamp() * 1_000_000)
+
+    def _numbered(self, channel: str, rules: AppendRules) -> NumberedRows:
+        from airflow_provider_snowpipe.streaming.rows import (
+            RowLimits,
+            numbered_by_batch,
+            numbered_by_column,
+        )
+
+        limits = RowLimits(self.max_rows, self.max_bytes)
+        source = SmallSource(
+            rows=self.rows,
+            file=self.file,
+            file_conn_id=self.file_conn_id,
+            sql=self.sql,
+            sql_conn_id=self.sql_conn_id,
+            parameters=self.parameters,
+        )
+        lines = source.read(limits, ordered_by_token=bool(self.token_column))
+        if rules.batch is not None:
+            return numbered_by_batch(lines, rules.batch)
+        return numbered_by_column(lines, self.token_column or "", self._format(), channel=channel)
+
+    def _format(self) -> type[Offset]:
+        return offset_class(self.offset_format or "integer") if self.token_column else BatchRowOffset
+
+    def _rules(self, batch: int | None) -> AppendRules:
+        from airflow_provider_snowpipe.streaming.small_load import AppendRules
+
+        rules = AppendRules(
+            on_error=self.on_error,
+            on_older_batch=self.on_older_batch,
+            wait_for_commit=self.wait_for_commit,
+            commit_timeout=self.commit_timeout,
+        )
+        return replace(rules, batch=batch)
+
+    def _count(self, load: SmallLoad) -> None:
+        count_load(
+            pipe=str(self.hook.pipe_name()),
+            operator=type(self).__name__,
+            rows=load.rows,
+            raw_bytes=load.raw_bytes,
+            rejected=load.rejected,
+            retries=load.retries,
+            append_seconds=load.append_seconds,
+            commit_seconds=load.commit_seconds if load.committed else None,
+            lag_channels=0 if load.committed else 1,
+        )
+
+    def _value(self, load: SmallLoad, rules: AppendRules) -> dict[str, Any]:
+        return {
+            "channel": load.channel,
+            "pipe": str(self.hook.pipe_name()),
+            "offset_format": self._format().format_name,
+            "batch": rules.batch,
+            "from": load.from_token,
+            "to": load.target_token,
+            "rows": load.rows,
+            "skipped": load.skipped,
+            "bytes": load.raw_bytes,
+            "rejected": load.rejected,
+            "committed": load.committed,
+        }
+
+    def _check_arguments(self) -> None:
+        for name, value, choices in (
+            ("on_error", self.on_error, ("abort", "continue")),
+            ("on_older_batch", self.on_older_batch, ("fail", "skip")),
+        ):
+            if value not in choices:
+                raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(choices)}")
+        if self.token_column is None and self.offset_format not in (None, BatchRowOffset.format_name):
+            raise ConfigurationError(
+                f"offset_format is {self.offset_format!r}: name the column that holds such tokens, "
+                "token_column=…"
+            )
+        if self.token_column is not None and self.batch is not None:
+            raise ConfigurationError(
+                f"token_column {self.token_column!r} and batch {self.batch!r} both number the rows: drop one"
+            )
+        if self.max_rows < 1 or self.max_bytes < 1:
+            raise ConfigurationError("max_rows and max_bytes must be 1 or more")
+
+
+def _number(value: Any) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise ConfigurationError(
+            f"batch is {value!r}: give a number of 0 or more, greater in every later run, such as "
+            "a date 20260131"
+        )
+    return int(text)
+
+
+def _default_channel(ti: Any) -> str:
+    index = ti.map_index
+    mapped = f"_{index}" if index is not None and index >= 0 else ""
+    return f"{ti.dag_id}_{ti.task_id}{mapped}"

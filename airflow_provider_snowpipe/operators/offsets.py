@@ -1,0 +1,236 @@
+"""Operators that keep the offset tokens of a pipe's channels in a file, and bring them back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.metrics import count_change
+from airflow_provider_snowpipe.operators.pipe import PipeOperator
+from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import offset_class
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.streaming.backup import OffsetBackup
+    from airflow_provider_snowpipe.streaming.restore import RestoreStep
+
+
+class OffsetFileOperator(PipeOperator):
+    """Base of the operators with a backup file.
+
+    :param path: the file, any address that ``ObjectStoragePath`` takes (templated)
+    :param path_conn_id: the connection for that address (templated)
+    :param channels: names of channels, a list or its JSON text; None for all (templated)
+    :param offset_format: the tokens' format (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "path",
+        "path_conn_id",
+        "channels",
+        "offset_format",
+        *PipeOperator.template_fields,
+    )
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        path_conn_id: str | None = None,
+        channels: Sequence[str] | str | None = None,
+        offset_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.path = path
+        self.path_conn_id = path_conn_id
+        self.channels = channels
+        self.offset_format = offset_format
+
+    def _names(self) -> list[str] | None:
+        return None if self.channels is None or self.channels == "" else _names(self.channels)
+
+    def _read(self) -> OffsetBackup | None:
+        from airflow_provider_snowpipe.streaming.backup import OffsetBackup
+
+        text = read_text(storage_path(self.path, self.path_conn_id))
+        return None if text is None else OffsetBackup.from_json(text, origin=self.path)
+
+    def _count(self, what: str) -> None:
+        count_change(what, pipe=str(self.hook.pipe_name()), operator=type(self).__name__)
+
+
+class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
+    """Write the committed offset tokens of a pipe's channels to a JSON file.
+
+    A channel that takes no rows for 30 days is deleted with its token. The file outlives it. It is replaced
+    only when no channel has lost the token that the file holds, and it remembers since when each channel has
+    not moved, so that the log warns before a channel expires. Keep one path for each pipe.
+
+    :param on_lost: ``fail`` leaves the file as it is when a channel has lost its token, ``keep`` writes the
+        file and keeps the old token in it
+    :param warn_days: warn about channels that will be deleted within so many days
+    """
+
+    def __init__(self, *, on_lost: str = "fail", warn_days: float = 7.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.on_lost = on_lost
+        self.warn_days = warn_days
+        if on_lost not in ("fail", "keep"):
+            raise ConfigurationError(f"on_lost is {on_lost!r}: it must be 'fail' or 'keep'")
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Write the file.
+
+        :return: path, pipe, the token of each channel, and the channels that will expire soon
+        """
+        backup = self._backup()
+        write_text(storage_path(self.path, self.path_conn_id), backup.to_json())
+        self._count("backed_up")
+        expiring = backup.expiring(dt.timedelta(days=self.warn_days))
+        for name, moment in sorted(expiring.items()):
+            self.log.warning(
+                "channel %r has not moved since %s: Snowflake deletes it with its token on %s, unless it "
+                "takes "
+                "rows before",
+                name,
+                backup.channels[name].unchanged_since.date(),
+                moment.date(),
+            )
+        self.log.info("wrote the tokens of %d channels to %s", len(backup.channels), self.path)
+        return {
+            "path": self.path,
+            "pipe": str(backup.pipe),
+            "channels": {name: kept.offset_token for name, kept in backup.channels.items()},
+            "expiring": {name: moment.isoformat() for name, moment in expiring.items()},
+        }
+
+    def preview(self) -> list[str]:
+        """Say which tokens would be written."""
+        backup = self._backup()
+        kept = [f"{name}: {one.offset_token or 'NULL'}" for name, one in backup.channels.items()]
+        return [f"would write {len(kept)} tokens of pipe {backup.pipe} to {self.path}", *kept]
+
+    def _backup(self) -> OffsetBackup:
+        from airflow_provider_snowpipe.streaming.backup import take_backup
+
+        if self.offset_format:
+            offset_class(self.offset_format)
+        previous = self._read()
+        names = self._names()
+        if names is None:
+            names = [one.name for one in self.hook.list_channels()]
+            names += [name for name in (previous.channels if previous else ()) if name not in names]
+        return take_backup(
+            self.hook.pipe_name(),
+            self.hook.channel_statuses(names) if names else {},
+            previous,
+            now=dt.datetime.now(dt.UTC),
+            offset_format=self.offset_format or None,
+            keep_lost=self.on_lost == "keep",
+        )
+
+
+class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
+    """Bring channels back to the offset tokens of a backup.
+
+    A channel that is gone is created with its token. A token that is behind the backup, or NULL, is set. All
+    channels are looked at before any is changed: if one has committed more than the backup knows, nothing is
+    changed.
+
+    :param allow_older_tokens: True sets a token back, too; rows after it will be loaded again
+    :param observe_seconds: how long a channel is watched for a writer before its token is set
+    :param allow_active_writer: True sets tokens in spite of a writer
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_older_tokens: bool = False,
+        observe_seconds: float = 10.0,
+        allow_active_writer: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.allow_older_tokens = allow_older_tokens
+        self.observe_seconds = observe_seconds
+        self.allow_active_writer = allow_active_writer
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Restore the tokens.
+
+        :return: path, pipe, when the backup was taken, and for each channel what was done and its token
+        """
+        from airflow_provider_snowpipe.streaming.reset import look_at_status, reset_offset_token
+        from airflow_provider_snowpipe.streaming.restore import RestoreAction
+
+        backup, steps = self._plan()
+        with self.hook.get_client() as client:
+            for step in steps:
+                self.log.info("%s", step)
+                if step.action is RestoreAction.CREATE:
+                    client.open_channel(step.channel, offset_token=step.token)
+                elif step.action is RestoreAction.SET:
+                    reset_offset_token(
+                        client,
+                        step.channel,
+                        step.token,
+                        look=partial(look_at_status, client, step.channel),
+                        set_token=self.hook.set_offset_token,
+                        observe_seconds=self.observe_seconds,
+                        allow_active_writer=self.allow_active_writer,
+                    )
+        self._count("restored")
+        return {
+            "path": self.path,
+            "pipe": str(backup.pipe),
+            "taken_at": backup.taken_at.isoformat(),
+            "channels": {
+                step.channel: {"action": step.action.value, "old": step.committed, "new": step.token}
+                for step in steps
+            },
+        }
+
+    def preview(self) -> list[str]:
+        """Say what would be done to each channel."""
+        return [f"would {step}" for step in self._plan()[1]]
+
+    def _plan(self) -> tuple[OffsetBackup, list[RestoreStep]]:
+        from airflow_provider_snowpipe.streaming.restore import chosen, plan_restore
+
+        backup = self._read()
+        if backup is None:
+            raise ConfigurationError(f"there is no file {self.path}: name one that the backup wrote")
+        if backup.pipe != self.hook.pipe_name():
+            raise ConfigurationError(
+                f"{self.path} is a backup of pipe {backup.pipe}, not of {self.hook.pipe_name()}: name the "
+                "file "
+                "of this pipe"
+            )
+        names = chosen(backup, self._names())
+        spelled = self.offset_format or backup.offset_format
+        steps = plan_restore(
+            backup,
+            self.hook.channel_statuses(names) if names else {},
+            offset_class(spelled) if spelled else None,
+            allow_older_tokens=self.allow_older_tokens,
+        )
+        return backup, steps
+
+
+def _names(value: Sequence[str] | str) -> list[str]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = [str(value)]
+    names = [value] if isinstance(value, str) else list(value)
+    if not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(f"channels is {names!r}: give the channels' names")
+    return names

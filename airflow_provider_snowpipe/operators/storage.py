@@ -1,0 +1,78 @@
+"""Small files at any address that Airflow's object storage takes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+
+def storage_path(address: str, conn_id: str | None) -> Any:
+    """Make an ``ObjectStoragePath``.
+
+    :param address: ``s3://…``, ``gs://…``, ``file:///…`` or a path of this machine
+    :param conn_id: the connection for it, None for none
+    :raises ConfigurationError: if there is no address, or nothing installed reads its kind
+    """
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    if not isinstance(address, str) or not address:
+        raise ConfigurationError(f"the address of a file is {address!r}: give a path or a URL")
+    try:
+        return ObjectStoragePath(address, conn_id=conn_id) if conn_id else ObjectStoragePath(address)
+    except (ValueError, ImportError) as error:
+        raise ConfigurationError(
+            f"the address {address!r} cannot be used ({error}): install the provider for its kind of storage"
+        ) from None
+
+
+def read_text(path: Any) -> str | None:
+    """Read a file, None where there is none.
+
+    :param path: as :func:`storage_path` makes it
+    """
+    try:
+        text: str = path.read_text()
+    except FileNotFoundError:
+        return None
+    return text
+
+
+def write_text(path: Any, text: str) -> None:
+    """Write a file as a whole or not at all, on this machine readable by its owner only.
+
+    An object store replaces an object as a whole by itself.
+
+    :param path: as :func:`storage_path` makes it
+    :param text: its content
+    """
+    if path.protocol not in ("file", "local", ""):
+        path.write_text(text)
+        return
+    target = Path(path.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{uuid4().hex}")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_bytes(path: Any, most: int) -> bytes:
+    """Read a file of bounded size; one byte more than that where it is larger.
+
+    :param path: as :func:`storage_path` makes it
+    :param most: bytes
+    :raises ConfigurationError: if there is no such file
+    """
+    try:
+        with path.open("rb") as file:
+            body: bytes = file.read(most + 1)
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no file {path}: name one that exists") from None
+    return body

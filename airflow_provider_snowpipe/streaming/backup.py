@@ -1,0 +1,203 @@
+"""Offset tokens kept outside of Snowflake, where the 30-day expiry of channels does not reach them.
+
+A channel that takes no rows for 30 days is deleted with its token ("Limitations and considerations"). A
+backup holds the tokens of a pipe's channels, and since when each has not moved, so that a channel about to
+expire is announced and one that did expire is noticed instead of being loaded from the start again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+CHANNEL_LIFE = dt.timedelta(days=30)
+_FORMAT = "airflow-provider-snowpipe offset backup"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeptToken:
+    """The token of one channel in a backup.
+
+    :param offset_token: the committed offset token, None for NULL
+    :param unchanged_since: when a backup saw this token first, with a time zone
+    :param rows_inserted: rows of the channel that were visible then
+    """
+
+    offset_token: str | None
+    unchanged_since: dt.datetime
+    rows_inserted: int = 0
+
+    def expires_at(self) -> dt.datetime:
+        """The moment at which the channel is deleted at the latest, unless it takes rows before."""
+        return self.unchanged_since + CHANNEL_LIFE
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetBackup:
+    """The tokens of a pipe's channels at one moment.
+
+    :param pipe: the pipe
+    :param taken_at: the moment, with a time zone
+    :param channels: what was kept, by the channels' names
+    :param offset_format: the tokens' format, None when the caller did not name it
+    """
+
+    pipe: PipeName
+    taken_at: dt.datetime
+    channels: Mapping[str, KeptToken]
+    offset_format: str | None = None
+
+    def expiring(self, within: dt.timedelta) -> dict[str, dt.datetime]:
+        """Channels with a token that will be deleted soon, and when.
+
+        :param within: how soon
+        """
+        limit = self.taken_at + within
+        return {
+            name: kept.expires_at()
+            for name, kept in self.channels.items()
+            if kept.offset_token is not None and kept.expires_at() <= limit
+        }
+
+    def to_json(self) -> str:
+        """Write the backup as a JSON text."""
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "pipe": {
+                    "database": self.pipe.database,
+                    "schema": self.pipe.schema,
+                    "pipe": self.pipe.pipe,
+                },
+                "taken_at": self.taken_at.isoformat(),
+                "offset_format": self.offset_format,
+                "channels": {
+                    name: {
+                        "offset_token": kept.offset_token,
+                        "unchanged_since": kept.unchanged_since.isoformat(),
+                        "rows_inserted": kept.rows_inserted,
+                    }
+                    for name, kept in sorted(self.channels.items())
+                },
+            },
+            indent=2,
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, origin: str) -> Self:
+        """Read a backup.
+
+        :param text: the JSON text
+        :param origin: where it came from, for errors
+        :raises ConfigurationError: if it is none, or one of a later version
+        """
+        try:
+            body = json.loads(text)
+            if body["format"] != _FORMAT:
+                raise ValueError(f"its format is {body['format']!r}")
+            if body["version"] != _VERSION:
+                raise ConfigurationError(
+                    f"{origin} is an offset backup of version {body['version']!r}, this release reads "
+                    "version "
+                    f"{_VERSION}: use the release that wrote it, or a later one"
+                )
+            return cls(
+                pipe=PipeName(**body["pipe"]),
+                taken_at=_moment(body["taken_at"]),
+                offset_format=body.get("offset_format"),
+                channels={name: _kept(name, entry) for name, entry in body["channels"].items()},
+            )
+        except ConfigurationError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigurationError(
+                f"{origin} is no offset backup ({type(error).__name__}: {error}): name a file that the "
+                "backup "
+                "wrote"
+            ) from None
+
+
+def take_backup(
+    pipe: PipeName,
+    statuses: Mapping[str, ChannelStatus],
+    previous: OffsetBackup | None,
+    *,
+    now: dt.datetime,
+    offset_format: str | None = None,
+    keep_lost: bool = False,
+) -> OffsetBackup:
+    """Put the tokens of channels into a backup that replaces the one before.
+
+    :param pipe: the pipe
+    :param statuses: the state of each channel
+    :param previous: the backup that will be replaced, None for the first
+    :param now: the moment, with a time zone
+    :param offset_format: the tokens' format
+    :param keep_lost: True keeps the old token of a channel that has lost it, False refuses
+    :raises SourcePositionError: if a channel has lost the token that the backup before holds; replacing that
+        backup would lose the position for good
+    """
+    if previous is not None and previous.pipe != pipe:
+        raise ConfigurationError(
+            f"the backup there is of pipe {previous.pipe}, not of {pipe}: give each pipe a file of its own"
+        )
+    before = {} if previous is None else dict(previous.channels)
+    lost = {
+        name: kept
+        for name, kept in before.items()
+        if kept.offset_token is not None and _token(statuses, name) is None
+    }
+    if lost and not keep_lost:
+        raise SourcePositionError(_lost_text(pipe, lost))
+    found = {
+        name: _continued(status, before.get(name), now) for name, status in statuses.items() if status.exists
+    }
+    return OffsetBackup(pipe, now, {**found, **lost}, offset_format)
+
+
+def _continued(status: ChannelStatus, before: KeptToken | None, now: dt.datetime) -> KeptToken:
+    moved = before is None or before.offset_token != status.committed
+    if before is None or moved or before.rows_inserted != status.rows_inserted:
+        return KeptToken(status.committed, now, status.rows_inserted)
+    return before
+
+
+def _token(statuses: Mapping[str, ChannelStatus], name: str) -> str | None:
+    status = statuses.get(name)
+    return None if status is None or not status.exists else status.committed
+
+
+def _lost_text(pipe: PipeName, lost: Mapping[str, KeptToken]) -> str:
+    shown = ", ".join(
+        f"{name!r} (token {kept.offset_token}, unchanged since {kept.unchanged_since.isoformat()})"
+        for name, kept in list(sorted(lost.items()))[:5]
+    )
+    return (
+        f"{len(lost)} channel(s) of pipe {pipe} have lost the token that the last backup holds: {shown}. A "
+        "channel that takes no rows for 30 days is deleted, and one that is dropped is too. Restore the "
+        "offsets from that backup, or, if the channels are gone for good, back up with on_lost='keep'; the "
+        "backup was left as it is"
+    )
+
+
+def _kept(name: str, entry: Mapping[str, Any]) -> KeptToken:
+    token = entry["offset_token"]
+    if token is not None and not isinstance(token, str):
+        raise ValueError(f"channel {name!r} has the token {token!r}, which is no text")
+    return KeptToken(token, _moment(entry["unchanged_since"]), int(entry.get("rows_inserted") or 0))
+
+
+def _moment(text: str) -> dt.datetime:
+    moment = dt.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"the moment {text!r} has no time zone")
+    return moment

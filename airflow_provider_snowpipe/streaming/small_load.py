@@ -1,0 +1,143 @@
+"""Appending a bounded number of rows to one channel, exactly once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import RowsRejectedError, SourcePositionError
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.rows import NumberedRows, check_batch
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallLoad:
+    """What an append did.
+
+    :param channel: the channel's name
+    :param from_token: the committed token before, None for NULL
+    :param target_token: the token that proves the rows committed, None when there were none
+    :param rows: rows sent
+    :param skipped: rows left out because they were committed already
+    :param raw_bytes: bytes of NDJSON sent
+    :param rejected: rows that the service skipped because they do not fit the table
+    :param committed: True when the rows were seen to be committed
+    :param append_seconds: time until the service had received them
+    :param commit_seconds: time from then until they were committed, 0 when not waited for
+    :param retries: requests that had to be repeated
+    """
+
+    channel: str
+    from_token: str | None
+    target_token: str | None
+    rows: int
+    skipped: int
+    raw_bytes: int
+    rejected: int
+    committed: bool
+    append_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRules:
+    """How rows are appended.
+
+    :param batch: the batch that the rows' positions are of, None where a column numbers them
+    :param on_error: ``abort`` raises when the service skips a row, ``continue`` reports it
+    :param on_older_batch: ``fail`` raises when the channel has gone on to a later batch, ``skip`` sends none
+    :param wait_for_commit: False returns when the rows are received
+    :param commit_timeout: seconds to wait for the commit
+    """
+
+    batch: int | None = None
+    on_error: str = "abort"
+    on_older_batch: str = "fail"
+    wait_for_commit: bool = True
+    commit_timeout: float = 600.0
+
+
+def rows_to_send(
+    rows: NumberedRows, committed: Offset | None, rules: AppendRules, *, channel: str
+) -> NumberedRows:
+    """Leave out what the channel has committed, or refuse what cannot be told.
+
+    :param rows: all rows
+    :param committed: the committed position
+    :param rules: how rows are appended
+    :param channel: the channel, for errors
+    :raises SourcePositionError: if the channel has gone on to a later batch, or the rows have changed
+    """
+    if rules.batch is not None and not check_batch(rows, committed, rules.batch, channel=channel):
+        if rules.on_older_batch == "skip":
+            return NumberedRows((), ())
+        raise SourcePositionError(
+            f"channel {channel!r} has committed {committed}, which lies after batch {rules.batch}: a channel "
+            "goes "
+            "forward only, so these rows cannot be told from those that are loaded. Give a later batch or "
+            "another channel, or choose on_older_batch='skip' where batch "
+            f"{rules.batch} is known to be loaded"
+        )
+    return rows.after(committed)
+
+
+def append_to_channel(
+    client: SnowpipeClient, channel: str, rows: NumberedRows, offset_class: type[Offset], rules: AppendRules
+) -> SmallLoad:
+    """Append rows after the committed ones, and wait for their commit.
+
+    :param client: the pipe's client
+    :param channel: the channel's name
+    :param rows: all rows, in order
+    :param offset_class: the format of their positions
+    :param rules: how rows are appended
+    :raises RowsRejectedError: if the service skipped rows and that is an error
+    :raises CommitTimeoutError: if the commit takes too long
+    """
+    status: ChannelStatus | None = None
+    with Channel.open(client, channel, offset_class, gaps_legal=rules.batch is None) as writer:
+        from_token = writer.status_at_open.committed
+        wanted = rows_to_send(rows, writer.committed, rules, channel=channel)
+        began = time.monotonic()
+        for body, start, end, count in wanted.parts():
+            writer.append(body, start, end, rows=count)
+        writer.flush()
+        received = time.monotonic()
+        if rules.wait_for_commit:
+            status = writer.wait_for_commit(timeout=rules.commit_timeout)
+        committed = time.monotonic()
+        counters, before = writer.counters, writer.status_at_open.rows_error_count
+    rejected = 0 if status is None else status.rows_error_count - before
+    load = SmallLoad(
+        channel=channel,
+        from_token=from_token,
+        target_token=str(rows.offsets[-1]) if rows.offsets and wanted.offsets else from_token,
+        rows=counters.rows,
+        skipped=len(rows.lines) - len(wanted.lines),
+        raw_bytes=counters.raw_bytes,
+        rejected=rejected,
+        committed=rules.wait_for_commit or not wanted.lines,
+        append_seconds=received - began,
+        commit_seconds=committed - received if status is not None else 0.0,
+        retries=client.retries,
+    )
+    if rejected and rules.on_error == "abort":
+        last = None if status is None else status.last_error_message
+        raise RowsRejectedError(
+            f"channel {channel!r}: the service skipped {rejected} of {load.rows} row(s) and committed the "
+            "others; "
+            f"the last error: {last or 'no message'}. Mend those rows and append them as a batch of their "
+            "own, or "
+            "choose on_error='continue'",
+            channel=channel,
+            rejected=rejected,
+            last_error=last,
+        )
+    return load

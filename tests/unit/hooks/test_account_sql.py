@@ -1,0 +1,89 @@
+"""Channel listing and tokens through Snowflake's connector, against a real local service."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+
+import pytest
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
+from tests.airflow_connections import SetConnection
+from tests.local_connection import commit, committed, connect, connect_by_form, make_table
+from tests.local_service import LocalService
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def table(local_service: LocalService) -> str:
+    return make_table(local_service, f"T{next(_numbers)}")
+
+
+@pytest.fixture(params=["snowflake", "snowpipe"])
+def conn_id(
+    request: pytest.FixtureRequest, local_service: LocalService, set_connection: SetConnection
+) -> str:
+    """A connection of each type that leads to the local service; its id."""
+    define = connect if request.param == "snowflake" else connect_by_form
+    return define(local_service, set_connection)
+
+
+def test_channels_of_the_pipe_are_listed(local_service: LocalService, conn_id: str, table: str) -> None:
+    commit(local_service, table, "a", ["f:1"])
+    commit(local_service, table, 'it\'s "b"', ["f:1", "f:2"])
+    commit(local_service, make_table(local_service, f"OTHER_{table}"), "other", ["f:1"])
+
+    found = {one.name: one for one in SnowpipeHook(conn_id, table=table).list_channels()}
+
+    assert {name: one.offset_token for name, one in found.items()} == {"a": "f:1", 'it\'s "b"': "f:2"}
+    assert (found["a"].table, found["a"].pipe) == (table, f"{table}-STREAMING")
+    assert found["a"].created_on is not None
+
+
+def test_they_are_listed_on_an_event_loop(local_service: LocalService, conn_id: str, table: str) -> None:
+    commit(local_service, table, "a", ["f:1"])
+
+    found = asyncio.run(SnowpipeHook(conn_id, table=table).async_list_channels())
+
+    assert [one.name for one in found] == ["a"]
+
+
+def test_a_token_is_set(local_service: LocalService, conn_id: str, table: str) -> None:
+    commit(local_service, table, "a", ["f:1"])
+
+    SnowpipeHook(conn_id, table=table).set_offset_token("a", "f:0")
+
+    assert committed(local_service, table, "a") == "f:0"
+
+
+def test_a_token_of_a_channel_that_is_not_there_is_refused(conn_id: str, table: str) -> None:
+    with pytest.raises(SqlError, match=r"SYSTEM\$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN.*failed"):
+        SnowpipeHook(conn_id, table=table).set_offset_token("none", "f:0")
+    with pytest.raises(ConfigurationError, match="does not list channel 'none'"):
+        SnowpipeHook(conn_id, pipe="OWN").set_offset_token("none", "f:0")
+
+
+def test_the_environment_is_left_as_it_was(
+    local_service: LocalService, conn_id: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = SnowpipeHook(conn_id, table=table)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    hook.list_channels()
+    assert "REQUESTS_CA_BUNDLE" not in os.environ
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/elsewhere.pem")
+    hook.list_channels()
+    assert os.environ["REQUESTS_CA_BUNDLE"] == "/elsewhere.pem"
+
+
+class TestTestButton:
+    def test_counts_the_channels(self, local_service: LocalService, conn_id: str, table: str) -> None:
+        commit(local_service, table, "a", ["f:1"])
+
+        assert SnowpipeHook(conn_id, table=table).test_connection() == (
+            True,
+            f"Credentials accepted, ingest host 127.0.0.1, pipe LOCAL.PUBLIC.{table}-STREAMING is there, "
+            "1 channel(s) listed.",
+        )

@@ -1,0 +1,63 @@
+"""Mapped instances get channels of their own, or an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
+from airflow_provider_snowpipe.operators.mapping import require_distinct_channels
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.local_connection import context
+
+
+def check(kind: Any, partial: dict[str, Any], expand: dict[str, Any] | list[dict[str, Any]]) -> None:
+    """Run the check in the first mapped instance."""
+    with DAG("d", schedule=None):
+        start = kind.partial(task_id="t", **partial)
+        mapped = start.expand(**expand) if isinstance(expand, dict) else start.expand_kwargs(expand)
+    first = {k: v[0] for k, v in expand.items()} if isinstance(expand, dict) else expand[0]
+    require_distinct_channels(mapped.unmap(first), context(map_index=0))
+
+
+@pytest.mark.parametrize(
+    ("partial", "expand"),
+    [
+        ({"table": "T"}, {"channel": ["a", "b"]}),
+        ({"channel": "c"}, {"table": ["T", "U"]}),
+        ({"table": "T", "channel": "c_{{ ti.map_index }}"}, {"offset_token": ["a:1", "a:1"]}),
+        ({"table": "T"}, [{"channel": "a"}, {"channel": "b"}]),
+        ({}, [{"channel": "a", "table": "T"}, {"channel": "a", "table": "U"}]),
+        ({"table": "T"}, {"channel": ["a", "b"], "offset_token": ["a:1"]}),
+    ],
+)
+def test_different_channels_are_fine(partial: dict[str, Any], expand: Any) -> None:
+    check(SnowpipeOpenChannelOperator, partial, expand)
+
+
+@pytest.mark.parametrize(
+    ("partial", "expand", "text"),
+    [
+        ({"table": "T", "channel": "c"}, {"offset_token": ["a:1", "a:2"]}, "mapped over offset_token"),
+        ({"table": "T"}, {"channel": ["a", "a"]}, "channel='a'"),
+        ({"table": "T"}, {"channel": ["a", "b"], "offset_token": ["a:1", "a:2"]}, "over offset_token"),
+        ({"table": "T"}, [{"channel": "a"}, {"channel": "a"}], "channel='a'"),
+    ],
+)
+def test_one_channel_for_two_instances_is_refused(partial: dict[str, Any], expand: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"mapped task 't': .*{text}.* one writer"):
+        check(SnowpipeOpenChannelOperator, partial, expand)
+
+
+def test_an_append_that_is_given_no_name_makes_different_ones() -> None:
+    check(SnowpipeAppendRowsOperator, {"table": "T"}, {"rows": [[{"ID": 1}], [{"ID": 2}]]})
+
+
+def test_a_task_that_is_not_mapped_may_have_any_channel() -> None:
+    with DAG("d", schedule=None):
+        operator = SnowpipeOpenChannelOperator(task_id="t", table="T", channel="c")
+
+    require_distinct_channels(operator, context())
