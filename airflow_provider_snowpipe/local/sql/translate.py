@@ -35,7 +35,7 @@ def to_duckdb(tree: exp.Expr) -> str:
 
 def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names."""
-    _name_projections(tree)
+    name_projections(tree)
     normalize_identifiers(tree)
     tree = tree.transform(_context_function, session)
     tree = tree.transform(_subscript)
@@ -110,7 +110,7 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
         table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
 
 
-def _name_projections(tree: exp.Expr) -> None:
+def name_projections(tree: exp.Expr) -> None:
     """Name expressions without alias by their text in upper case, as Snowflake does."""
     select = tree
     while isinstance(select, (exp.SetOperation, exp.Subquery)):
