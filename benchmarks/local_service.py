@@ -2,8 +2,8 @@
 
 * NDJSON committed by the engine in groups of 8 to 16 MB, against DuckDB's own typed ``json_transform`` of the
   same bytes into a temporary table (processor seconds of this process);
-* bodies of 64 KB committed in groups, against one commit a body (processor seconds; nobody lingers, and waiting
-  for the disk, which favours groups further, is left out because it depends on who else writes);
+* bodies of 64 KB committed in groups, against one commit a body (processor seconds; nobody lingers, and
+  waiting for the disk, which favours groups further, is left out: it depends on who else writes);
 * the round trip of ``select 1`` with the Python connector, against the same answer given statically by the
   same HTTP stack (wall time, the client is included in both);
 * resident memory of a service under load for five minutes, with a steady amount of data.
