@@ -48,7 +48,7 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     if isinstance(tree, exp.Select) and tree.args.get("into"):
         raise unsupported("SELECT .. INTO")
     reach.check(tree)
-    _name_projections(tree)
+    name_projections(tree)
     normalize_identifiers(tree)
     replace_table_functions(session, tree)
     tree = tree.transform(_context_function, session, copy=False)
@@ -130,7 +130,7 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
         table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
 
 
-def _name_projections(tree: exp.Expr) -> None:
+def name_projections(tree: exp.Expr) -> None:
     """Name expressions without alias by their text in upper case, as Snowflake does."""
     select = tree
     while isinstance(select, (exp.SetOperation, exp.Subquery)):
