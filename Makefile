@@ -36,6 +36,10 @@ test: lint types docs ## Everything: lint, types, import rules, docs and the who
 	$(PYTEST) tests/faults
 	$(PYTEST) tests/system
 
+.PHONY: nightly
+nightly: install ## What takes too long for every day: 100 kills of the local service under six writers
+	SNOWPIPE_KILLS=100 $(PYTEST) tests/faults/test_local_service_kill_loop.py --timeout 3600
+
 .PHONY: unit
 unit: install ## The unit tests only
 	$(PYTEST) tests/unit -n 2 --dist loadfile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -130,6 +131,16 @@ class AirflowApi:
         """
         answer = self._checked("POST", "connections/test", json=dict(connection)).json()
         return answer["status"], answer["message"]
+
+    def add_connection(self, conn_id: str, fields: Mapping[str, Any]) -> None:
+        """Store a connection.
+
+        :param conn_id: its id
+        :param fields: as in the JSON form of a connection; ``extra`` may be an object
+        """
+        extra = fields.get("extra") or {}
+        body = {"connection_id": conn_id, **fields, "extra": json.dumps(extra)}
+        self._checked("POST", "connections", json=body)
 
     def _get(self, path: str) -> dict[str, Any]:
         result: dict[str, Any] = self._checked("GET", path).json()

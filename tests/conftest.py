@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ def local_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSer
 
 @pytest.fixture
 def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
-    """``(faults, data_dir, limits, admin=False) -> LocalService``; the services end with the test."""
+    """``(faults, data_dir, limits, *, config, admin, options) -> LocalService``; they end with the test."""
     started: list[LocalService] = []
 
     def start(
@@ -34,9 +34,12 @@ def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
         data_dir: Path | None = None,
         limits: str | None = None,
         *,
+        config: Path | None = None,
         admin: bool = False,
+        options: Sequence[str] = (),
     ) -> LocalService:
-        service = LocalService(data_dir or tmp_path / f"service{len(started)}", faults, limits, admin=admin)
+        folder = data_dir or tmp_path / f"service{len(started)}"
+        service = LocalService(folder, faults, limits, config=config, admin=admin, options=options)
         started.append(service)
         service.launch()
         return service

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,21 @@ class LocalService:
     """One service process on one data directory; its output is kept in ``<data_dir>/service.log``."""
 
     def __init__(
-        self, data_dir: Path, faults: str | None = None, limits: str | None = None, *, admin: bool = False
+        self,
+        data_dir: Path,
+        faults: str | None = None,
+        limits: str | None = None,
+        *,
+        config: Path | None = None,
+        admin: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         self.data_dir = Path(data_dir)
         self.with_admin = admin
         self.faults = faults
         self.limits = limits
+        self.options = tuple(options)
+        self.config = config
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -53,6 +62,9 @@ class LocalService:
             command += ["--limits", self.limits]
         if self.with_admin:
             command.append("--admin")
+        command += self.options
+        if self.config:
+            command += ["--config", str(self.config)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._wait_until_ready()

@@ -1,21 +1,26 @@
-"""Account, user and credentials of the local service: key-pair JWT, PAT or OAuth in, scoped tokens out."""
+"""Account, users and credentials of the local service: key-pair JWT, PAT or OAuth in, scoped tokens out."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import dataclasses
 import hmac
 import json
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from airflow_provider_snowpipe.local import oauth
+from airflow_provider_snowpipe.local import key_pairs, oauth
+from airflow_provider_snowpipe.local.access.access import Access
+from airflow_provider_snowpipe.local.access.credentials import (
+    check_password,
+    digest_token,
+    fingerprint,
+    is_access_token,
+)
 from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
 from airflow_provider_snowpipe.local.errors import Refusal
 
@@ -24,22 +29,21 @@ ACCOUNT = "LOCAL"
 USER = "DEMO"
 INGEST_HOST = "127.0.0.1"
 SCOPED_TOKEN_SECONDS = 3600
-_CLOCK_SKEW_SECONDS = 60
-_MAX_JWT_SECONDS = 3600
 _ISSUER = "snowpipe-local"
 _SCOPES = frozenset({INGEST_HOST, "localhost"})
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The one account of a local service, with the public key of its user.
+    """The one account of a local service, with the public key of its first user.
 
     :param name: account name, always ``LOCAL``.
-    :param user: user name, always ``DEMO``.
-    :param public_key_pem: the user's RSA public key.
+    :param user: name of the user that the service makes by itself, always ``DEMO``.
+    :param public_key_pem: that user's RSA public key.
     :param instance: random id of the data directory, so that a client recognises the right service.
     :param secret: key that signs scoped tokens and OAuth access tokens.
-    :param issued: programmatic access token and OAuth client.
+    :param issued: programmatic access token and OAuth client of the first user.
+    :param access: all users with their credentials and roles.
     """
 
     name: str
@@ -48,49 +52,66 @@ class Account:
     instance: str
     secret: bytes = field(repr=False)
     issued: oauth.IssuedSecrets
+    access: Access = field(repr=False, compare=False)
 
     @property
     def fingerprint(self) -> str:
-        """``SHA256:<base64>`` of the public key's DER form, as Snowflake's DESCRIBE USER shows it."""
-        key = serialization.load_pem_public_key(self.public_key_pem.encode())
-        der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-        return "SHA256:" + base64.b64encode(hashlib.sha256(der).digest()).decode()
+        """``SHA256:<base64>`` of the public key of :attr:`user`, as Snowflake's DESCRIBE USER shows it."""
+        return fingerprint(self.public_key_pem)
 
     def verify_key_pair(self, token: str) -> str:
-        """Verify a key-pair JWT and return the user.
+        """Verify a key-pair JWT of any user and return the user.
 
-        SDK 1.9.1 writes ``iat`` and ``exp`` in milliseconds (observed); both units are accepted.
-
-        :param token: RS256 JWT with ``iss = ACCOUNT.USER.SHA256:<fingerprint>`` and ``sub = ACCOUNT.USER``.
         :raises Refusal: 401 ``JWT_TOKEN_INVALID`` that says what is wrong with the token.
         """
-        try:
-            claims: dict[str, Any] = jwt.decode(
-                token,
-                self.public_key_pem,
-                algorithms=["RS256"],
-                options={"verify_exp": False, "verify_iat": False, "verify_aud": False, "verify_sub": False},
+        return key_pairs.verify(token, self.name, self._keys_of)
+
+    def verify_password(self, name: str, password: str) -> str | None:
+        """Return the user whose login name and password these are, or None; the time taken tells nothing."""
+        users = self.access.state.users.values()
+        found = next((u for u in users if (u.login_name or u.name).upper() == name.upper()), None)
+        same = check_password(password, found.password if found else None)
+        return found.name if found and same and not found.disabled else None
+
+    def _keys_of(self, named: str) -> tuple[str, tuple[str, ...]] | None:
+        users = self.access.state.users.values()
+        found = next((user for user in users if user.name.upper() == named), None)
+        if found is None or found.disabled:
+            return None
+        own = (self.public_key_pem,) if found.name == self.user else ()
+        return found.name, (*own, *(pem for pem in found.public_keys if pem))
+
+    def _pat_owner(self, token: str) -> tuple[str, str | None]:
+        """Return the user of a programmatic access token and the role that it is restricted to."""
+        digest, now = digest_token(token), self.access.now_ms()
+        for user in self.access.state.users.values():
+            for known in user.access_tokens:
+                if known.digest == digest and not user.disabled:
+                    if known.expires_on_ms is not None and known.expires_on_ms <= now:
+                        raise oauth.TokenError("it has expired; add another with ALTER USER .. ADD PAT")
+                    return user.name, known.role
+        self.issued.check_pat(token)
+        return self.user, None
+
+    def role_in(self, token: str) -> str | None:
+        """Return the role that a verified credential asks for or is restricted to, or None."""
+        if self._kind(token) == PAT:
+            return self._pat_owner(token)[1]
+        return key_pairs.role_in(token)
+
+    def roles(self, user: str, token: str) -> frozenset[str]:
+        """Return the roles that a call with a verified credential acts with.
+
+        :raises Refusal: 403 when the credential names a role that the user may not use.
+        """
+        role = self.role_in(token)
+        if role is not None and not self.access.may_use(user, role):
+            raise Refusal(
+                403,
+                "ROLE_NOT_GRANTED",
+                f"role {role} does not exist or is not granted to user {user}; grant it, or name another",
             )
-        except jwt.InvalidTokenError as error:
-            raise _invalid(
-                f"it is not signed by the registered RSA key of {self.name}.{self.user}"
-            ) from error
-        subject = f"{self.name}.{self.user}"
-        if str(claims.get("sub", "")).upper() != subject:
-            raise _invalid(f"its subject is not {subject}")
-        issuer = str(claims.get("iss", ""))
-        prefix, _, fingerprint = issuer.partition(".SHA256:")
-        if prefix.upper() != subject or f"SHA256:{fingerprint}" != self.fingerprint:
-            raise _invalid(f"its issuer is not {subject}.<fingerprint of the registered key>")
-        issued, expires = _seconds(claims.get("iat")), _seconds(claims.get("exp"))
-        now = time.time()
-        if issued is None or expires is None:
-            raise _invalid("it lacks iat or exp")
-        if issued > now + _CLOCK_SKEW_SECONDS:
-            raise _invalid("it was issued in the future; check the client's clock")
-        if expires < now - _CLOCK_SKEW_SECONDS or issued < now - _MAX_JWT_SECONDS - _CLOCK_SKEW_SECONDS:
-            raise _invalid("it has expired; sign a new one")
-        return self.user
+        return self.access.active_roles(user, role)
 
     def verify_original(self, token: str, declared: str | None = None) -> tuple[str, str]:
         """Verify a credential of any kind that may be exchanged for a scoped token.
@@ -111,26 +132,27 @@ class Account:
             return self.verify_key_pair(token), kind
         try:
             if kind == PAT:
-                self.issued.check_pat(token)
-                return self.user, kind
+                return self._pat_owner(token)[0], kind
             return oauth.verify_access_token(self.secret, token), kind
         except oauth.TokenError as error:
             code = "PAT_INVALID" if kind == PAT else "OAUTH_ACCESS_TOKEN_INVALID"
             raise Refusal(401, code, f"the {kind} token is invalid: {error}") from error
 
     def _kind(self, token: str) -> str:
-        if self.issued.is_pat(token):
+        if is_access_token(token):
             return PAT
         try:
             algorithm = jwt.get_unverified_header(token).get("alg")
         except jwt.InvalidTokenError as error:
-            raise _invalid("it is not a JWT") from error
+            raise key_pairs.invalid("it is not a JWT") from error
         return KEY_PAIR if algorithm == "RS256" else OAUTH
 
-    def issue_scoped_token(self, scope: str) -> str:
+    def issue_scoped_token(self, scope: str, user: str | None = None, role: str | None = None) -> str:
         """Exchange a verified credential for a token that opens the ingest host only.
 
         :param scope: the ingest host, as the hostname call returned it.
+        :param user: user of the credential; None for the service's own.
+        :param role: role that the credential asked for, or None.
         :raises Refusal: 400 when the scope is another host.
         """
         if scope not in _SCOPES:
@@ -142,11 +164,13 @@ class Account:
         now = int(time.time())
         claims = {
             "iss": _ISSUER,
-            "sub": self.user,
+            "sub": user or self.user,
             "scope": scope,
             "iat": now,
             "exp": now + SCOPED_TOKEN_SECONDS,
         }
+        if role is not None:
+            claims["scp"] = f"session:role:{role}"
         return jwt.encode(claims, self.secret, algorithm="HS256")
 
     def verify_scoped_token(self, token: str) -> str:
@@ -170,7 +194,10 @@ class Account:
             ) from error
         if claims.get("scope") not in _SCOPES:
             raise Refusal(401, "SCOPED_TOKEN_INVALID", "the scoped token belongs to another host")
-        return str(claims["sub"])
+        user = self.access.state.users.get(str(claims["sub"]))
+        if user is None or user.disabled:
+            raise Refusal(401, "SCOPED_TOKEN_INVALID", "the user of the scoped token was dropped or disabled")
+        return user.name
 
     def verify_any(self, token: str) -> str:
         """Verify a scoped or an original token, for the control calls that accept both."""
@@ -184,10 +211,11 @@ class Account:
         return "SNOWPIPE" + hmac.new(self.secret, prefix.encode(), "sha256").hexdigest()[:24].upper()
 
 
-def ensure_account(home: DataDirectory) -> Account:
+def ensure_account(home: DataDirectory, access: Access | None = None) -> Account:
     """Load the account, creating it with a fresh RSA key on first start.
 
     :param home: data directory; private files get mode 0600.
+    :param access: users and their keys; None reads them from the data directory.
     """
     if not home.account_file.exists():
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -208,6 +236,11 @@ def ensure_account(home: DataDirectory) -> Account:
         # Written last: its presence says that the key files are complete.
         write_file(home.account_file, json.dumps(described, indent=1).encode(), mode=0o644)
     stored = home.read_account()
+    access = access or Access(home.access_file)
+    with access.change() as state:
+        own = state.users[stored["user"]]
+        if not any(own.public_keys):
+            state.users[own.name] = dataclasses.replace(own, public_keys=(stored["public_key"], ""))
     return Account(
         name=stored["account"],
         user=stored["user"],
@@ -215,19 +248,13 @@ def ensure_account(home: DataDirectory) -> Account:
         instance=stored["instance"],
         secret=home.token_secret_file.read_bytes(),
         issued=oauth.ensure_secrets(home),
+        access=access,
     )
 
 
 def sign_key_pair_jwt(home: DataDirectory) -> str:
     """Sign a short-lived key-pair JWT as the service's own user, for ``snowpipe-local sql``."""
-    stored = home.read_account()
-    public = serialization.load_pem_public_key(stored["public_key"].encode())
-    der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    fingerprint = base64.b64encode(hashlib.sha256(der).digest()).decode()
-    subject = f"{stored['account']}.{stored['user']}"
-    now = int(time.time())
-    claims = {"iss": f"{subject}.SHA256:{fingerprint}", "sub": subject, "iat": now, "exp": now + 600}
-    return jwt.encode(claims, home.key_file.read_bytes(), algorithm="RS256")
+    return key_pairs.sign(home)
 
 
 def _issuer(token: str) -> object:
@@ -235,13 +262,3 @@ def _issuer(token: str) -> object:
         return jwt.decode(token, options={"verify_signature": False}).get("iss")
     except jwt.InvalidTokenError:
         return None
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value / 1000 if value > 1e11 else float(value)
-
-
-def _invalid(reason: str) -> Refusal:
-    return Refusal(401, "JWT_TOKEN_INVALID", f"JWT token is invalid: {reason}.")

@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
+from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import find_name, literal, quote
@@ -36,6 +37,7 @@ class Catalog:
     :param clock: the service's clock.
     :param access: users, roles and grants; None keeps them in memory.
     :param storage: files of stages; None keeps them beside the databases.
+    :param spool: bodies in flight on disk; None keeps them in memory.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class Catalog:
         clock: Clock | None = None,
         access: Access | None = None,
         storage: Storage | None = None,
+        spool: Spool | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.access = access or Access(clock=self.clock)
         self.storage = storage or Storage(folder / "staged_files", folder)
+        self.spool = spool
         self._limits = limits
         self._folder = folder
         self._faults = faults
@@ -149,7 +153,7 @@ class Catalog:
     def _attach(self, name: str) -> None:
         self._instance.execute(f"ATTACH {literal(str(self._file(name)))} AS {quote(name)}")
         self._databases[name] = Database(
-            name, self.cursor, self._faults, self._limits, self.clock, self.storage
+            name, self.cursor, self._faults, self._limits, self.clock, self.storage, self.spool
         )
 
     def _exists(self, target: Securable) -> bool:
@@ -160,6 +164,10 @@ class Catalog:
             return False
         if target.kind == "TABLE":
             return database.table(*target.path[1:]) is not None
+        if target.kind == "STAGE":
+            return database.stages.stage(*target.path[1:]) is not None
+        if target.kind == "FILE FORMAT":
+            return database.stages.format(*target.path[1:]) is not None
         return True
 
     def _stage_identities(self) -> Iterator[str]:

@@ -1,16 +1,17 @@
-"""Command line of the local service: ``snowpipe-local serve | env | sql | admin``."""
+"""Command line of the local service: ``snowpipe-local serve | env | sql | status | admin | rotate-key``."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_provider_snowpipe.local.admin import command_line
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.errors import ServiceError
+from airflow_provider_snowpipe.local.errors import ConfigurationError, ServiceError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments, DataDirectory(arguments.data_dir.expanduser().resolve())))
+        return int(arguments.run(arguments, DataDirectory(_data_dir(arguments.data_dir))))
     except ServiceError as error:
         print(f"snowpipe-local: {error}", file=sys.stderr)
         return 1
@@ -50,6 +51,20 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--admin", action="store_true", help="open the socket of snowpipe-local admin, for tests"
     )
+    serve.add_argument(
+        "--allow-folder",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder that file:// stages may read and delete in; may be repeated",
+    )
+    serve.add_argument(
+        "--s3-endpoint", metavar="URL", help="S3 service on this machine for s3:// stages without ENDPOINT"
+    )
+    serve.add_argument(
+        "--config", type=Path, help="TOML file that declares users, roles and grants; applied at every start"
+    )
     serve.set_defaults(run=_serve)
 
     env = commands.add_parser(
@@ -62,16 +77,33 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("statement", help="one SQL statement")
     sql.set_defaults(run=_sql)
 
+    status = commands.add_parser("status", help="show databases, pipes and channels of a running service")
+    status.add_argument(
+        "--data-dir",
+        type=Path,
+        help="directory of the service's state; taken from an evaluated env if absent",
+    )
+    status.add_argument("--once", action="store_true", help="print and end, instead of a live view")
+    status.add_argument("--json", action="store_true", help="print JSON and end")
+    status.set_defaults(run=_status)
+
     admin = commands.add_parser("admin", parents=[data_dir], help="command a service that serves --admin")
     command_line.add_commands(admin)
     admin.set_defaults(run=command_line.run)
+
+    rotate = commands.add_parser(
+        "rotate-key", parents=[data_dir], help="use a new key for bodies on disk; running service or not"
+    )
+    rotate.set_defaults(run=command_line.rotate_key)
     return parser
 
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local.access.config import load
     from airflow_provider_snowpipe.local.faults import parse_faults
     from airflow_provider_snowpipe.local.limits import parse_limits
     from airflow_provider_snowpipe.local.server import serve
+    from airflow_provider_snowpipe.local.stages.storage import Outside
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     serve(
@@ -80,6 +112,8 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
         parse_faults(arguments.faults),
         parse_limits(arguments.limits),
         admin=arguments.admin,
+        outside=Outside.from_options(arguments.allow_folder, arguments.s3_endpoint),
+        declaration=load(arguments.config.expanduser()) if arguments.config else None,
     )
     return 0
 
@@ -97,6 +131,21 @@ def _sql(arguments: argparse.Namespace, home: DataDirectory) -> int:
 
     print(shell.run_statement(home, arguments.statement, arguments.format))
     return 0
+
+
+def _status(arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local import status_view
+
+    status_view.show(home, once=arguments.once, as_json=arguments.json)
+    return 0
+
+
+def _data_dir(given: Path | None) -> Path:
+    """Return the directory as given, or that of the service whose ``env`` the shell evaluated."""
+    key_file = os.environ.get("SNOWPIPE_LOCAL_PRIVATE_KEY_FILE")
+    if given is None and not key_file:
+        raise ConfigurationError("name the service: --data-dir D, or evaluate snowpipe-local env first")
+    return (given or Path(str(key_file)).parent).expanduser().resolve()
 
 
 if __name__ == "__main__":

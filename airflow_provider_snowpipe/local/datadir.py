@@ -78,6 +78,21 @@ class DataDirectory:
         return self.root / "stage"
 
     @property
+    def spool_dir(self) -> Path:
+        """Queued appends above the bound of memory, encrypted, until they are committed."""
+        return self.root / "spool"
+
+    @property
+    def spool_keys_file(self) -> Path:
+        """Keys of the bodies in :attr:`stage_dir` and :attr:`spool_dir`, mode 0600."""
+        return self.root / "spool_keys.json"
+
+    @property
+    def staged_files_dir(self) -> Path:
+        """Files of internal stages."""
+        return self.root / "staged_files"
+
+    @property
     def port_file(self) -> Path:
         """Port of the last start; a restart keeps it."""
         return self.root / "port"
@@ -103,7 +118,7 @@ class DataDirectory:
         :raises DataDirectoryError: when the path cannot be a directory of ours.
         """
         try:
-            for folder in (self.root, self.tls_dir, self.databases_dir, self.stage_dir):
+            for folder in (self.root, self.tls_dir, self.databases_dir, self.stage_dir, self.spool_dir):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise DataDirectoryError(f"cannot use {self.root} as data directory: {error}") from error

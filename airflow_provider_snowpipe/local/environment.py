@@ -10,6 +10,8 @@ import requests
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
+STATUS_PATH = ("local", "status")
+"""Path of the call that answers the status, for the service's own user."""
 _TIMEOUT = (2.0, 5.0)
 
 

@@ -18,6 +18,8 @@ KILL_POINTS = (
     "before-commit",
     "after-commit",
     "during-checkpoint",
+    "before-load-commit",
+    "after-load-commit",
 )
 PIPE_FAILED_OVER = "PIPE_FAILED_OVER"
 
@@ -116,9 +118,13 @@ class Faults:
 
         :raises Refusal: 410.
         """
-        name = f"{database}.{schema}.{pipe}".upper()
-        if self.failed_over and name in self.failed_over:
+        if self.failed_over and self.has_failed_over(database, schema, pipe):
+            name = f"{database}.{schema}.{pipe}"
             raise Refusal(410, PIPE_FAILED_OVER, f"pipe {name} failed over; make a new client")
+
+    def has_failed_over(self, database: str, schema: str, pipe: str) -> bool:
+        """True while calls to the pipe are answered 410."""
+        return f"{database}.{schema}.{pipe}".upper() in self.failed_over
 
     def fail_over(self, pipe: str, *, back: bool = False) -> None:
         """Let a pipe fail over, or answer again.

@@ -23,6 +23,8 @@ class Limits:
     :param channels_per_pipe: named channels of one pipe; 0 for no limit.
     :param names_per_status: channel names in one status request.
     :param request_bytes: bytes of one append on the wire.
+    :param queued_bytes: bytes of rows of one database that may wait for their commit.
+    :param queued_bytes_in_memory: how many of them wait in memory; others wait on disk, encrypted.
     """
 
     requests_per_second: float = 10.0
@@ -30,6 +32,8 @@ class Limits:
     channels_per_pipe: int = 2_000
     names_per_status: int = 100
     request_bytes: int = 4 << 20
+    queued_bytes: int = 256 << 20
+    queued_bytes_in_memory: int = 64 << 20
 
 
 DEFAULTS = Limits()
@@ -58,6 +62,8 @@ def parse_limits(text: str | None) -> Limits:
         channels_per_pipe=int(values.get("channels_per_pipe", DEFAULTS.channels_per_pipe)),
         names_per_status=int(values.get("names_per_status", DEFAULTS.names_per_status)),
         request_bytes=int(values.get("request_bytes", DEFAULTS.request_bytes)),
+        queued_bytes=int(values.get("queued_bytes", DEFAULTS.queued_bytes)),
+        queued_bytes_in_memory=int(values.get("queued_bytes_in_memory", DEFAULTS.queued_bytes_in_memory)),
     )
 
 
@@ -66,7 +72,7 @@ def _number(name: str, value: str) -> float:
         number = float(value)
     except ValueError as error:
         raise ConfigurationError(f"limit {name}={value}: not a number") from error
-    least = 1.0 if name in ("names-per-status", "request-bytes") else 0.0
+    least = 1.0 if name in ("names-per-status", "request-bytes", "queued-bytes") else 0.0
     if not least <= number < 1e15:
         raise ConfigurationError(f"limit {name}={value}: must be at least {least:g}")
     return number

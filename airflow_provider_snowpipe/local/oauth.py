@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import jwt
 
+from airflow_provider_snowpipe.local.access.credentials import new_access_token
 from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
 ACCESS_TOKEN_SECONDS = 3600
 ISSUER = "snowpipe-local-oauth"
-_PAT_PREFIX = "snowpipe-local-pat-"
 _CLIENT_FIELDS = ("client_id", "client_secret", "refresh_token")
 
 
@@ -47,10 +47,6 @@ class IssuedSecrets:
         if not all(same):
             raise TokenError("client id or client secret is wrong; read them from oauth_client.json")
 
-    def is_pat(self, token: str) -> bool:
-        """Return True for a token in the form of a programmatic access token, whether right or wrong."""
-        return token.startswith(_PAT_PREFIX)
-
     def check_pat(self, token: str) -> None:
         """Compare a programmatic access token in constant time.
 
@@ -68,14 +64,15 @@ class IssuedSecrets:
             raise TokenError("the refresh token is wrong; read it from oauth_client.json")
 
 
-def issue_access_token(secret: bytes, user: str) -> str:
+def issue_access_token(secret: bytes, user: str, scope: str = "") -> str:
     """Return an OAuth access token that is good for :data:`ACCESS_TOKEN_SECONDS`.
 
     :param secret: key that signs it.
     :param user: user that it stands for.
+    :param scope: scopes of the request, of which ``session:role:NAME`` chooses the role.
     """
     now = int(time.time())
-    claims = {"iss": ISSUER, "sub": user, "iat": now, "exp": now + ACCESS_TOKEN_SECONDS}
+    claims = {"iss": ISSUER, "sub": user, "scp": scope, "iat": now, "exp": now + ACCESS_TOKEN_SECONDS}
     return jwt.encode(claims, secret, algorithm="HS256")
 
 
@@ -100,7 +97,7 @@ def ensure_secrets(home: DataDirectory) -> IssuedSecrets:
     :raises DataDirectoryError: when a file was damaged by hand.
     """
     if not home.pat_file.exists():
-        write_file(home.pat_file, f"{_PAT_PREFIX}{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
+        write_file(home.pat_file, f"{new_access_token()}\n".encode(), mode=0o600)
     if not home.oauth_client_file.exists():
         client = {
             "client_id": f"snowpipe-local-{secrets.token_hex(6)}",

@@ -13,14 +13,18 @@ from typing import Any
 
 import uvicorn
 
-from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local import openapi, tls
+from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
+from airflow_provider_snowpipe.local.access.config import Declaration
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.admin.commands import Commands
 from airflow_provider_snowpipe.local.admin.listener import AdminSocket
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.engine.spool import Spool
+from airflow_provider_snowpipe.local.environment import STATUS_PATH
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import stage_upload
@@ -37,11 +41,14 @@ from airflow_provider_snowpipe.local.fronts.http import (
     respond,
 )
 from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
+from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
+from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
+from airflow_provider_snowpipe.local.status import snapshot
 
 log = logging.getLogger(__name__)
 
@@ -75,14 +82,16 @@ class Service:
         limits: Limits = DEFAULTS,
     ) -> None:
         self._limits = limits
+        self._catalog = catalog
         self._account = account
         self._faults = faults
         self._proxy = proxy
-        self._stage = Stage(home.stage_dir)
-        self._stage.remove_leftovers()
+        assert catalog.spool is not None  # noqa: S101 - serve() gives the catalog one
+        self._stage = Stage(home.stage_dir, catalog.spool)
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
         self._sql_api = SqlApiFront(account, catalog)
-        self._connector = ConnectorFront(account, password, catalog)
+        self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
+        self._connector = ConnectorFront(account, password, catalog, self._files)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""
@@ -95,6 +104,9 @@ class Service:
             await _lifespan(receive, send, self._proxy)
             return
         if scope["type"] != "http":
+            return
+        if self._files.is_route(scope):
+            await self._files.answer(scope, receive, send)
             return
         is_append = scope["path"].endswith(("/rows", "/filebuffer"))
         try:
@@ -121,6 +133,10 @@ class Service:
             match request.segments[0]:
                 case "health":
                     return Response.of_json({"status": "ready", "instance": self._account.instance})
+                case "local" if request.segments == STATUS_PATH:
+                    return self._status(request)
+                case "openapi.json":
+                    return Response.of_json(openapi.document())
                 case "api":
                     return self._sql_api.handle(request)
                 case stage_upload.BUCKET:
@@ -140,9 +156,22 @@ class Service:
                 Refusal(400, "INTERNAL_ERROR", "the local service failed on this request; see its log")
             )
 
+    def _status(self, request: Request) -> Response:
+        user, _ = self._account.verify_original(request.bearer())
+        if user != self._account.user:
+            raise Refusal(403, "FORBIDDEN", f"the status is for the user {self._account.user} only")
+        return Response.of_json(snapshot(self._catalog, self._faults))
+
 
 def serve(
-    home: DataDirectory, port: int, faults: Faults, limits: Limits = DEFAULTS, *, admin: bool = False
+    home: DataDirectory,
+    port: int,
+    faults: Faults,
+    limits: Limits = DEFAULTS,
+    *,
+    admin: bool = False,
+    outside: Outside | None = None,
+    declaration: Declaration | None = None,
 ) -> None:
     """Run the service until SIGTERM or SIGINT.
 
@@ -150,14 +179,19 @@ def serve(
     :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
     :param limits: limits that the service enforces.
     :param admin: open the admin socket.
+    :param outside: what external stages may reach; None for nothing.
+    :param declaration: users, roles and grants that the service is to have.
     :raises DataDirectoryError: when the directory or the port is in use.
+    :raises ConfigurationError: when the declaration names what does not exist.
     """
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
     signal.signal(signal.SIGTERM, _exit)
     with home.lock():
         tls.ensure_certificates(home)
-        account = ensure_account(home)
+        clock = Clock.kept_in(home.clock_file)
+        access = Access(home.access_file, clock)
+        account = ensure_account(home, access)
         password = ensure_password(home, account.user)
         with (
             _bind(port or home.remembered_port() or 0) as listener,
@@ -167,11 +201,14 @@ def serve(
             home.remember_port(bound)
             home.remember_proxy_port(proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
-            clock = Clock.kept_in(home.clock_file)
-            catalog = Catalog(home.databases_dir, faults, limits, clock, Access(home.access_file, clock))
+            storage = Storage(home.staged_files_dir, home.root, outside)
+            spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
+                if declaration is not None:
+                    declared.apply(declaration, catalog, account.user)
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
                 _run(service, home, listener)
             finally:
@@ -192,6 +229,8 @@ def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None
         log_level="warning",
         access_log=False,
         server_header=False,
+        # With a WebSocket library installed, a request to upgrade would end in a 500 of the server itself.
+        ws="none",
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
         ssl_certfile=str(home.tls_dir / "server.pem"),

@@ -36,6 +36,18 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusteringKey:
+    """Clustering key of a table.
+
+    :param text: as SHOW TABLES prints it, ``LINEAR(A, TO_DATE(B))``.
+    :param expressions: DuckDB expressions over the table's columns, in order.
+    """
+
+    text: str
+    expressions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """One table.
 
@@ -46,6 +58,7 @@ class Table:
     :param created_on_ms: creation time, epoch milliseconds.
     :param error_logging: rejected rows are kept for ERROR_TABLE.
     :param schema_evolution: rows may add columns and drop NOT NULL.
+    :param clustering_key: of CLUSTER BY, or None.
     """
 
     database: str
@@ -55,6 +68,7 @@ class Table:
     created_on_ms: int
     error_logging: bool = False
     schema_evolution: bool = False
+    clustering_key: ClusteringKey | None = None
 
     @property
     def path(self) -> str:

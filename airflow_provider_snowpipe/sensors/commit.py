@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,22 +15,31 @@ from airflow.providers.common.compat.sdk import (
     PokeReturnValue,
     conf,
 )
+from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets, FailureReason, WaitState, judge
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    PipeFailedOverError,
-    RetriesExhaustedError,
-    SnowpipeError,
+from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
+from airflow_provider_snowpipe.sensors.triggerer_templates import rendered_in_triggerer
+from airflow_provider_snowpipe.streaming.commit_wait import (
+    CommitTargets,
+    CommitVerdict,
+    FailureReason,
+    WaitState,
 )
+from airflow_provider_snowpipe.streaming.commit_watch import CommitWatch, Patience
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeFailedOverError
 from airflow_provider_snowpipe.streaming.offsets import offset_class
+from airflow_provider_snowpipe.streaming.status_look import look_at
 from airflow_provider_snowpipe.triggers.commit import POLL_BUDGET_SECONDS, SnowpipeCommitTrigger
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-_RETRYABLE = frozenset({FailureReason.TOO_MANY_ERRORS.value, FailureReason.REFUSED.value})
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+
+_RETRYABLE = frozenset(
+    {FailureReason.TOO_MANY_ERRORS.value, FailureReason.REFUSED.value, FailureReason.STALLED.value}
+)
 
 
 class SnowpipeCommitSensor(BaseSensorOperator):
@@ -39,8 +48,11 @@ class SnowpipeCommitSensor(BaseSensorOperator):
     Tokens are compared by their format's order; a channel without a committed token never counts. The
     task's value is the committed token of each channel.
 
-    :param targets: the target offset token of each channel: a mapping, its JSON text, or the XCom
-        ``targets`` of a stream task, ``load.output["targets"]`` (templated)
+    Deferred sensors that name the same pipe share one poll of its channels, 100 channels a request.
+
+    :param targets: the target offset token of each channel: a mapping, its JSON text, the XCom ``targets`` of
+        a stream task, ``load.output["targets"]``, or a function of ``context`` and ``jinja_env`` that
+        returns one of the first two (templated)
     :param offset_format: the tokens' format: ``file:line``, ``integer``, ``topic:partition:offset``,
         ``batch:row``, ``lexicographic``, or the dotted path of a subclass of ``Offset``
     :param table: the channels belong to this table's default pipe (templated)
@@ -49,11 +61,18 @@ class SnowpipeCommitSensor(BaseSensorOperator):
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: the connection's id (templated)
     :param deferrable: True waits in the triggerer, after one look in the worker
-    :param max_consecutive_errors: fail after this many looks in a row that failed for a passing reason; in
-        the mode ``reschedule`` each look is a new process, so that only ``timeout`` ends such a row
+    :param start_from_trigger: with ``deferrable``, no look in a worker before; needs Airflow 3.3 where an
+        argument is a template, and has no effect on mapped tasks
+    :param end_from_trigger: with ``deferrable``, success ends the task without a worker; what happens in a
+        worker at a task's end, such as asset events and lineage, then does not happen, and Airflow 3.3.2
+        hands the task's value on as JSON text
+    :param max_consecutive_errors: fail after this many looks in a row that failed for a passing reason
+    :param stall_timeout: fail when a channel short of its target commits nothing for this many seconds, None
+        to leave that to ``timeout``
     :param fail_on_rejected_rows: True fails as soon as the service has skipped a row of a channel
     :param rejected_baseline: with it, rows skipped before do not count, by channel; without it, every row
         skipped in the channel's life does (templated)
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -78,7 +97,10 @@ class SnowpipeCommitSensor(BaseSensorOperator):
         schema: str | None = None,
         snowflake_conn_id: str = SnowpipeHook.default_conn_name,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        start_from_trigger: bool = False,
+        end_from_trigger: bool = False,
         max_consecutive_errors: int = 10,
+        stall_timeout: float | timedelta | None = None,
         fail_on_rejected_rows: bool = False,
         rejected_baseline: Any = None,
         **kwargs: Any,
@@ -93,37 +115,38 @@ class SnowpipeCommitSensor(BaseSensorOperator):
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
         self.deferrable = deferrable
+        self.start_from_trigger = start_from_trigger
+        self.end_from_trigger = end_from_trigger
         self.max_consecutive_errors = max_consecutive_errors
+        self.stall_timeout = (
+            stall_timeout.total_seconds() if isinstance(stall_timeout, timedelta) else stall_timeout
+        )
         self.fail_on_rejected_rows = fail_on_rejected_rows
         self.rejected_baseline = rejected_baseline
-        self._errors = 0
+        self._watch: CommitWatch | None = None
+        self._client: SnowpipeClient | None = None
         if table is not None and pipe is not None:
             raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
-        if max_consecutive_errors < 1:
-            raise ConfigurationError(f"max_consecutive_errors is {max_consecutive_errors}: give 1 or more")
+        for name in ("start_from_trigger", "end_from_trigger"):
+            if getattr(self, name) and not deferrable:
+                raise ConfigurationError(f"{name} is True: it needs deferrable=True as well")
+        self._patience()
         offset_class(offset_format)
+        if start_from_trigger:
+            self.start_trigger_args = self._start_trigger_args()
 
     def execute(self, context: Context) -> Any:
         """Look once, then wait in the worker or, when deferrable, in the triggerer."""
-        if not self.deferrable:
-            return super().execute(context)
-        seen = self._first_look(context)
+        try:
+            if not self.deferrable:
+                return super().execute(context)
+            seen = self._first_look(context)
+        finally:
+            self._disconnect()
         if seen.is_done:
             return seen.xcom_value
         self.defer(
-            trigger=SnowpipeCommitTrigger(
-                targets=_mapping("targets", self.targets),
-                offset_format=self.offset_format,
-                snowflake_conn_id=self.snowflake_conn_id,
-                table=self.table,
-                pipe=self.pipe,
-                database=self.database,
-                schema=self.schema,
-                poll_interval=self.poke_interval,
-                max_consecutive_errors=self.max_consecutive_errors,
-                fail_on_rejected_rows=self.fail_on_rejected_rows,
-                rejected_baseline=self._baseline(),
-            ),
+            trigger=SnowpipeCommitTrigger(**self._trigger_arguments()),
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout),
         )
@@ -141,30 +164,18 @@ class SnowpipeCommitSensor(BaseSensorOperator):
         """Look at the channels once.
 
         :raises AirflowFailException: if the wait cannot end well, or the settings are wrong
+        :raises AirflowException: if it failed for a reason that may pass
         """
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-
         try:
-            wanted = CommitTargets.parse(
-                _mapping("targets", self.targets),
-                offset_class(self.offset_format),
-                fail_on_rejected_rows=self.fail_on_rejected_rows,
-                rejected_baseline=self._baseline(),
-            )
-            statuses = self._hook().channel_statuses(
-                list(wanted.targets), retry=RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS)
-            )
-        except (RetriesExhaustedError, PipeFailedOverError) as error:
-            return self._endure(error)
+            verdict = self._look(context)
         except ConfigurationError as error:
             raise AirflowFailException(f"{FailureReason.CONFIGURATION}: {error}") from error
-        except SnowpipeError as error:
-            raise AirflowException(f"{FailureReason.REFUSED}: {error}") from error
-        self._errors = 0
-        verdict = judge(statuses, wanted)
-        self.log.info("%s", verdict)
         if verdict.state is WaitState.FAILED:
-            raise AirflowFailException(f"{verdict.reason}: {verdict.message}")
+            raise _failure(str(verdict.reason), verdict.message)
+        if verdict.message:
+            self.log.warning("%s", verdict)
+        else:
+            self.log.info("%s", verdict)
         return PokeReturnValue(verdict.state is WaitState.COMPLETE, dict(verdict.tokens))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, str]:
@@ -179,45 +190,86 @@ class SnowpipeCommitSensor(BaseSensorOperator):
             tokens: dict[str, str] = event["tokens"]
             self.log.info("%d of %d channels committed", len(tokens), len(tokens))
             return tokens
-        text = f"{event['reason']}: {event['message']}"
-        raise AirflowException(text) if event["reason"] in _RETRYABLE else AirflowFailException(text)
+        raise _failure(event["reason"], event["message"])
 
-    def _hook(self) -> SnowpipeHook:
-        return SnowpipeHook(
-            self.snowflake_conn_id,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
+    def _look(self, context: Context) -> CommitVerdict:
+        memory = RescheduleMemory(context, self) if self.reschedule and not self.deferrable else None
+        if self._watch is None:
+            self._watch = self._new_watch()
+            if memory is not None:
+                memory.restore(self._watch)
+        look = look_at(self._connected(), self._watch.channels)
+        if any(isinstance(error, PipeFailedOverError) for error in look.errors.values()):
+            self._disconnect()
+        verdict = self._watch.see(look, time.time())
+        if verdict is None:
+            raise RuntimeError(f"the look at {self._watch.channels} said nothing about them")
+        if memory is not None:
+            memory.keep(self._watch, done=verdict.state is not WaitState.WAITING)
+        return verdict
+
+    def _new_watch(self) -> CommitWatch:
+        wanted = CommitTargets.parse(
+            self.targets,
+            offset_class(self.offset_format),
+            fail_on_rejected_rows=self.fail_on_rejected_rows,
+            rejected_baseline=self.rejected_baseline,
+        )
+        return CommitWatch(wanted, self._patience())
+
+    def _patience(self) -> Patience:
+        return Patience(self.max_consecutive_errors, self.stall_timeout)
+
+    def _connected(self) -> SnowpipeClient:
+        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+        if self._client is None:
+            hook = SnowpipeHook(
+                self.snowflake_conn_id,
+                table=self.table,
+                pipe=self.pipe,
+                database=self.database,
+                schema=self.schema,
+            )
+            self._client = hook.get_client(retry=RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS))
+        return self._client
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _start_trigger_args(self) -> StartTriggerArgs:
+        """Tell the scheduler how to start the trigger, which renders the templates itself."""
+        arguments = self._trigger_arguments()
+        for name in self.template_fields:
+            arguments[name] = rendered_in_triggerer(name, arguments[name])
+        return StartTriggerArgs(
+            trigger_cls=f"{SnowpipeCommitTrigger.__module__}.{SnowpipeCommitTrigger.__qualname__}",
+            trigger_kwargs=arguments,
+            next_method="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
         )
 
-    def _baseline(self) -> Mapping[str, int] | None:
-        return (
-            None if self.rejected_baseline is None else _mapping("rejected_baseline", self.rejected_baseline)
-        )
+    def _trigger_arguments(self) -> dict[str, Any]:
+        return {
+            "targets": self.targets,
+            "offset_format": self.offset_format,
+            "snowflake_conn_id": self.snowflake_conn_id,
+            "table": self.table,
+            "pipe": self.pipe,
+            "database": self.database,
+            "schema": self.schema,
+            "poll_interval": self.poke_interval,
+            "max_consecutive_errors": self.max_consecutive_errors,
+            "fail_on_rejected_rows": self.fail_on_rejected_rows,
+            "rejected_baseline": self.rejected_baseline,
+            "stall_timeout": self.stall_timeout,
+            "end_from_trigger": self.end_from_trigger,
+        }
 
-    def _endure(self, error: SnowpipeError) -> PokeReturnValue:
-        self._errors += 1
-        if self._errors >= self.max_consecutive_errors:
-            raise AirflowException(
-                f"{FailureReason.TOO_MANY_ERRORS}: {self._errors} looks in a row failed, the last: {error}"
-            ) from error
-        self.log.warning("look failed (%d in a row): %s", self._errors, error)
-        return PokeReturnValue(False)
 
-
-def _mapping(name: str, value: Any) -> dict[str, Any]:
-    """Take a mapping, or the JSON text of one, as a template renders it."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise ConfigurationError(
-                f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, an XCom such "
-                'as load.output["targets"], or a template that ends in "| tojson"'
-            ) from None
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(
-            f"{name} is {value!r}: give a mapping of channel names, such as the XCom 'targets' of the load"
-        )
-    return dict(value)
+def _failure(reason: str, message: str) -> AirflowException:
+    """Build the error that ends the task; only a reason that may pass leaves the task its retries."""
+    kind = AirflowException if reason in _RETRYABLE else AirflowFailException
+    return kind(f"{reason}: {message}")

@@ -31,10 +31,13 @@ from airflow_provider_snowpipe.streaming.exchange import (
 )
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, quote_url_segment
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
-from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, ChannelStatus
+from airflow_provider_snowpipe.streaming.status import (
+    CHANNEL_MISSING,
+    STATUS_NAMES_PER_REQUEST,
+    ChannelStatus,
+)
 from airflow_provider_snowpipe.streaming.transport import ControlTransport, DataTransport, Timeouts
 
-STATUS_NAMES_PER_REQUEST = 100
 _FENCED = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 _UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"
 _NOT_FOUND_PREFIXES = ("ERR_PIPE_DOES_NOT_EXIST", "ERR_TABLE_DOES_NOT_EXIST")

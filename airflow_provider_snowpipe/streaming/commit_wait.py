@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+from airflow_provider_snowpipe.streaming.names import check_channel_name
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import Progress
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
@@ -21,7 +24,7 @@ class WaitState(StrEnum):
 
 
 class FailureReason(StrEnum):
-    """Why a wait cannot end well; the last three come from whoever asks, not from a status."""
+    """Why a wait cannot end well; the last four come from whoever asks, not from one status."""
 
     CHANNEL_MISSING = "channel_missing"
     CHANNEL_INVALID = "channel_invalid"
@@ -30,6 +33,7 @@ class FailureReason(StrEnum):
     CONFIGURATION = "configuration"
     REFUSED = "refused"
     TOO_MANY_ERRORS = "too_many_errors"
+    STALLED = "stalled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class CommitVerdict:
     :param total: channels waited for
     :param slowest: where it hangs; only while waiting
     :param reason: why it failed
-    :param message: what happened and what to do; only when failed
+    :param message: what happened and what to do, when failed; the error that is endured, while waiting
     """
 
     state: WaitState
@@ -71,7 +75,7 @@ class CommitVerdict:
     message: str = ""
 
     def __str__(self) -> str:
-        if self.state is WaitState.FAILED:
+        if self.message:
             return self.message
         hangs = f"; slowest: {self.slowest}" if self.slowest is not None else ""
         return f"{self.done} of {self.total} channels committed{hangs}"
@@ -95,23 +99,25 @@ class CommitTargets:
     @classmethod
     def parse(
         cls,
-        targets: Mapping[str, str],
+        targets: Mapping[str, str] | str,
         offset_class: type[Offset],
         *,
         fail_on_rejected_rows: bool = False,
-        rejected_baseline: Mapping[str, int] | None = None,
+        rejected_baseline: Mapping[str, int] | str | None = None,
     ) -> CommitTargets:
         """Read target tokens.
 
-        :param targets: a target offset token for each channel
+        :param targets: a target offset token for each channel; a mapping or its JSON text
+        :param rejected_baseline: rows skipped before that do not count, by channel; the same
         :param offset_class: the tokens' format
         :raises OffsetTokenError: if a token does not have that format
         :raises ConfigurationError: if there is no channel, or a token or a count is of another type
         """
-        if not isinstance(targets, Mapping) or not targets:
+        targets = _mapping("targets", targets)
+        if not targets:
             raise ConfigurationError(
-                f"targets is {targets!r}: give the target offset token of at least one channel, for example "
-                "the XCom 'targets' of the task that loads"
+                "targets is {}: give a mapping with the target offset token of at least one channel, for "
+                "example the XCom 'targets' of the task that loads"
             )
         for channel, token in targets.items():
             if not isinstance(channel, str) or not channel or not isinstance(token, str):
@@ -119,7 +125,8 @@ class CommitTargets:
                     f"targets has the entry {channel!r}: {token!r}: give a channel's name and its token, "
                     "both text"
                 )
-        baseline = dict(rejected_baseline or {})
+            check_channel_name(channel)
+        baseline = {} if rejected_baseline is None else _mapping("rejected_baseline", rejected_baseline)
         for channel, count in baseline.items():
             if not isinstance(count, int) or isinstance(count, bool) or count < 0:
                 raise ConfigurationError(
@@ -132,6 +139,23 @@ class CommitTargets:
             fail_on_rejected_rows=fail_on_rejected_rows,
             rejected_baseline=baseline,
         )
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    """Take a mapping, or the JSON text of one, as a template renders it."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ConfigurationError(
+                f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, an XCom such "
+                'as load.output["targets"], or a template that ends in "| tojson"'
+            ) from None
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(
+            f"{name} is {value!r}: give a mapping of channel names, such as the XCom 'targets' of the load"
+        )
+    return dict(value)
 
 
 def judge(statuses: Mapping[str, ChannelStatus], wanted: CommitTargets) -> CommitVerdict:

@@ -52,6 +52,13 @@ class Offset(ABC):
         """
         return self == previous.next()
 
+    def steps_to(self, target: Self) -> int | None:
+        """How many positions ``target`` lies ahead of this one, None where the format cannot tell.
+
+        :param target: a later position of the same partition
+        """
+        return None
+
     @abstractmethod
     def sort_key(self) -> tuple[Any, ...]:
         """A tuple whose order is the order of positions within one partition."""
@@ -111,6 +118,10 @@ class IntegerOffset(Offset):
         """The following offset."""
         return type(self)(self.value + 1)
 
+    def steps_to(self, target: Self) -> int:
+        """The difference of the two numbers."""
+        return target.value - self.value
+
     def sort_key(self) -> tuple[int]:
         """Order by number."""
         return (self.value,)
@@ -153,6 +164,10 @@ class FileLineOffset(Offset):
     def follows(self, previous: Self) -> bool:
         """True for the next line, and for the first line of a later file."""
         return self == previous.next() or (self.file > previous.file and self.line == 1)
+
+    def steps_to(self, target: Self) -> int | None:
+        """The number of lines, within one file."""
+        return target.line - self.line if target.file == self.file else None
 
     def sort_key(self) -> tuple[str, int]:
         """Order by file, then line."""
@@ -199,6 +214,11 @@ class TopicPartitionOffset(Offset):
     def next(self) -> Self:
         """The following offset of the same partition."""
         return type(self)(self.topic, self.partition, self.offset + 1)
+
+    def steps_to(self, target: Self) -> int | None:
+        """The number of offsets, within one partition."""
+        same = (target.topic, target.partition) == (self.topic, self.partition)
+        return target.offset - self.offset if same else None
 
     def sort_key(self) -> tuple[int]:
         """Order by offset."""
@@ -251,6 +271,10 @@ class BatchRowOffset(Offset):
     def follows(self, previous: Self) -> bool:
         """True for the next row, and for the first row of a later batch."""
         return self == previous.next() or (self.batch > previous.batch and self.row == 1)
+
+    def steps_to(self, target: Self) -> int | None:
+        """The number of rows, within one batch."""
+        return target.row - self.row if target.batch == self.batch else None
 
     def sort_key(self) -> tuple[int, int]:
         """Order by batch, then row."""

@@ -8,6 +8,8 @@ from typing import Any
 
 SUCCESS = "SUCCESS"
 CHANNEL_MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
+STATUS_NAMES_PER_REQUEST = 100
+"""Most channels that one status request may ask after."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,23 @@ version at the end.
 from __future__ import annotations
 
 import datetime as dt
+import gzip
+import json
 import os
+import ssl
+import tempfile
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import snowflake.connector
 from snowflake.connector.constants import QueryStatus
+from snowflake.connector.pandas_tools import write_pandas
 
 TYPES = (
     "id INT, x NUMBER(10,2), big NUMBER(38,0), wide NUMBER(38,10), s VARCHAR, n TIMESTAMP_NTZ, "
@@ -78,6 +86,39 @@ def by_password(password: str | None = None, **more: Any) -> Any:
     return snowflake.connector.connect(
         **{**common(), **more}, password=right if password is None else password
     )
+
+
+def by_pat(**more: Any) -> Any:
+    """Log in with the programmatic access token."""
+    token = Path(os.environ["SNOWPIPE_LOCAL_PASSWORD_FILE"]).with_name("demo_pat").read_text().strip()
+    return snowflake.connector.connect(
+        **{**common(), "authenticator": "PROGRAMMATIC_ACCESS_TOKEN", "token": token, **more}
+    )
+
+
+def by_oauth(**more: Any) -> Any:
+    """Log in with an OAuth access token of the service's own token endpoint."""
+    client = json.loads(
+        Path(os.environ["SNOWPIPE_LOCAL_PASSWORD_FILE"]).with_name("oauth_client.json").read_text()
+    )
+    form = {"grant_type": "client_credentials", **client}
+    call = urllib.request.Request(  # noqa: S310 - the URL is the service's own
+        f"{os.environ['SNOWPIPE_LOCAL_URL']}/oauth/token-request", urllib.parse.urlencode(form).encode()
+    )
+    context = ssl.create_default_context(cafile=os.environ["SSL_CERT_FILE"])
+    with urllib.request.urlopen(call, timeout=20, context=context) as answer:  # noqa: S310
+        token = json.load(answer)["access_token"]
+    return snowflake.connector.connect(**{**common(), "authenticator": "oauth", "token": token, **more})
+
+
+def tokens_open_sessions() -> None:
+    for login in (by_pat, by_oauth):
+        with login() as connection:
+            row = connection.cursor().execute("SELECT CURRENT_USER(), CURRENT_ROLE()").fetchone()
+            assert row == ("DEMO", "ACCOUNTADMIN"), row
+    refused(lambda: by_pat(token="snowpipe-local-pat-wrong"), "Programmatic access token is invalid")
+    refused(lambda: by_oauth(token="a.b.c"), "Invalid OAuth access token")
+    refused(lambda: by_key(role="NOBODY"), "Role 'NOBODY' specified in the connect string does not exist")
 
 
 def refused(login: Callable[[], Any], code: str) -> None:
@@ -186,13 +227,100 @@ def asynchronous_statements(connection: Any) -> None:
     assert "NO_SUCH_TABLE" in told, told
 
 
+def files_go_to_stages_and_come_back(cursor: Any) -> None:
+    cursor.execute("CREATE OR REPLACE STAGE parcels")
+    with tempfile.TemporaryDirectory(prefix="with blank ") as folder:
+        local, back = Path(folder, "out"), Path(folder, "back")
+        local.mkdir()
+        back.mkdir()
+        for name in ("a.csv", "b.csv", "it's.csv"):
+            (local / name).write_text(f"1,{name}\n" * 50)
+        (local / "c.csv.gz").write_bytes(gzip.compress(b"1,c\n"))
+        put = f"PUT 'file://{local}/a.csv' @parcels/in"
+        assert _moved(cursor, put) == [("a.csv", "a.csv.gz", "NONE", "GZIP", "UPLOADED")]
+        assert [column.name for column in cursor.description] == [
+            "source", "target", "source_size", "target_size", "source_compression", "target_compression",
+            "status", "message",
+        ]  # fmt: skip
+        assert _moved(cursor, put)[0][4] == "SKIPPED"
+        assert _moved(cursor, f"{put} OVERWRITE = TRUE")[0][4] == "UPLOADED"
+        many = _moved(cursor, f"PUT 'file://{local}/*.csv' @parcels AUTO_COMPRESS = FALSE PARALLEL = 2")
+        assert [row[1:] for row in sorted(many)] == [
+            (name, "NONE", "NONE", "UPLOADED") for name in ("a.csv", "b.csv", "it's.csv")
+        ]
+        quoted = str(local / "it's.csv").replace("'", "\\'")
+        assert (
+            len(_moved(cursor, f"PUT 'file://{quoted}' '@parcels/with blank/\u00fc' AUTO_COMPRESS=FALSE"))
+            == 1
+        )
+        packed = _moved(cursor, f"PUT 'file://{local}/c.csv.gz' @~/packed SOURCE_COMPRESSION = GZIP")
+        assert packed[0][:4] == ("c.csv.gz", "c.csv.gz", "GZIP", "GZIP")
+        listed = cursor.execute("LIST @parcels").fetchall()
+        names = ["a.csv", "b.csv", "in/a.csv.gz", "it's.csv", "with blank/\u00fc/it's.csv"]
+        assert [row[0] for row in listed] == [f"parcels/{name}" for name in names], listed
+        cursor.execute(f"GET @parcels 'file://{back}/' PATTERN = '.*/?[ab][.]csv'")
+        assert [column.name for column in cursor.description] == ["file", "size", "status", "message"]
+        assert sorted(cursor.fetchall()) == [
+            (name, (local / name).stat().st_size, "DOWNLOADED", "") for name in ("a.csv", "b.csv")
+        ]
+        cursor.execute(f"GET '@parcels/with blank/' 'file://{back}'")
+        cursor.execute(f"GET @~/packed 'file://{back}'")
+        for name in ("a.csv", "b.csv", "it's.csv", "c.csv.gz"):
+            assert (back / name).read_bytes() == (local / name).read_bytes(), name
+    assert len(cursor.execute("REMOVE @parcels/in").fetchall()) == 1
+    cursor.execute("RM @~/packed")
+    assert cursor.execute("LIST @~/packed").fetchall() == []
+
+
+def frames_are_written(connection: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute(
+        'CREATE OR REPLACE TABLE frames (id INT, "na me" VARCHAR, x FLOAT, d TIMESTAMP_NTZ, b BOOLEAN)'
+    )
+    rows = 100
+    frame = pd.DataFrame(
+        {
+            "ID": range(rows),
+            "na me": [f"it's {number}" if number % 7 else None for number in range(rows)],
+            "X": [number / 4 for number in range(rows)],
+            "D": [dt.datetime(2026, 1, 1, 0, 0, 1, 500000)] * rows,
+            "B": [number % 2 == 0 for number in range(rows)],
+        }
+    )
+    for options, files in (
+        ({}, 1),
+        ({"chunk_size": 40, "compression": "snappy"}, 3),
+        ({"chunk_size": 40, "bulk_upload_chunks": True}, 3),
+    ):
+        done, chunks, written, _ = write_pandas(connection, frame, "FRAMES", **options)
+        assert (done, chunks, written) == (True, files, rows), options
+    assert write_pandas(connection, frame, "INFERRED", auto_create_table=True)[0]
+    assert cursor.execute("SELECT id, d, b FROM inferred WHERE id = 3").fetchone() == (
+        3,
+        dt.datetime(2026, 1, 1, 0, 0, 1, 500000),
+        False,
+    )
+    counted = cursor.execute(
+        'SELECT count(*), count("na me"), sum(id), max(x), max(d), count_if(b) FROM frames'
+    ).fetchone()
+    assert counted == (300, 3 * 85, 3 * 4950, 24.75, dt.datetime(2026, 1, 1, 0, 0, 1, 500000), 150), counted
+
+
+def _moved(cursor: Any, statement: str) -> list[tuple[Any, ...]]:
+    rows = cursor.execute(statement).fetchall()
+    return [(row[0], row[1], row[4], row[5], row[6]) for row in rows]
+
+
 def main() -> None:
     """Run every part."""
     wrong_credentials_are_refused_at_once()
+    tokens_open_sessions()
     with by_key() as connection:
         every_type_and_its_null(connection.cursor())
         rows_as_pandas(connection.cursor())
         values_in_the_text(connection)
+        files_go_to_stages_and_come_back(connection.cursor())
+        frames_are_written(connection)
     with by_password(paramstyle="qmark") as connection:
         bound_values(connection)
         asynchronous_statements(connection)

@@ -6,7 +6,6 @@ import gzip
 import socket
 import stat
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -15,86 +14,10 @@ import pytest
 import requests
 import zstandard
 
-from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
-from airflow_provider_snowpipe.local.datadir import DataDirectory
 from tests.local_service import LocalService
+from tests.streaming_rest import Rest, continuation
 
 ServiceFactory = Callable[..., LocalService]
-
-
-class Rest:
-    """A client of the streaming REST API without any retry."""
-
-    def __init__(self, service: LocalService, table: str) -> None:
-        self._service = service
-        self._base = f"{service.url}/v2/streaming"
-        self._pipe = f"databases/LOCAL/schemas/PUBLIC/pipes/{table}-STREAMING"
-        self.http = requests.Session()
-        self.http.trust_env = False
-        self.http.verify = str(service.ca_file)
-        self.jwt = sign_key_pair_jwt(DataDirectory(service.data_dir))
-        form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "scope": "127.0.0.1"}
-        answer = self.call("POST", f"{service.url}/oauth/token", self.jwt, data=form)
-        assert answer.status_code == 200, answer.text
-        self.token = answer.text
-
-    def call(self, method: str, url: str, token: str | None, **more: Any) -> requests.Response:
-        headers = {**more.pop("headers", {})}
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        return self.http.request(method, url, headers=headers, timeout=(5, 30), **more)
-
-    def open(self, channel: str, **body: Any) -> requests.Response:
-        return self.call("PUT", f"{self._base}/{self._pipe}/channels/{channel}", self.token, json=body)
-
-    def drop(self, channel: str) -> requests.Response:
-        return self.call("DELETE", f"{self._base}/{self._pipe}/channels/{channel}", self.token)
-
-    def append(
-        self,
-        channel: str,
-        continuation: str,
-        body: bytes,
-        end: str = "",
-        request_id: str | None = None,
-        **more: Any,
-    ) -> requests.Response:
-        query = {
-            "continuationToken": continuation,
-            "endOffsetToken": end,
-            "startOffsetToken": "",
-            "requestId": request_id or str(uuid.uuid4()),
-            "retryCount": "0",
-        }
-        url = f"{self._base}/data/{self._pipe}/channels/{channel}/rows"
-        return self.call(
-            "POST", url, self.token, params={**query, **more.pop("params", {})}, data=body, **more
-        )
-
-    def statuses(self, *names: str) -> dict[str, Any]:
-        answer = self.call(
-            "POST",
-            f"{self._base}/{self._pipe}:bulk-channel-status",
-            self.token,
-            json={"channel_names": names},
-        )
-        assert answer.status_code == 200, answer.text
-        return answer.json()["channel_statuses"]
-
-    def wait_for_token(self, channel: str, token: str, seconds: float = 20) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            status: dict[str, Any] = self.statuses(channel)[channel]
-            if status["last_committed_offset_token"] == token:
-                return status
-            time.sleep(0.02)
-        raise AssertionError(f"token {token} was not committed: {status}")
-
-
-def _continuation(answer: requests.Response) -> str:
-    assert answer.status_code == 200, answer.text
-    token: str = answer.json()["next_continuation_token"]
-    return token
 
 
 def _rows(first: int, last: int) -> bytes:
@@ -140,7 +63,7 @@ def test_channel_names_are_case_sensitive_and_may_hold_any_character(rest: Rest)
 
 
 def test_a_single_offset_token_of_old_clients_is_the_end_token(rest: Rest) -> None:
-    token = _continuation(rest.open("old"))
+    token = continuation(rest.open("old"))
     rest.append("old", token, _rows(1, 1), params={"offsetToken": "77"})
     rest.wait_for_token("old", "77")
 
@@ -152,7 +75,7 @@ def test_an_offset_token_given_at_open_is_set(rest: Rest) -> None:
 
 
 def test_zstd_gzip_and_plain_bodies_hold_the_same_rows(local_service: LocalService, rest: Rest) -> None:
-    token = _continuation(rest.open("enc"))
+    token = continuation(rest.open("enc"))
     for number, (encoding, body) in enumerate(
         [
             ("zstd", zstandard.compress(_rows(0, 9))),
@@ -161,13 +84,13 @@ def test_zstd_gzip_and_plain_bodies_hold_the_same_rows(local_service: LocalServi
         ]
     ):
         headers = {"Content-Encoding": encoding} if encoding else {}
-        token = _continuation(rest.append("enc", token, body, str(number), headers=headers))
+        token = continuation(rest.append("enc", token, body, str(number), headers=headers))
     assert rest.wait_for_token("enc", "2")["rows_inserted"] == 30
     assert local_service.sql("SELECT count(*) n, sum(id) s FROM t") == [{"N": 30, "S": 435}]
 
 
 def test_rejected_rows_are_counted_and_the_others_stored(local_service: LocalService, rest: Rest) -> None:
-    token = _continuation(rest.open("bad"))
+    token = continuation(rest.open("bad"))
     body = b'{"id":1}\n{"id":"x"}\nnope\n\n{"id":2,"name":"12345678901"}\n{"id":3,"unknown":1}\n'
     body += b'{"id":4,"name":"\xff"}\n'
     rest.append("bad", token, body, "9")
@@ -248,12 +171,12 @@ def test_a_grant_that_does_not_fit_the_credential_is_a_400_that_says_so(
     ],
 )
 def test_malformed_appends_are_a_400(rest: Rest, query: dict[str, str], status: int) -> None:
-    token = _continuation(rest.open("c"))
+    token = continuation(rest.open("c"))
     assert rest.append("c", token, _rows(1, 1), params=query).status_code == status
 
 
 def test_broken_bodies_are_a_400_and_the_channel_lives_on(rest: Rest) -> None:
-    token = _continuation(rest.open("c"))
+    token = continuation(rest.open("c"))
     answer = rest.append("c", token, b"not zstd", headers={"Content-Encoding": "zstd"})
     assert answer.status_code == 400
     assert rest.append("c", token, _rows(1, 1), "1").status_code == 200
@@ -269,7 +192,7 @@ def test_more_than_100_names_are_refused(rest: Rest) -> None:
 
 
 def test_a_body_above_4_mib_on_the_wire_is_a_413(rest: Rest) -> None:
-    token = _continuation(rest.open("c"))
+    token = continuation(rest.open("c"))
     answer = rest.append("c", token, b" " * (4 * 1024 * 1024) + b"\n")
     assert answer.status_code == 413
     assert answer.json()["code"] == "REQUEST_TOO_LARGE"
@@ -292,28 +215,28 @@ def test_appending_to_a_channel_that_was_never_opened_is_a_404_with_a_code(rest:
 
 
 def test_a_replayed_request_is_inserted_once(local_service: LocalService, rest: Rest) -> None:
-    token = _continuation(rest.open("c"))
-    answers = {_continuation(rest.append("c", token, _rows(1, 5), "5", "same-request")) for _ in range(3)}
+    token = continuation(rest.open("c"))
+    answers = {continuation(rest.append("c", token, _rows(1, 5), "5", "same-request")) for _ in range(3)}
     assert len(answers) == 1
     assert rest.wait_for_token("c", "5")["rows_inserted"] == 5
-    assert _continuation(rest.append("c", token, _rows(1, 5), "5", "same-request")) in answers
+    assert continuation(rest.append("c", token, _rows(1, 5), "5", "same-request")) in answers
     rest.append("c", answers.pop(), _rows(6, 6), "6")
     assert rest.wait_for_token("c", "6")["rows_inserted"] == 6
 
 
 def test_the_writer_before_a_reopen_is_fenced(local_service: LocalService, rest: Rest) -> None:
-    old = _continuation(rest.open("c"))
-    new = _continuation(rest.open("c"))
+    old = continuation(rest.open("c"))
+    new = continuation(rest.open("c"))
     answer = rest.append("c", old, _rows(666, 666), "666")
     assert (answer.status_code, answer.json()["code"]) == (409, "STALE_CONTINUATION_TOKEN_SEQUENCER")
-    _continuation(rest.append("c", new, _rows(1, 1), "1"))
+    continuation(rest.append("c", new, _rows(1, 1), "1"))
     rest.wait_for_token("c", "1")
     assert local_service.sql("SELECT id FROM t") == [{"ID": 1}]
 
 
 def test_replacing_the_table_destroys_pipe_and_channels(local_service: LocalService, rest: Rest) -> None:
-    token = _continuation(rest.open("c"))
-    token = _continuation(rest.append("c", token, _rows(1, 1), "1"))
+    token = continuation(rest.open("c"))
+    token = continuation(rest.append("c", token, _rows(1, 1), "1"))
     rest.wait_for_token("c", "1")
     local_service.sql("CREATE OR REPLACE TABLE t (id INT)")
     assert rest.statuses("c") == {}
@@ -323,7 +246,7 @@ def test_replacing_the_table_destroys_pipe_and_channels(local_service: LocalServ
 
 
 def test_truncating_the_table_keeps_the_tokens(local_service: LocalService, rest: Rest) -> None:
-    token = _continuation(rest.open("c"))
+    token = continuation(rest.open("c"))
     rest.append("c", token, _rows(1, 1), "1")
     rest.wait_for_token("c", "1")
     local_service.sql("TRUNCATE TABLE t")
@@ -332,7 +255,7 @@ def test_truncating_the_table_keeps_the_tokens(local_service: LocalService, rest
 
 
 def test_a_dropped_channel_forgets_its_token(rest: Rest) -> None:
-    token = _continuation(rest.open("c"))
+    token = continuation(rest.open("c"))
     rest.append("c", token, _rows(1, 1), "1")
     rest.wait_for_token("c", "1")
     assert rest.drop("c").json() == {"last_committed_offset_token": "1"}
@@ -342,7 +265,7 @@ def test_a_dropped_channel_forgets_its_token(rest: Rest) -> None:
 
 def test_show_channels_lists_token_and_sequencers(local_service: LocalService, rest: Rest) -> None:
     rest.open("c")
-    token = _continuation(rest.open("c"))
+    token = continuation(rest.open("c"))
     rest.append("c", token, _rows(1, 1), "1")
     rest.wait_for_token("c", "1")
     (row,) = local_service.sql("SHOW CHANNELS LIKE 'c' IN TABLE t")
@@ -361,7 +284,7 @@ def test_show_channels_lists_token_and_sequencers(local_service: LocalService, r
 def test_more_requests_than_the_rate_are_a_429_and_the_refused_append_may_be_sent_again(
     local_service: LocalService, rest: Rest
 ) -> None:
-    token = _continuation(rest.open("fast"))
+    token = continuation(rest.open("fast"))
     refused = 0
     for number in range(60):
         while True:
@@ -371,7 +294,7 @@ def test_more_requests_than_the_rate_are_a_429_and_the_refused_append_may_be_sen
             assert answer.json()["code"] == "RATE_LIMIT_EXCEEDED"
             refused += 1
             time.sleep(0.1)
-        token = _continuation(answer)
+        token = continuation(answer)
     assert refused > 0
     rest.wait_for_token("fast", "59")
     assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 60, "D": 60}]
@@ -383,8 +306,8 @@ def test_limits_are_options_of_serve(service_factory: ServiceFactory) -> None:
     )
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
-    token = _continuation(rest.open("a"))
-    token = _continuation(rest.append("a", token, _rows(0, 5), "5"))
+    token = continuation(rest.open("a"))
+    token = continuation(rest.append("a", token, _rows(0, 5), "5"))
     assert rest.append("a", token, _rows(6, 6), "6").status_code == 429
     assert rest.append("a", token, b" " * 101).status_code == 413
     assert rest.open("b").status_code == 200
@@ -424,10 +347,10 @@ def test_committed_rows_and_tokens_survive_kill_9_and_lost_rows_are_asked_for(
     service = service_factory("commit-delay=1")
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
-    token = _continuation(rest.open("c"))
-    token = _continuation(rest.append("c", token, _rows(0, 9), "9"))
+    token = continuation(rest.open("c"))
+    token = continuation(rest.append("c", token, _rows(0, 9), "9"))
     rest.wait_for_token("c", "9")
-    lost = _continuation(rest.append("c", token, _rows(10, 19), "19"))
+    lost = continuation(rest.append("c", token, _rows(10, 19), "19"))
     service.kill()
     port = service.port
     service.restart()
@@ -442,7 +365,7 @@ def test_committed_rows_and_tokens_survive_kill_9_and_lost_rows_are_asked_for(
     )
     opened = again.open("c", fail_on_uncommitted_rows=True)
     assert opened.json()["channel_status"]["last_committed_offset_token"] == "9"
-    again.append("c", _continuation(opened), _rows(10, 19), "19")
+    again.append("c", continuation(opened), _rows(10, 19), "19")
     again.wait_for_token("c", "19")
     assert service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 20, "D": 20}]
 
@@ -456,7 +379,7 @@ def test_rows_agree_with_tokens_after_kill_9_in_the_middle_of_commits(
     next_row = dict.fromkeys(channels, 0)
     for _ in range(3):
         rest = Rest(service, "T")
-        tokens = {name: _continuation(rest.open(name)) for name in channels}
+        tokens = {name: continuation(rest.open(name)) for name in channels}
         for name in channels:
             committed = rest.statuses(name)[name]["last_committed_offset_token"]
             next_row[name] = int(committed) + 1 if committed is not None else 0
@@ -467,7 +390,7 @@ def test_rows_agree_with_tokens_after_kill_9_in_the_middle_of_commits(
                 body = b"".join(
                     b'{"channel":"%s","id":%d}\n' % (name.encode(), i) for i in range(first, first + 100)
                 )
-                tokens[name] = _continuation(rest.append(name, tokens[name], body, str(first + 99)))
+                tokens[name] = continuation(rest.append(name, tokens[name], body, str(first + 99)))
                 next_row[name] += 100
         service.kill()
         service.restart()
@@ -490,7 +413,7 @@ def test_an_orderly_stop_commits_what_was_accepted(service_factory: ServiceFacto
     service = service_factory("commit-delay=30")
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
-    rest.append("c", _continuation(rest.open("c")), _rows(1, 5), "5")
+    rest.append("c", continuation(rest.open("c")), _rows(1, 5), "5")
     service.stop()
     service.restart()
     assert service.sql("SELECT count(*) n FROM t") == [{"N": 5}]
@@ -521,7 +444,7 @@ def test_commit_delay_holds_back_rows_and_token(service_factory: ServiceFactory)
     service = service_factory("commit-delay=1.5")
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
-    token = _continuation(rest.open("c"))
+    token = continuation(rest.open("c"))
     began = time.monotonic()
     rest.append("c", token, _rows(1, 1), "1")
     assert time.monotonic() - began < 1
@@ -536,8 +459,8 @@ def test_a_forced_reopen_discards_uncommitted_rows(service_factory: ServiceFacto
     service = service_factory("commit-delay=2")
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
-    rest.append("c", _continuation(rest.open("c")), _rows(1, 1), "1")
-    token = _continuation(rest.open("c", fail_on_uncommitted_rows=False))
+    rest.append("c", continuation(rest.open("c")), _rows(1, 1), "1")
+    token = continuation(rest.open("c", fail_on_uncommitted_rows=False))
     rest.append("c", token, _rows(2, 2), "2")
     rest.wait_for_token("c", "2")
     assert service.sql("SELECT id FROM t") == [{"ID": 2}]
@@ -547,10 +470,10 @@ def test_a_lost_response_is_repeated_and_the_rows_are_there_once(service_factory
     service = service_factory("drop-append-response=2")
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
-    token = _continuation(rest.append("c", _continuation(rest.open("c")), _rows(1, 1), "1"))
+    token = continuation(rest.append("c", continuation(rest.open("c")), _rows(1, 1), "1"))
     with pytest.raises(requests.ConnectionError):
         rest.append("c", token, _rows(2, 2), "2", "lost")
-    assert _continuation(rest.append("c", token, _rows(2, 2), "2", "lost")) == "1_2"
+    assert continuation(rest.append("c", token, _rows(2, 2), "2", "lost")) == "1_2"
     rest.wait_for_token("c", "2")
     assert service.sql("SELECT count(*) n FROM t") == [{"N": 2}]
 
@@ -559,7 +482,7 @@ def test_refused_appends_are_not_applied(service_factory: ServiceFactory) -> Non
     service = service_factory("append-503=2")
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
-    token = _continuation(rest.open("c"))
+    token = continuation(rest.open("c"))
     codes = [rest.append("c", token, _rows(1, 1), "1", "r").status_code for _ in range(3)]
     assert codes == [503, 503, 200]
     rest.wait_for_token("c", "1")

@@ -99,6 +99,15 @@ class Access:
         chosen = known.default_role if known else None
         return chosen if chosen and self.may_use(user, chosen) else PUBLIC
 
+    def active_roles(self, user: str, role: str | None = None) -> frozenset[str]:
+        """Return the roles of a call outside of a session: one, or the user's default, and what it inherits.
+
+        :param role: role that the credential asked for; the caller has checked that the user may use it.
+        """
+        known = self._state.users.get(user)
+        others = self.roles_of(user) if known and known.default_secondary_roles else ()
+        return self.closure({role or self.default_role(user), *others})
+
     def closure(self, roles: Iterable[str]) -> frozenset[str]:
         """Return roles with all that they inherit, PUBLIC among them."""
         found: frozenset[str] = frozenset({PUBLIC})

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -35,6 +36,28 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     invalidate.add_argument("pipe", help="DATABASE.SCHEMA.PIPE")
     invalidate.add_argument("channel", help="exact name")
     commands.add_parser("checkpoint", help="move committed rows into the database files now")
+    commands.add_parser("rotate-key", help="use a new key for bodies on disk")
+    commands.add_parser("status", help="print what snowpipe-local status --json prints")
+
+
+def rotate_key(_arguments: argparse.Namespace, home: DataDirectory) -> int:
+    """Use a new key for bodies on disk, in the running service or, when it is stopped, in its files."""
+    from airflow_provider_snowpipe.local.admin.listener import ask
+    from airflow_provider_snowpipe.local.engine.spool import Spool
+
+    home.read_account()
+    try:
+        lock = home.lock()
+    except DataDirectoryError:
+        answer = ask(home.admin_socket, "rotate-key", {})
+    else:
+        with lock:
+            home.create()
+            spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
+            spool.rotate()
+            answer = {"keys": len(spool.key_ids), "bodies": spool.files}
+    print(json.dumps(answer))
+    return 0
 
 
 def run(arguments: argparse.Namespace, home: DataDirectory) -> int:

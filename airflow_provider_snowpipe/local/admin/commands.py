@@ -1,4 +1,4 @@
-"""Commands of the admin socket: clock, faults, failover, invalidate, checkpoint."""
+"""Commands of the admin socket: clock, faults, failover, invalidate, checkpoint, rotate-key."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults, pipe_parts
+from airflow_provider_snowpipe.local.status import snapshot
 
 Answer = dict[str, Any]
 Arguments = Mapping[str, Any]
@@ -35,6 +36,8 @@ class Commands:
             "failover": self._fail_over,
             "invalidate": self._invalidate,
             "checkpoint": self._checkpoint,
+            "rotate-key": self._rotate_key,
+            "status": self._status,
         }
 
     def run(self, name: str, arguments: Arguments) -> Answer:
@@ -91,6 +94,18 @@ class Commands:
     def _checkpoint(self, arguments: Arguments) -> Answer:
         _only(arguments)
         return {"databases": {each.name: each.checkpoint() for each in self._catalog.databases}}
+
+    def _status(self, arguments: Arguments) -> Answer:
+        _only(arguments)
+        return snapshot(self._catalog, self._faults)
+
+    def _rotate_key(self, arguments: Arguments) -> Answer:
+        _only(arguments)
+        spool = self._catalog.spool
+        if spool is None:
+            raise ConfigurationError("this service keeps no bodies on disk; there is no key to rotate")
+        spool.rotate()
+        return {"keys": len(spool.key_ids), "bodies": spool.files}
 
 
 def _only(arguments: Arguments, *known: str) -> None:

@@ -15,11 +15,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
-from airflow_provider_snowpipe.local.engine.lines import Lines
+from airflow_provider_snowpipe.local.engine.lines import EMPTY, Lines, split_lines
+from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolFile
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import ChannelRate, Limits
 
@@ -91,6 +91,7 @@ class Append:
     :param end_token: the client's token of the last row; None does not move the committed token.
     :param received_at: ``time.monotonic()`` of the request.
     :param upload: file of a file-mode append, deleted after the commit.
+    :param parked: the rows while they wait on disk; ``lines`` is empty meanwhile.
     :param durable: resolved at the commit; only elastic appends wait for it.
     """
 
@@ -102,8 +103,38 @@ class Append:
     start_token: str | None
     end_token: str | None
     received_at: float
-    upload: Path | None = None
+    upload: SpoolFile | None = None
+    parked: SpoolFile | None = None
     durable: Future[None] = field(default_factory=Future)
+    _size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._size = len(self.lines.body)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the rows, wherever they are."""
+        return self._size
+
+    def park(self, spool: Spool) -> None:
+        """Move the rows from memory to disk."""
+        self.parked = spool.park(self.lines.body)
+        self.lines = Lines(b"", EMPTY, self.lines.rejected)
+
+    def restore(self) -> None:
+        """Bring the rows back into memory.
+
+        :raises SpoolError: when they cannot be read.
+        """
+        if self.parked is not None:
+            self.lines = dataclasses.replace(split_lines(self.parked.read()), rejected=self.lines.rejected)
+            self.unpark()
+
+    def unpark(self) -> None:
+        """Delete the rows on disk."""
+        if self.parked is not None:
+            self.parked.remove()
+            self.parked = None
 
 
 class Channel:
@@ -172,7 +203,7 @@ class Channel:
             self._check_row(row)
             append = make(client, row)
             if self._rate is not None:
-                self._rate.take(self.name, len(append.lines.body))
+                self._rate.take(self.name, append.size)
             enqueue(append)
             self._pending += 1
             self._next_row = row + 1

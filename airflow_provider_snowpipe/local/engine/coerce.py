@@ -79,21 +79,62 @@ def lenient_keys_query(source: str) -> str:
     )
 
 
-def strict_insert(table: Table, keys: KeyMap, source: str) -> str:
+def strict_insert(table: Table, keys: KeyMap, source: str, *, clusters: bool = False) -> str:
     """Return the fast INSERT: it takes every line or fails as a whole.
 
     :param keys: columns named by the lines, one spelling each; other columns get their default.
-    :param source: name of the relation with the column ``l``.
+    :param source: name of the relation with the columns ``i`` and ``l``.
+    :param clusters: the rows are sorted by the clustering key of the table.
     """
     spec = {spellings[0]: _spec_type(column) for column, spellings in keys.columns}
-    names = ", ".join(quote(column.name) for column, _ in keys.columns)
-    values = ", ".join(
+    columns = [column for column, _ in keys.columns]
+    values = [
         _checked(column, _convert(column, f"s.{quote(spellings[0])}", "CAST"))
         for column, spellings in keys.columns
+    ]
+    return insert(
+        table,
+        columns,
+        values,
+        f"(SELECT i, json_transform_strict(l, {literal(json.dumps(spec))}) AS s FROM {source} OFFSET 0)",
+        clusters=clusters,
+        ordered=False,
     )
+
+
+def insert(
+    table: Table,
+    columns: Sequence[Column],
+    values: Sequence[str],
+    source: str,
+    *,
+    clusters: bool,
+    ordered: bool = True,
+) -> str:
+    """Return an INSERT of values, in the order of the rows or in that of the table's clustering key.
+
+    :param columns: the columns that the values are for, in the same order; others get their default.
+    :param source: the FROM clause; a relation with the row number ``i``.
+    :param clusters: sort by the clustering key, when the table has one.
+    :param ordered: sort by the row number otherwise; not needed where the source is in order.
+    """
+    names = ", ".join(quote(column.name) for column in columns)
+    if not clusters or table.clustering_key is None:
+        order = " ORDER BY i" if ordered else ""
+        return f"INSERT INTO {table.path} ({names}) SELECT {', '.join(values)} FROM {source}{order}"
+    # The key may name any column; one without a value of its own has the same in all rows.
+    typed = [
+        f"CAST({value} AS {column.type.duckdb}) AS {quote(column.name)}"
+        for column, value in zip(columns, values, strict=True)
+    ]
+    filled = {column.name for column in columns}
+    typed += [
+        f"CAST(NULL AS {c.type.duckdb}) AS {quote(c.name)}" for c in table.columns if c.name not in filled
+    ]
+    keys = ", ".join((*table.clustering_key.expressions, "_i"))
     return (
-        f"INSERT INTO {table.path} ({names}) SELECT {values} FROM "
-        f"(SELECT json_transform_strict(l, {literal(json.dumps(spec))}) AS s FROM {source} OFFSET 0)"
+        f"INSERT INTO {table.path} ({names}) SELECT {names} FROM "
+        f"(SELECT i AS _i, {', '.join(typed)} FROM {source}) ORDER BY {keys}"
     )
 
 
@@ -142,16 +183,19 @@ def isolating_stage(table: Table, keys: KeyMap, source: str, target: str) -> str
     )
 
 
-def isolated_insert(table: Table, keys: KeyMap, staged: str) -> str:
-    """Return the INSERT of the good rows that :func:`isolating_stage` left in its table."""
+def isolated_insert(table: Table, keys: KeyMap, staged: str, *, clusters: bool = False) -> str:
+    """Return the INSERT of the good rows that :func:`isolating_stage` left in its table.
+
+    :param clusters: the rows are sorted by the clustering key of the table.
+    """
     if not keys.columns:
         first = table.columns[0]
         default = first.default or "NULL"
         target = f"{table.path} ({quote(first.name)})"
         return f"INSERT INTO {target} SELECT {default} FROM {staged} WHERE reason IS NULL"
-    names = ", ".join(quote(column.name) for column, _ in keys.columns)
-    values = ", ".join(f"v{index}" for index in range(len(keys.columns)))
-    return f"INSERT INTO {table.path} ({names}) SELECT {values} FROM {staged} WHERE reason IS NULL ORDER BY i"
+    values = [f"v{index}" for index in range(len(keys.columns))]
+    good = f"{staged} WHERE reason IS NULL"
+    return insert(table, [column for column, _ in keys.columns], values, good, clusters=clusters)
 
 
 def _spec_type(column: Column) -> str:
@@ -240,6 +284,16 @@ def convert(column: Column, raw: str) -> str:
             f"ELSE CAST({raw} AS {target}) END"
         )
     return f"CAST({_convert(column, raw, 'CAST')} AS {target})"
+
+
+def try_convert(column: Column, raw: str) -> str:
+    """Return a DuckDB expression that turns a text (or JSON) into a column's type; NULL when it cannot.
+
+    :param raw: expression of the text; of the JSON itself for VARIANT, OBJECT and ARRAY.
+    """
+    if column.type.kind == "NUMBER":
+        return f"TRY_CAST({raw} AS {column.type.duckdb})"
+    return _convert(column, raw, "TRY_CAST")
 
 
 def too_long(column: Column, value: str) -> str | None:

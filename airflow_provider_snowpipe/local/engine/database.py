@@ -20,13 +20,15 @@ from airflow_provider_snowpipe.local.engine.channels import (
     Pipe,
     PipeKey,
 )
-from airflow_provider_snowpipe.local.engine.committer import Committer
+from airflow_provider_snowpipe.local.engine.committer import Backlog, CommitRecord, Committer
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
+from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, quoted_schema
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults, die
 from airflow_provider_snowpipe.local.identifiers import find_name, quote
 from airflow_provider_snowpipe.local.limits import Limits
+from airflow_provider_snowpipe.local.loading.history import LoadHistory
 from airflow_provider_snowpipe.local.stages.registry import Stages
 from airflow_provider_snowpipe.local.stages.storage import Storage
 from airflow_provider_snowpipe.local.tables import Table
@@ -53,6 +55,7 @@ class Database:
     :param limits: limits of channels and pipes.
     :param clock: the service's clock.
     :param storage: files of stages.
+    :param spool: bodies in flight on disk; None keeps them in memory.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Database:
         limits: Limits,
         clock: Clock,
         storage: Storage,
+        spool: Spool | None = None,
     ) -> None:
         self.reach = faults.reach
         self._faults = faults
@@ -70,12 +74,15 @@ class Database:
         self.name = name
         self._limits = limits
         self.write_lock = threading.RLock()
+        # Taken before the write lock: loads of files wait for each other, not for commits of channels.
+        self.load_lock = threading.RLock()
         self.committer_cursor = connect()
         self.store = Store(name)
         self.dirty = False
         self.isolated_groups: dict[tuple[str, str], int] = {}
         self._cursor = connect()
         self.store.create(self._cursor)
+        self.history = LoadHistory(name, self._cursor)
         self.stages = Stages(name, self._cursor, self.write_lock, storage)
         self.schemas = self.store.load_schemas(self._cursor)
         self._tables = {(table.schema, table.name): table for table in self.store.load_tables(self._cursor)}
@@ -83,7 +90,7 @@ class Database:
         self._channels: dict[tuple[PipeKey, str], Channel] = {}
         for key, channel, committed in self.store.load_channels(self._cursor, clock.now_ms()):
             self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed, limits)
-        self._committer = Committer(self, lambda: faults.commit_delay)
+        self._committer = Committer(self, lambda: faults.commit_delay, limits, spool)
         self._committer.start()
 
     def close(self) -> None:
@@ -398,6 +405,19 @@ class Database:
         """Hand an accepted append to the committer."""
         return self._committer.enqueue
 
+    @property
+    def commits(self) -> list[CommitRecord]:
+        """The last commits, the oldest first."""
+        return self._committer.records
+
+    def backlog(self) -> dict[Channel, Backlog]:
+        """Return what of each channel waits for its commit."""
+        return self._committer.backlog()
+
+    def arrival(self, channel: Channel) -> tuple[float, bool]:
+        """Return a channel's measured bytes per second, and whether it commits alone."""
+        return self._committer.arrival(channel)
+
     def _get_or_create(self, pipe: Pipe, name: str) -> Channel:
         existing = self._live_channel(pipe.key, name)
         if existing is not None:
@@ -405,6 +425,9 @@ class Database:
         with self.write_lock:
             # A pipe that was replaced meanwhile has its channels on the new one.
             current = self._pipes.get(pipe.key)
+            if current is None and pipe.definition is None:
+                # Its table was replaced between the look-up of the pipe and this call.
+                current = self._create_default_pipe(pipe.key.schema, pipe.key.name)
             if current is None:
                 raise Refusal(404, PIPE_MISSING, f"pipe {pipe.key.name} was dropped")
             if (pipe.key, name) not in self._channels:

@@ -15,12 +15,14 @@ class PipeDefinition:
     :param columns: columns that the expressions fill, in order; empty for a pipe that matches names.
     :param expressions: one DuckDB expression a column, over the row ``j`` as JSON.
     :param case_sensitive: a matching pipe compares names with their case.
+    :param cluster_at_ingest_time: rows of a commit are sorted by the clustering key of the table.
     """
 
     text: str
     columns: tuple[str, ...] = ()
     expressions: tuple[str, ...] = ()
     case_sensitive: bool = False
+    cluster_at_ingest_time: bool = False
 
     def to_json(self) -> str:
         """Return the form that the hidden table keeps."""
@@ -31,5 +33,9 @@ class PipeDefinition:
         """Read the form that :meth:`to_json` writes."""
         stored = json.loads(text)
         return cls(
-            stored["text"], tuple(stored["columns"]), tuple(stored["expressions"]), stored["case_sensitive"]
+            stored["text"],
+            tuple(stored["columns"]),
+            tuple(stored["expressions"]),
+            stored["case_sensitive"],
+            stored.get("cluster_at_ingest_time", False),
         )

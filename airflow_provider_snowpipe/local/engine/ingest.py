@@ -65,6 +65,8 @@ def commit_group(database: Database, group: Sequence[Append]) -> None:
         live = _drop_out_of_sequence(_drop_tableless(database, group))
         states: dict[Channel, Committed] = {}
         try:
+            for append in live:
+                append.restore()
             live = _evolve(database, live)
             if live:
                 states = _commit(database, live)
@@ -137,6 +139,7 @@ def _invalidate(appends: Sequence[Append], code: str) -> None:
         append.channel.invalidate(code)
         append.channel.discarded(1)
         append.durable.cancel()
+        append.unpark()
 
 
 def _report(group: Sequence[Append], states: dict[Channel, Committed]) -> None:
@@ -145,7 +148,7 @@ def _report(group: Sequence[Append], states: dict[Channel, Committed]) -> None:
     for append in group:
         append.durable.set_result(None)
         if append.upload is not None:
-            append.upload.unlink(missing_ok=True)
+            append.upload.remove()
 
 
 def _commit(database: Database, group: Sequence[Append]) -> dict[Channel, Committed]:
@@ -198,6 +201,10 @@ def _insert(
     outcome: _Outcome,
 ) -> None:
     cursor = database.committer_cursor
+    clusters = definition is not None and definition.cluster_at_ingest_time
+    if clusters:
+        # Rows with equal keys lie in the order of their channels' names.
+        positions = sorted(positions, key=lambda position: group[position].channel.name)
     cursor.register(_SOURCE, arrow_lines([group[position].lines for position in positions]))
     if definition is not None and definition.columns:
         cursor.execute(transform.transforming_stage(table, definition, _SOURCE, _STAGED))
@@ -207,14 +214,16 @@ def _insert(
     exact = definition is not None and definition.case_sensitive
     left = database.isolated_groups.get((table.schema, table.name), 0)
     if left == 0:
-        _insert_strictly(cursor, table, group[positions[0]], exact)
+        _insert_strictly(cursor, table, group[positions[0]], exact, clusters)
         return
     database.isolated_groups[table.schema, table.name] = left - 1
-    _insert_isolated(cursor, table, exact)
+    _insert_isolated(cursor, table, exact, clusters)
     _note_rejected(cursor, group, positions, outcome)
 
 
-def _insert_strictly(cursor: duckdb.DuckDBPyConnection, table: Table, first: Append, exact: bool) -> None:
+def _insert_strictly(
+    cursor: duckdb.DuckDBPyConnection, table: Table, first: Append, exact: bool, clusters: bool
+) -> None:
     try:
         keys = coerce.KeyMap.of(table, _first_row_keys(first), case_sensitive=exact)
         if not keys.covers(table):
@@ -226,7 +235,7 @@ def _insert_strictly(cursor: duckdb.DuckDBPyConnection, table: Table, first: App
             )
         if not keys.columns or not keys.has_one_spelling_each():
             raise _StrictPathError(table)
-        cursor.execute(coerce.strict_insert(table, keys, _SOURCE))
+        cursor.execute(coerce.strict_insert(table, keys, _SOURCE, clusters=clusters))
     except (*_DATA_ERRORS, ValueError) as error:
         raise _StrictPathError(table) from error
 
@@ -238,11 +247,11 @@ def _first_row_keys(append: Append) -> list[str]:
     return list(row)
 
 
-def _insert_isolated(cursor: duckdb.DuckDBPyConnection, table: Table, exact: bool) -> None:
+def _insert_isolated(cursor: duckdb.DuckDBPyConnection, table: Table, exact: bool, clusters: bool) -> None:
     named = [key for (key,) in cursor.execute(coerce.lenient_keys_query(_SOURCE)).fetchall()]
     keys = coerce.KeyMap.of(table, named, case_sensitive=exact)
     cursor.execute(coerce.isolating_stage(table, keys, _SOURCE, _STAGED))
-    cursor.execute(coerce.isolated_insert(table, keys, _STAGED))
+    cursor.execute(coerce.isolated_insert(table, keys, _STAGED, clusters=clusters))
 
 
 def _note_rejected(

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 _NEWLINE, _RETURN = 10, 13
+EMPTY: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+"""End offsets of no rows."""
 
 
 @dataclass(frozen=True, slots=True)

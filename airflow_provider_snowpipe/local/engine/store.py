@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_provider_snowpipe.local.engine.channels import Committed, Pipe, PipeKey
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.identifiers import quote, quote_path
-from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
 HIDDEN_SCHEMA = "_snowpipe"
@@ -29,6 +29,8 @@ CREATE SEQUENCE IF NOT EXISTS {s}.ids;
 CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT);
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS error_logging BOOLEAN DEFAULT false;
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS schema_evolution BOOLEAN DEFAULT false;
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by VARCHAR;
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by_sql VARCHAR[];
 CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
     column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR);
 CREATE TABLE IF NOT EXISTS {s}.pipes (schema_name VARCHAR, pipe_name VARCHAR, table_name VARCHAR,
@@ -97,24 +99,36 @@ class Store:
             column = Column(name, ColumnType.from_text(kind), nullable, default, text)
             columns.setdefault((schema, table), []).append(column)
         return [
-            Table(self._database, schema, table, tuple(columns[schema, table]), created, *flags)
-            for schema, table, created, *flags in cursor.execute(
-                f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution "
-                f"FROM {self._schema}.tables"
+            Table(
+                self._database,
+                schema,
+                table,
+                tuple(columns[schema, table]),
+                created,
+                logging,
+                evolution,
+                None if key is None else ClusteringKey(key, tuple(expressions)),
+            )
+            for schema, table, created, logging, evolution, key, expressions in cursor.execute(
+                f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution, "
+                f"cluster_by, cluster_by_sql FROM {self._schema}.tables"
             ).fetchall()
         ]
 
     def add_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
         """Record a table that was just created."""
+        key = table.clustering_key
         cursor.execute(
             f"INSERT INTO {self._schema}.tables (schema_name, table_name, created_on_ms, error_logging, "
-            f"schema_evolution) VALUES (?, ?, ?, ?, ?)",
+            f"schema_evolution, cluster_by, cluster_by_sql) VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
                 table.schema,
                 table.name,
                 table.created_on_ms,
                 table.error_logging,
                 table.schema_evolution,
+                None if key is None else key.text,
+                None if key is None else list(key.expressions),
             ],
         )
         cursor.executemany(
@@ -157,7 +171,7 @@ class Store:
             f"DELETE FROM {self._schema}.channels WHERE schema_name = ? AND pipe_name IN {pipes}",
             [schema, schema, name],
         )
-        for relation in ("tables", "columns", "pipes", "rejected_rows"):
+        for relation in ("tables", "columns", "pipes", "rejected_rows", "loads"):
             cursor.execute(
                 f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",
                 [schema, name],

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_snowpipe.local.engine.coerce import too_long
+from airflow_provider_snowpipe.local.engine.coerce import insert, too_long
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.identifiers import literal, quote
 from airflow_provider_snowpipe.local.tables import Column, Table
@@ -42,9 +42,10 @@ def transforming_stage(table: Table, definition: PipeDefinition, source: str, ta
 
 def transformed_insert(table: Table, definition: PipeDefinition, staged: str) -> str:
     """Return the INSERT of the good rows that :func:`transforming_stage` left in its table."""
-    names = ", ".join(quote(name) for name in definition.columns)
-    values = ", ".join(f"t{index}.v" for index in range(len(definition.columns)))
-    return f"INSERT INTO {table.path} ({names}) SELECT {values} FROM {staged} WHERE reason IS NULL ORDER BY i"
+    values = [f"t{index}.v" for index in range(len(definition.columns))]
+    good = f"{staged} WHERE reason IS NULL"
+    clusters = definition.cluster_at_ingest_time
+    return insert(table, _columns(table, definition), values, good, clusters=clusters)
 
 
 def _columns(table: Table, definition: PipeDefinition) -> list[Column]:

@@ -9,7 +9,6 @@ import re
 import secrets
 import threading
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +17,9 @@ from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
+from airflow_provider_snowpipe.local.fronts.login import Login
 from airflow_provider_snowpipe.local.fronts.sql_api import row_type
+from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.passwords import Password
 from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
 from airflow_provider_snowpipe.local.sql.describe import describe
@@ -28,10 +29,6 @@ from airflow_provider_snowpipe.local.sql.session import Session
 
 _VALIDITY_SECONDS = 4 * 3600
 _SESSION_GONE = "390111"
-_PASSWORD_INVALID = "390100"  # noqa: S105 - an error code
-_JWT_INVALID = "390144"
-_UNSUPPORTED_AUTHENTICATOR = "390190"
-_PASSWORD_AUTHENTICATORS = frozenset({"", "SNOWFLAKE", "USERNAME_PASSWORD_MFA"})
 # The session parameter by which a client asks for text instead of Arrow.
 _FORMAT_PARAMETER = "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT"
 # Connector 4.8.1 fetches the result of an asynchronous statement with this query (observed).
@@ -50,12 +47,14 @@ class ConnectorFront:
     :param account: verifies key pairs.
     :param password: verifies passwords.
     :param catalog: databases.
+    :param files: tells clients how to move files.
     """
 
-    def __init__(self, account: Account, password: Password, catalog: Catalog) -> None:
-        self._account = account
-        self._password = password
-        self._catalog = catalog
+    def __init__(
+        self, account: Account, password: Password, catalog: Catalog, files: StageFilesFront
+    ) -> None:
+        self._opener = Login(account, password, catalog)
+        self._files = files
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._executions = Executions()
@@ -86,14 +85,14 @@ class ConnectorFront:
             case ("queries", "v1", "query-request"):
                 return self._query(session, request)
             case ("queries", "v1", "abort-request"):
-                return self._abort_request(request)
+                return self._abort_request(session, request)
             case ("queries", query_id, "abort-request"):
-                return self._abort(query_id)
+                return self._abort(session, query_id)
             case ("queries", query_id, "result"):
                 return self._stored(session, query_id)
             # Connector 5.2.0 sends an empty segment before the id (observed).
             case ("monitoring", "queries", *_, query_id):
-                return self._monitor(query_id)
+                return self._monitor(session, query_id)
         raise _unknown_call(request)
 
     # -- sessions -------------------------------------------------------------------------------------------
@@ -102,12 +101,10 @@ class ConnectorFront:
         data = request.json().get("data")
         if not isinstance(data, dict):
             return _failure("390102", "08001", "The login request has no data.")
-        user = self._verify(data)
-        if isinstance(user, Response):
-            return user
-        session = Session(self._catalog, user)
-        session.parameters.update(data.get("SESSION_PARAMETERS") or {})
-        _apply_names(session, request.query)
+        try:
+            session = self._opener.open(data, request.query)
+        except SqlError as error:
+            return _failure(error.code, error.sqlstate, error.message)
         token, master = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         with self._lock:
             self._sessions[token] = self._sessions[master] = session
@@ -118,32 +115,12 @@ class ConnectorFront:
                 "validityInSeconds": _VALIDITY_SECONDS,
                 "masterValidityInSeconds": _VALIDITY_SECONDS,
                 "sessionId": session.session_id,
-                "displayUserName": user,
+                "displayUserName": session.user,
                 "serverVersion": "10.0.0",
                 "firstLogin": False,
                 "parameters": _parameters(session),
                 "sessionInfo": _session_info(session),
             }
-        )
-
-    def _verify(self, data: Mapping[str, Any]) -> str | Response:
-        """Return the user whose credentials the login holds, or the refusal; neither connector retries it."""
-        authenticator = str(data.get("AUTHENTICATOR") or "").upper()
-        if authenticator in _PASSWORD_AUTHENTICATORS:
-            name, password = str(data.get("LOGIN_NAME") or ""), str(data.get("PASSWORD") or "")
-            if self._password.matches(name, password):
-                return self._password.user
-            return _failure(_PASSWORD_INVALID, "08001", "Incorrect username or password was specified.")
-        if authenticator == "SNOWFLAKE_JWT":
-            try:
-                return self._account.verify_key_pair(str(data.get("TOKEN", "")))
-            except Refusal as refusal:
-                return _failure(_JWT_INVALID, "08001", refusal.message)
-        return _failure(
-            _UNSUPPORTED_AUTHENTICATOR,
-            "08001",
-            f"The local service does not know the authenticator {authenticator}; "
-            "use a password or a key pair (SNOWFLAKE_JWT).",
         )
 
     def _renew(self, request: Request) -> Response:
@@ -212,35 +189,37 @@ class ConnectorFront:
 
     def _stored(self, session: Session, query_id: str) -> Response:
         execution = self._executions.find(query_id)
-        if execution is None:
+        if execution is None or execution.session.user != session.user:
             return _failure("000709", "02000", f"Statement {query_id} not found")
         return self._finished(session, execution)
 
-    @staticmethod
-    def _finished(session: Session, execution: Execution) -> Response:
+    def _finished(self, session: Session, execution: Execution) -> Response:
         if not execution.wait(_ANSWER_SECONDS):
             return _in_progress(execution, _IN_PROGRESS_SYNC)
         if execution.result is None:
             assert execution.error is not None  # noqa: S101 - an ended statement has one of both
             return Response.of_json(_error_answer(execution.error, execution.query_id))
-        return _success(_result_data(session, execution.result, execution.query_id))
+        data = _result_data(session, execution.result, execution.query_id)
+        if execution.result.transfer is not None:
+            data |= self._files.instruct(execution.result.transfer)
+        return _success(data)
 
-    def _abort_request(self, request: Request) -> Response:
+    def _abort_request(self, session: Session, request: Request) -> Response:
         """Cancel the statement of an earlier request, as a cursor's ``timeout`` does."""
         execution = self._executions.find_request(str(request.json().get("requestId", "")))
-        if execution is not None:
+        if execution is not None and execution.session.user == session.user:
             execution.cancel()
         return _success(None)
 
-    def _abort(self, query_id: str) -> Response:
+    def _abort(self, session: Session, query_id: str) -> Response:
         execution = self._executions.find(query_id)
-        if execution is None or not execution.cancel():
+        if execution is None or execution.session.user != session.user or not execution.cancel():
             return _failure("000605", "02000", "Identified SQL statement is not currently executing.")
         return _success(None)
 
-    def _monitor(self, query_id: str) -> Response:
+    def _monitor(self, session: Session, query_id: str) -> Response:
         execution = self._executions.find(query_id)
-        if execution is None:
+        if execution is None or execution.session.user != session.user:
             return _success({"queries": []})
         described: dict[str, Any] = {"id": query_id, "sqlText": execution.statement, "status": "RUNNING"}
         if execution.error is not None:
@@ -256,18 +235,6 @@ class ConnectorFront:
 
 def _unknown_call(request: Request) -> Refusal:
     return Refusal(404, "NOT_FOUND", f"/{'/'.join(request.segments)} is no call of the local service")
-
-
-def _apply_names(session: Session, query: Mapping[str, str]) -> None:
-    """Take database, schema, role and warehouse of the login; a wrong name is no error, as in Snowflake."""
-    session.role = query.get("roleName", session.role).upper()
-    session.warehouse = query.get("warehouse", "").upper() or None
-    database = session.catalog.find(query.get("databaseName", "").upper())
-    if database is not None:
-        session.use(database.name, None)
-        schema = query.get("schemaName", "").upper()
-        if schema:
-            session.schema = schema if schema in database.schemas else None
 
 
 def _described(session: Session, text: str) -> Response:

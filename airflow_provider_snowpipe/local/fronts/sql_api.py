@@ -1,4 +1,4 @@
-"""SQL API v2: ``/api/v2/statements`` with key-pair JWTs; results as jsonv2, in partitions."""
+"""SQL API v2: ``/api/v2/statements`` with key-pair JWTs, PATs or OAuth; results as jsonv2, in partitions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, unsupported
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
+from airflow_provider_snowpipe.local.fronts.tokens import TOKEN_TYPE_HEADER
 from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
 from airflow_provider_snowpipe.local.sql.results import Result, encode, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -107,22 +108,23 @@ class SqlApiFront:
 
     def handle(self, request: Request) -> Response:
         """Answer one request below ``/api/v2/statements``."""
-        user = self._account.verify_key_pair(request.bearer())
+        token = request.bearer()
+        user, _ = self._account.verify_original(token, request.headers.get(TOKEN_TYPE_HEADER))
         match request.method, request.segments:
             case "POST", ("api", "v2", "statements"):
-                return self._submit(request, user)
+                return self._submit(request, user, self._account.role_in(token))
             case "GET", ("api", "v2", "statements", handle):
-                return self._answer(request, self._find(handle))
+                return self._answer(request, self._find(handle, user))
             case "POST", ("api", "v2", "statements", handle, "cancel"):
-                return _cancel(self._find(handle))
+                return _cancel(self._find(handle, user))
         raise Refusal(404, "NOT_FOUND", "only /api/v2/statements is known of the SQL API")
 
-    def _submit(self, request: Request, user: str) -> Response:
+    def _submit(self, request: Request, user: str, role: str | None) -> Response:
         body = request.json()
         timeout = _whole_number(body.get("timeout", 0), "timeout")
         try:
             submission, is_new = self._submissions.get_or_add(
-                request.query.get("requestId"), lambda: self._submission(body, user)
+                request.query.get("requestId"), lambda: self._submission(body, user, role)
             )
         except SqlError as error:
             return _failure(error, str(uuid.uuid4()))
@@ -135,7 +137,7 @@ class SqlApiFront:
         submission.wait(_ANSWER_SECONDS)
         return self._answer(request, submission)
 
-    def _submission(self, body: Mapping[str, Any], user: str) -> Submission:
+    def _submission(self, body: Mapping[str, Any], user: str, role: str | None) -> Submission:
         parameters = body.get("parameters")
         parameters = parameters if isinstance(parameters, dict) else {}
         named = {name.upper(): value for name, value in parameters.items()}
@@ -147,12 +149,12 @@ class SqlApiFront:
             raise unsupported("bindings in a request with several statements")
         session = Session(self._catalog, user)
         session.parameters.update(named)
-        _set_context(session, body)
+        _set_context(session, body, role)
         return Submission(session, statements, bindings if isinstance(bindings, dict) else None)
 
-    def _find(self, handle: str) -> Submission | Execution:
+    def _find(self, handle: str, user: str) -> Submission | Execution:
         found: Submission | Execution | None = self._submissions.find(handle)
-        if found is None:
+        if found is None or found.session.user != user:
             raise Refusal(404, "390142", f"statement {handle} is not known")
         return found
 
@@ -177,12 +179,16 @@ def _cancel(found: Submission | Execution) -> Response:
     return Response.of_json(described | _handles(found))
 
 
-def _set_context(session: Session, body: Mapping[str, Any]) -> None:
+def _set_context(session: Session, body: Mapping[str, Any], role: str | None) -> None:
+    """Take role, database, schema and warehouse of the request; a role that the token names goes first."""
+    wanted = role or str(body.get("role") or "").upper()
+    if wanted:
+        session.use_role(wanted)
+    known = session.catalog.access.state.users.get(session.user)
+    session.warehouse = known.default_warehouse if known else None
     database, schema = body.get("database"), body.get("schema")
     if database:
         session.use(str(database).upper(), str(schema).upper() if schema else None)
-    if body.get("role"):
-        session.role = str(body["role"]).upper()
     if body.get("warehouse"):
         session.warehouse = str(body["warehouse"]).upper()
 

@@ -7,12 +7,8 @@ Batches above 1 MiB always travel this way (observed with SDK 1.9.1). A file hol
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
-import json
 import re
-import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,14 +17,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from zstandard import ZstdError
 
 from airflow_provider_snowpipe.local.accounts import Account
-from airflow_provider_snowpipe.local.datadir import write_file
+from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolFile
 from airflow_provider_snowpipe.local.errors import Refusal
-from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_zstd
+from airflow_provider_snowpipe.local.fronts.encoding import decode_zstd
+from airflow_provider_snowpipe.local.fronts.http import Request, Response, json_value
 
 BUCKET = "snowpipe-local-stage"
 MAX_UPLOAD_BYTES = 256 << 20
 _KEY_BYTES = 32
-_KEEP_SECONDS = 24 * 3600
 _PREFIX = re.compile(r"[0-9a-f]{16}\Z")
 _FILE = re.compile(r"[\w.-]{1,128}\Z")
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/")
@@ -39,9 +35,11 @@ class Stage:
     """Files that clients uploaded and that are not committed yet.
 
     :param root: folder of the files.
+    :param spool: encrypts them at rest, over whatever encryption the client applied.
     """
 
     root: Path
+    spool: Spool
     bucket: str = BUCKET
 
     def path(self, location: str) -> Path:
@@ -59,12 +57,12 @@ class Stage:
             raise Refusal(400, "INVALID_FILE_PATH", f"{location} is not a path of the streaming stage")
         return self.root / parts[1] / parts[2]
 
-    def remove_leftovers(self) -> None:
-        """Delete uploads that no commit took within a day."""
-        limit = time.time() - _KEEP_SECONDS
-        for folder in self.root.iterdir():
-            if folder.is_dir() and folder.stat().st_mtime < limit:
-                shutil.rmtree(folder)
+    def file(self, location: str) -> SpoolFile:
+        """Return an upload by its location, whether it exists or not.
+
+        :raises Refusal: 400 for a path outside the stage.
+        """
+        return SpoolFile(self.spool, self.path(location))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +83,16 @@ class Fragment:
         :raises Refusal: 400 for anything else.
         """
         try:
-            listed: Any = json.loads(request.body)
-            (entry,) = listed
+            (entry,) = json_value(request.body)
             return cls(
                 file_path=str(entry["file_path"]),
                 start_byte=int(entry.get("fragment_start_byte_offset") or 0),
                 length=int(entry["fragment_length_bytes"]),
                 iv=base64.b64decode(entry["iv_base64"], validate=True),
-                start_offset_token=entry.get("fragment_start_offset_token") or None,
-                end_offset_token=entry.get("fragment_end_offset_token") or None,
+                start_offset_token=_token(entry.get("fragment_start_offset_token")),
+                end_offset_token=_token(entry.get("fragment_end_offset_token")),
             )
-        except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise Refusal(
                 400, "INVALID_REQUEST_BODY", "filebuffer needs a JSON array with one fragment of a file"
             ) from error
@@ -115,7 +112,7 @@ def put_object(account: Account, stage: Stage, request: Request) -> Response:
     if "aws-chunked" in request.headers.get("content-encoding", ""):
         body = decode_aws_chunked(body)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    write_file(path, body, mode=0o600)
+    stage.spool.write(path, body)
     etag = hashlib.md5(body, usedforsecurity=False).hexdigest()
     return Response(200, b"", "application/xml", ((b"etag", f'"{etag}"'.encode()),))
 
@@ -141,13 +138,13 @@ def decode_aws_chunked(body: bytes) -> bytes:
         position = end + 2 + size + 2
 
 
-def read_fragment(path: Path, fragment: Fragment, key: bytes) -> bytes:
-    """Decrypt and decompress one fragment.
+def read_fragment(upload: bytes, fragment: Fragment, key: bytes) -> bytes:
+    """Decrypt and decompress one fragment of an upload.
 
     :param key: AES key of the pipe; its first 32 bytes count.
     :raises Refusal: 400 when the bytes are not what the fragment says.
     """
-    content = path.read_bytes()[fragment.start_byte : fragment.start_byte + fragment.length]
+    content = upload[fragment.start_byte : fragment.start_byte + fragment.length]
     if len(content) != fragment.length or len(fragment.iv) != algorithms.AES.block_size // 8:
         raise Refusal(400, "INVALID_FILE_FRAGMENT", f"{fragment.file_path} does not hold this fragment")
     decryptor = Cipher(algorithms.AES(key[:_KEY_BYTES]), modes.CTR(fragment.iv)).decryptor()
@@ -155,6 +152,12 @@ def read_fragment(path: Path, fragment: Fragment, key: bytes) -> bytes:
         return decode_zstd(decryptor.update(content) + decryptor.finalize())
     except ZstdError as error:
         raise Refusal(400, "INVALID_FILE_FRAGMENT", f"{fragment.file_path} cannot be decompressed") from error
+
+
+def _token(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError("an offset token must be a string")
+    return value or None
 
 
 def _is_file_name(name: str) -> bool:

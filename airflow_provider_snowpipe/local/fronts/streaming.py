@@ -19,16 +19,20 @@ from airflow_provider_snowpipe.local.engine.channels import ELASTIC, Append, Cha
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.engine.lines import Lines, split_lines
+from airflow_provider_snowpipe.local.engine.spool import SpoolError
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import tokens
-from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
+from airflow_provider_snowpipe.local.fronts.authorization import STATUS, WRITE, authorized_pipe
+from airflow_provider_snowpipe.local.fronts.encoding import decode_body
+from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.injected import answer as fault_answer
 from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
 _ELASTIC_WAIT_SECONDS = 25.0
 _STAGE_LIFETIME_MS = 7 * 24 * 3600 * 1000
+_CHANNEL_TOKENS = ("offsetToken", "startOffsetToken", "endOffsetToken", "continuationToken")
 _NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic calls"
 
 
@@ -114,8 +118,8 @@ class StreamingFront:
         call = calls.get((request.method, verb))
         if call is None or not name:
             raise Refusal(404, "NOT_FOUND", f"{request.method} ..:{verb} is no call of this service")
-        self._account.verify_any(request.bearer())
-        owner, pipe = self._pipe(database, schema, name)
+        privileges = STATUS if verb == "bulk-channel-status" else WRITE
+        owner, pipe = self._pipe(self._roles(request), (database, schema, name), privileges)
         return call(request, owner, pipe)
 
     def _pipe_info(self, _request: Request, _database: Database, pipe: Pipe) -> Response:
@@ -166,8 +170,7 @@ class StreamingFront:
     def _channel_call(
         self, request: Request, database: str, schema: str, pipe: str, channel: str
     ) -> Response:
-        self._account.verify_any(request.bearer())
-        owner, target = self._pipe(database, schema, pipe)
+        owner, target = self._pipe(self._roles(request), (database, schema, pipe), WRITE)
         if request.method == "PUT":
             return self._open(request, owner, target, channel)
         if request.method == "DELETE":
@@ -194,20 +197,26 @@ class StreamingFront:
         channel = database.drop_channel(pipe, name, fail_on_uncommitted_rows=careful)
         return Response.of_json({"last_committed_offset_token": channel.committed.offset_token})
 
-    def _pipe(self, database: str, schema: str, name: str) -> tuple[Database, Pipe]:
-        self._faults.check_pipe(database, schema, name)
-        owner = self._catalog.database_for_url(database)
-        return owner, owner.pipe(schema, name)
+    def _pipe(
+        self, roles: frozenset[str], path: tuple[str, str, str], privileges: tuple[str, ...]
+    ) -> tuple[Database, Pipe]:
+        self._faults.check_pipe(*path)
+        return authorized_pipe(self._catalog, roles, path, privileges)
+
+    def _roles(self, request: Request) -> frozenset[str]:
+        token = request.bearer()
+        return self._account.roles(self._account.verify_any(token), token)
 
     # -- data plane -----------------------------------------------------------------------------------------
 
     def _append(self, request: Request, path: tuple[str, str, str], name: str, kind: str) -> Response:
         if request.method != "POST" or kind not in ("rows", "filebuffer"):
             raise Refusal(404, "NOT_FOUND", f"{request.method} ../{kind} is no call of this service")
-        self._account.verify_scoped_token(request.bearer())
+        token = request.bearer()
+        roles = self._account.roles(self._account.verify_scoped_token(token), token)
         if self._faults.refuse_append():
             raise Refusal(503, "SERVICE_UNAVAILABLE", "fault append-503")
-        database, pipe = self._pipe(*path)
+        database, pipe = self._pipe(roles, path, WRITE)
         make = self._from_body if kind == "rows" else self._from_files
         if name.upper() == ELASTIC:
             return self._append_elastic(request, database, pipe, make)
@@ -229,7 +238,7 @@ class StreamingFront:
         pipe: Pipe,
         make: Callable[[Request, Channel, Pipe], Callable[[int, int], Append]],
     ) -> Response:
-        if any(request.query.get(name) for name in ("offsetToken", "endOffsetToken", "continuationToken")):
+        if any(request.query.get(name) for name in _CHANNEL_TOKENS):
             raise Refusal(400, "INVALID_REQUEST", _NO_CHANNEL_TOKENS)
         channel = database.find_channel(pipe, ELASTIC)
         assert channel is not None  # noqa: S101 - the elastic channel always exists
@@ -255,16 +264,16 @@ class StreamingFront:
 
     def _from_files(self, request: Request, channel: Channel, pipe: Pipe) -> Callable[[int, int], Append]:
         fragment = Fragment.from_request(request)
-        path = self._stage.path(fragment.file_path)
+        upload = self._stage.file(fragment.file_path)
         try:
             key = base64.b64decode(pipe.encryption_key)
-            lines = split_lines(read_fragment(path, fragment, key))
-        except (FileNotFoundError, binascii.Error) as error:
+            lines = split_lines(read_fragment(upload.read(), fragment, key))
+        except (SpoolError, binascii.Error) as error:
             return _unless_repeated(
                 Refusal(400, "FILE_NOT_FOUND", f"file {fragment.file_path} was not uploaded"), error
             )
         return _appender(
-            request, channel, lines, fragment.start_offset_token, fragment.end_offset_token, upload=path
+            request, channel, lines, fragment.start_offset_token, fragment.end_offset_token, upload=upload
         )
 
 

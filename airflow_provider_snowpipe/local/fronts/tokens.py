@@ -31,14 +31,15 @@ def exchange(account: Account, request: Request) -> Response:
         raise Refusal(
             400, "UNSUPPORTED_GRANT_TYPE", f"grant type '{grant[:80]}': use {_JWT_GRANT} or {_EXCHANGE_GRANT}"
         )
-    _, kind = account.verify_original(request.bearer(), request.headers.get(TOKEN_TYPE_HEADER))
+    user, kind = account.verify_original(request.bearer(), request.headers.get(TOKEN_TYPE_HEADER))
     if (kind == KEY_PAIR) != (grant == _JWT_GRANT):
         raise Refusal(400, "INVALID_GRANT", f"grant type {grant} does not fit a {kind} token")
     if kind != KEY_PAIR and form.get("subject_token_type") != _SUBJECT_TYPES[kind]:
         raise Refusal(
             400, "INVALID_REQUEST", f"subject_token_type of a {kind} token must be {_SUBJECT_TYPES[kind]}"
         )
-    return Response.of_text(account.issue_scoped_token(form.get("scope", "")))
+    role = account.role_in(request.bearer())
+    return Response.of_text(account.issue_scoped_token(form.get("scope", ""), user, role))
 
 
 def access_token(account: Account, request: Request) -> Response:
@@ -65,7 +66,7 @@ def access_token(account: Account, request: Request) -> Response:
         )
     return Response.of_json(
         {
-            "access_token": issue_access_token(account.secret, account.user),
+            "access_token": issue_access_token(account.secret, account.user, form.get("scope", "")),
             "token_type": "Bearer",
             "expires_in": ACCESS_TOKEN_SECONDS,
         }

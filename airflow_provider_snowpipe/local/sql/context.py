@@ -19,18 +19,20 @@ _PARAMETER = re.compile(r"(\w+)\s*=\s*('(?:[^']|'')*'|[\w.+-]+)\s*,?\s*")
 
 
 def use(session: Session, text: str, _bindings: Bindings) -> Result:
-    """USE [DATABASE | SCHEMA | ROLE | WAREHOUSE] name."""
+    """USE [DATABASE | SCHEMA | ROLE | WAREHOUSE] name, USE SECONDARY ROLES ALL | NONE."""
     match = _USE.match(text)
     if match is None or not match[2].strip():
         raise compilation_error("syntax error: USE needs a name.")
     kind = " ".join((match[1] or "").upper().split())
-    if kind == "SECONDARY ROLES":
-        return status(_DONE)
     path, _ = read_path(match[2])
-    if kind == "ROLE":
-        session.role = path[-1]
+    if kind == "SECONDARY ROLES":
+        if path not in (("ALL",), ("NONE",)):
+            raise compilation_error("syntax error: USE SECONDARY ROLES takes ALL or NONE.")
+        session.secondary_roles = path == ("ALL",)
+    elif kind == "ROLE":
+        session.use_role(path[-1])
     elif kind == "WAREHOUSE":
-        session.warehouse = path[-1]
+        session.use_warehouse(path[-1])
     elif kind == "SCHEMA":
         session.use(path[0] if len(path) == 2 else None, path[-1])
     else:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import uuid
 
@@ -13,7 +14,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
-from airflow_provider_snowpipe.local.sql import options, translate
+from airflow_provider_snowpipe.local.sql import clustering, options, reach, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -25,6 +26,8 @@ _HEAD = re.compile(
     r"(?P<exists>IF\s+(?:NOT\s+)?EXISTS\s+)?(?P<name>.*)",
     re.IGNORECASE | re.DOTALL,
 )
+# The form that SHOW TABLES prints, which sqlglot does not read.
+_LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
 # Accepted because they change nothing about the rows; kept out of the stored table.
 _IGNORED_CONSTRAINTS = (
     exp.CommentColumnConstraint,
@@ -41,12 +44,16 @@ def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
     replace, tolerant, path = _head(text, parts=1)
     name = path[0]
     exists = session.catalog.find(name) is not None
+    session.require_global("CREATE DATABASE")
     if exists and tolerant:
         session.use(name, None)
         return status(f"{name} already exists, statement succeeded.")
     if exists and replace:
+        session.require("OWNERSHIP", "DATABASE", name)
         session.catalog.drop_database(name)
     session.catalog.create_database(name)
+    session.created("DATABASE", name)
+    session.created("SCHEMA", name, "PUBLIC")
     session.use(name, None)
     return status(f"Database {name} successfully created.")
 
@@ -56,12 +63,15 @@ def create_schema(session: Session, text: str, _bindings: Bindings) -> Result:
     session.commit()
     replace, tolerant, path = _head(text, parts=2)
     database, name = session.resolve_schema(path)
+    session.require("CREATE SCHEMA", "DATABASE", database.name)
     if name in database.schemas:
         if tolerant:
             return status(f"{name} already exists, statement succeeded.")
         if replace:
+            session.require("OWNERSHIP", "SCHEMA", database.name, name)
             database.drop_schema(name)
     database.create_schema(name)
+    session.created("SCHEMA", database.name, name)
     session.use(database.name, name)
     return status(f"Schema {name} successfully created.")
 
@@ -72,7 +82,10 @@ def drop_database(session: Session, text: str, _bindings: Bindings) -> Result:
     _, tolerant, path = _head(text, parts=1)
     if session.catalog.find(path[0]) is None and tolerant:
         return _already_dropped(path[0])
+    session.catalog.database(path[0])
+    session.require("OWNERSHIP", "DATABASE", path[0])
     session.catalog.drop_database(path[0])
+    session.dropped("DATABASE", path[0])
     if session.database == path[0]:
         session.database = session.schema = None
     return status(f"{path[0]} successfully dropped.")
@@ -87,7 +100,9 @@ def drop_schema(session: Session, text: str, _bindings: Bindings) -> Result:
         if tolerant:
             return _already_dropped(name)
         raise object_missing("Schema", f"{database.name}.{name}")
+    session.require("OWNERSHIP", "SCHEMA", database.name, name)
     database.drop_schema(name)
+    session.dropped("SCHEMA", database.name, name)
     if (session.database, session.schema) == (database.name, name):
         session.schema = None
     return status(f"{name} successfully dropped.")
@@ -99,12 +114,22 @@ def drop_table(session: Session, text: str, _bindings: Bindings) -> Result:
     _, tolerant, path = _head(text, parts=3)
     try:
         database, schema, name = session.resolve(path)
-        database.drop_table(schema, name)
+        if database.table(schema, name) is not None:
+            session.require("OWNERSHIP", "TABLE", database.name, schema, name)
+        _drop(session, database, schema, name)
     except SqlError as error:
         if tolerant and error.code == "002003":
             return _already_dropped(path[-1])
         raise
     return status(f"{name} successfully dropped.")
+
+
+def _drop(session: Session, database: Database, schema: str, name: str) -> None:
+    pipes = [pipe.key for pipe in database.pipes if (pipe.key.schema, pipe.table) == (schema, name)]
+    database.drop_table(schema, name)
+    session.dropped("TABLE", database.name, schema, name)
+    for pipe in pipes:
+        session.dropped("PIPE", database.name, pipe.schema, pipe.name)
 
 
 def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
@@ -120,29 +145,41 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
         if match[1]:
             return status("Statement executed successfully.")
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
+    session.require("TRUNCATE", "TABLE", database.name, schema, name)
     with database.write_lock:
+        session.begin()
         session.cursor.execute(f"DELETE FROM {table.path}")
+        database.history.forget_table(session.cursor, schema, name)
+        session.commit()
     return status("Statement executed successfully.")
 
 
 def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS], with columns or AS SELECT."""
     session.commit()
-    tree = translate.parse(text)
+    tree = translate.parse(_LINEAR.sub("CLUSTER BY (", text))
     if not isinstance(tree, exp.Create):
         raise unsupported("this form of CREATE TABLE")
     _refuse_forms(tree)
     named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     translate.normalize_identifiers(named)
     database, schema, name = session.resolve(tuple(part.name for part in named.parts))
-    if tree.args.get("exists") and database.table(schema, name) is not None:
+    session.require("CREATE TABLE", "SCHEMA", database.name, schema)
+    known = database.table(schema, name)
+    if known is not None and tree.args.get("replace"):
+        session.require("OWNERSHIP", "TABLE", database.name, schema, name)
+    if tree.args.get("exists") and known is not None:
         return status(f"{name} already exists, statement succeeded.")
     if tree.expression is not None:
         table, statements = _as_select(session, database, schema, name, tree)
     else:
         table, statements = _with_columns(database, schema, name, tree.this)
     table = options.created_with(tree, table)
+    written = clustering.of_create(tree)
+    if written:
+        table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
     database.create_table(table, statements, replace=bool(tree.args.get("replace")))
+    session.created("TABLE", database.name, schema, name)
     return status(f"Table {name} successfully created.")
 
 
@@ -196,6 +233,7 @@ def _column(database: Database, definition: exp.ColumnDef, statements: list[str]
 
 
 def _default(expression: exp.Expr) -> str:
+    reach.check(expression)
     if isinstance(expression, (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime)):
         return translate.to_duckdb(expression)
     return f"({translate.to_duckdb(expression)})"
@@ -204,10 +242,17 @@ def _default(expression: exp.Expr) -> str:
 def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tuple[str, str]:
     start = kind.args.get("start")
     step = kind.args.get("increment")
-    first, by = (start.name if start else "1"), (step.name if step else "1")
+    first, by = _whole_number(start), _whole_number(step)
     name = quote_path(database.name, HIDDEN_SCHEMA, f"identity_{uuid.uuid4().hex}")
-    statements.append(f"CREATE SEQUENCE {name} START {int(first)} INCREMENT {int(by)}")
+    statements.append(f"CREATE SEQUENCE {name} START {first} INCREMENT {by}")
     return f"nextval({literal(name)})", f"IDENTITY START {first} INCREMENT {by} NOORDER"
+
+
+def _whole_number(written: exp.Expr | None) -> int:
+    try:
+        return 1 if written is None else int(written.sql())
+    except ValueError as error:
+        raise compilation_error(f"IDENTITY needs whole numbers, not {written}.") from error
 
 
 def _as_select(

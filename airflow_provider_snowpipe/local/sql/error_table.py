@@ -55,7 +55,7 @@ def subquery(session: Session, table: exp.Table) -> exp.Expr:
     arguments = table.this.expressions
     if len(arguments) != 1 or not isinstance(arguments[0], exp.Column):
         raise compilation_error("ERROR_TABLE needs the name of one table.")
-    database, named = _logging_table(session, tuple(part.name for part in arguments[0].parts))
+    database, named = _logging_table(session, tuple(part.name for part in arguments[0].parts), "SELECT")
     query = _QUERY.format(
         codes=_CODES,
         source=quote_path(database.name, HIDDEN_SCHEMA, "rejected_rows"),
@@ -73,16 +73,17 @@ def truncate(session: Session, text: str, _bindings: Bindings) -> Result:
     match = _TRUNCATE.match(text)
     if match is None:
         raise compilation_error("syntax error in TRUNCATE ERROR_TABLE.")
-    database, table = _logging_table(session, read_path(match["name"])[0])
+    database, table = _logging_table(session, read_path(match["name"])[0], "TRUNCATE")
     database.clear_rejected_rows(table.schema, table.name)
     return status("Statement executed successfully.")
 
 
-def _logging_table(session: Session, path: tuple[str, ...]) -> tuple[Database, Table]:
+def _logging_table(session: Session, path: tuple[str, ...], privilege: str) -> tuple[Database, Table]:
     database, schema, name = session.resolve(path)
     table = database.table(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
+    session.require(privilege, "TABLE", database.name, schema, name)
     if not table.error_logging:
         raise SqlError(
             "002003",

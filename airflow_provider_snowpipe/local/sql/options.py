@@ -56,6 +56,7 @@ def alter_table(session: Session, text: str, _bindings: Bindings) -> Result:
             return status(_DONE)
         if table is None:
             raise object_missing("Table", f"{database.name}.{schema}.{name}")
+        session.require("OWNERSHIP", "TABLE", database.name, schema, name)
         database.change_table(dataclasses.replace(table, **chosen))  # type: ignore[arg-type]
     return status(_DONE)
 

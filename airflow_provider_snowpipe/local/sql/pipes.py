@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine import coerce
 from airflow_provider_snowpipe.local.engine.channels import Pipe, PipeKey
 from airflow_provider_snowpipe.local.engine.database import DEFAULT_PIPE_SUFFIX, Database
@@ -74,8 +75,13 @@ def create_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
     key = PipeKey(schema, name)
     if head["exists"] and database.find_pipe(key) is not None:
         return status(f"{name} already exists, statement succeeded.")
+    session.require("CREATE PIPE", "SCHEMA", database.name, schema)
+    if head["replace"] and database.find_pipe(key) is not None:
+        session.require("OWNERSHIP", "PIPE", database.name, schema, name)
     table, definition = _compile(session, (database, schema), body["text"], body["copy"])
+    session.require("INSERT", "TABLE", database.name, schema, table.name)
     database.create_pipe(key, table.name, definition, replace=bool(head["replace"]))
+    session.created("PIPE", database.name, schema, name)
     return status(f"Pipe {name} successfully created.")
 
 
@@ -89,7 +95,10 @@ def drop_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
     _refuse_default(name, "dropped")
     if tolerant and database.find_pipe(PipeKey(schema, name)) is None:
         return status(f"Drop statement executed successfully ({name} already dropped).")
+    if database.find_pipe(PipeKey(schema, name)) is not None:
+        session.require("OWNERSHIP", "PIPE", database.name, schema, name)
     database.drop_pipe(PipeKey(schema, name))
+    session.dropped("PIPE", database.name, schema, name)
     return status(f"{name} successfully dropped.")
 
 
@@ -103,19 +112,20 @@ def alter_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
 def show_pipes(session: Session, text: str, _bindings: Bindings) -> Result:
     """SHOW PIPES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
     return _listed(
+        session,
         [
             (database, pipe)
             for database, schema in schemas_in_scope(session, text)
             for pipe in database.pipes
-            if pipe.key.schema == schema and matches(text, pipe.key.name)
-        ]
+            if pipe.key.schema == schema and matches(text, pipe.key.name) and _shows(session, database, pipe)
+        ],
     )
 
 
 def describe_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
     """DESCRIBE PIPE name."""
     path, _ = read_path(text.split(None, 2)[2] if len(text.split(None, 2)) > 2 else "")
-    return _listed([_existing(session, path)])
+    return _listed(session, [_existing(session, path)])
 
 
 def system_function(session: Session, text: str, _bindings: Bindings) -> Result:
@@ -135,6 +145,10 @@ def system_function(session: Session, text: str, _bindings: Bindings) -> Result:
 
 def _pipe_status(session: Session, name: str) -> str:
     database, pipe = _existing(session, read_path(name)[0])
+    if pipe.definition is not None and not session.catalog.access.held(
+        session.roles, Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name))
+    ) & {"MONITOR", "OPERATE", "OWNERSHIP"}:
+        session.require("MONITOR", "PIPE", database.name, pipe.key.schema, pipe.key.name)
     state = "RUNNING" if database.table(pipe.key.schema, pipe.table) else "STOPPED_MISSING_TABLE"
     return json.dumps({"executionState": state, "pendingFileCount": 0})
 
@@ -143,6 +157,7 @@ def _update_token(session: Session, table: str, channel: str, token: str) -> str
     database, schema, name = session.resolve(read_path(table)[0])
     if database.table(schema, name) is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
+    session.require("INSERT", "TABLE", database.name, schema, name)
     for pipe in _pipes_of(database, schema, name):
         if database.find_channel(pipe, channel) is not None:
             try:
@@ -165,19 +180,30 @@ def _pipes_of(database: Database, schema: str, table: str) -> list[Pipe]:
 def _existing(session: Session, path: tuple[str, ...]) -> tuple[Database, Pipe]:
     database, schema, name = session.resolve(path)
     pipe = database.find_pipe(PipeKey(schema, name))
-    if pipe is None:
+    if pipe is None or not _shows(session, database, pipe):
         raise object_missing("Pipe", f"{database.name}.{schema}.{name}")
     return database, pipe
 
 
-def _listed(found: list[tuple[Database, Pipe]]) -> Result:
+def _shows(session: Session, database: Database, pipe: Pipe) -> bool:
+    """A default pipe has no grants of its own; it shows with its table."""
+    kind, name = ("TABLE", pipe.table) if pipe.definition is None else ("PIPE", pipe.key.name)
+    return session.can_see(kind, database.name, pipe.key.schema, name)
+
+
+def _owner(session: Session, database: Database, pipe: Pipe) -> str:
+    kind, name = ("TABLE", pipe.table) if pipe.definition is None else ("PIPE", pipe.key.name)
+    return session.catalog.access.owner(Securable(kind, (database.name, pipe.key.schema, name)))
+
+
+def _listed(session: Session, found: list[tuple[Database, Pipe]]) -> Result:
     columns = (ResultColumn("created_on", TIMESTAMP_LTZ), *(ResultColumn(name, TEXT) for name in _SHOWN))
     rows: list[Sequence[Any]] = []
     for database, pipe in found:
         written = _DEFAULT_TEXT.format(table=pipe.table) if pipe.definition is None else pipe.definition.text
         created = dt.datetime.fromtimestamp(pipe.created_on_ms / 1000, dt.UTC)
         rows.append(
-            (created, pipe.key.name, database.name, pipe.key.schema, written, "ACCOUNTADMIN",
+            (created, pipe.key.name, database.name, pipe.key.schema, written, _owner(session, database, pipe),
              *(None,) * 5, "ROLE", None, "STREAMING")
         )  # fmt: skip
     return Result(columns, rows, OTHER)
@@ -222,18 +248,21 @@ def _compile(
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     if parts["more"] and parts["more"].strip():
         raise unsupported(f"{parts['more'].split()[0].upper()} in the transformation of a pipe")
-    matching = _matching(parts["options"])
+    matching, clusters = _options(parts["options"])
     select = (parts["select"] or "$1").strip()
     if matching is not None and select in ("$1", "*"):
-        return table, PipeDefinition(text, case_sensitive=matching == "CASE_SENSITIVE")
+        return table, PipeDefinition(
+            text, case_sensitive=matching == "CASE_SENSITIVE", cluster_at_ingest_time=clusters
+        )
     if select == "*":
         raise compilation_error("SELECT * of a streaming source needs MATCH_BY_COLUMN_NAME.")
     columns, expressions = _transformations(session, table, parts["columns"], select, matching)
-    return table, PipeDefinition(text, columns, expressions)
+    return table, PipeDefinition(text, columns, expressions, cluster_at_ingest_time=clusters)
 
 
-def _matching(options: str) -> str | None:
-    matching, position = None, 0
+def _options(options: str) -> tuple[str | None, bool]:
+    """Read MATCH_BY_COLUMN_NAME, None for NONE, and CLUSTER_AT_INGEST_TIME."""
+    matching, clusters, position = None, False, 0
     while position < len(options.rstrip()):
         option = _OPTION.match(options, position)
         if option is None:
@@ -241,12 +270,14 @@ def _matching(options: str) -> str | None:
         name, value = option[1].upper(), option[2].upper()
         if name == "MATCH_BY_COLUMN_NAME" and value in ("CASE_SENSITIVE", "CASE_INSENSITIVE"):
             matching = value
+        elif name == "CLUSTER_AT_INGEST_TIME" and value in ("TRUE", "FALSE"):
+            clusters = value == "TRUE"
         elif (name, value) not in {
-            ("MATCH_BY_COLUMN_NAME", "NONE"), ("ON_ERROR", "CONTINUE"), ("CLUSTER_AT_INGEST_TIME", "FALSE"),
+            ("MATCH_BY_COLUMN_NAME", "NONE"), ("ON_ERROR", "CONTINUE"),
         }:  # fmt: skip
             raise unsupported(f"{name} = {value} in a streaming pipe")
         position = option.end()
-    return matching
+    return matching, clusters
 
 
 def _transformations(

@@ -75,10 +75,8 @@ def _execute(session: Session, sql: str, row: list[Any]) -> int:
 
 
 def _target(session: Session, tree: exp.Expr) -> Database:
-    target = tree.this
-    if isinstance(target, exp.Schema):
-        target = target.this
-    if not isinstance(target, exp.Table):
+    target = translate.target_of(tree)
+    if target is None:
         raise unsupported(f"{tree.key.upper()} into something that is not a table")
     return session.catalog.database(target.catalog)
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT, ColumnType
+from airflow_provider_snowpipe.local.stages.transfer import Transfer
+from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
 
 _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -35,16 +36,39 @@ class Result:
     :param columns: in order.
     :param rows: one sequence of Python values per row.
     :param statement_type: type id of the connector protocol.
+    :param transfer: files that the client is to move, for PUT and GET.
     """
 
     columns: tuple[ResultColumn, ...]
     rows: list[Sequence[Any]] = field(repr=False)
     statement_type: int = SELECT
+    transfer: Transfer | None = None
 
 
 def status(message: str) -> Result:
     """Return the one-cell result of a statement that only reports success."""
     return Result((ResultColumn("status"),), [(message,)], OTHER)
+
+
+def listing(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[str] = ()) -> Result:
+    """Return the result of a SHOW or DESCRIBE statement: text, but for ``created_on`` and some numbers.
+
+    :param rows: one sequence per row; ``created_on`` as epoch milliseconds.
+    :param numbers: names of the columns that hold whole numbers.
+    """
+    columns = tuple(
+        ResultColumn(name, TIMESTAMP_LTZ if name == "created_on" else NUMBER if name in numbers else TEXT)
+        for name in names
+    )
+    if "created_on" in names:
+        at = list(names).index("created_on")
+        rows = [(*row[:at], moment(row[at]), *row[at + 1 :]) for row in rows]
+    return Result(columns, list(rows), OTHER)
+
+
+def moment(epoch_ms: int) -> dt.datetime:
+    """Return a time of the catalog as a value of TIMESTAMP_LTZ."""
+    return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
 
 
 def row_counts(statement_type: int, **counts: int) -> Result:

@@ -33,6 +33,7 @@ class Session:
     :param schema: current schema, exact name, or None.
     :param role: primary role; empty for the user's default role.
     :param secondary_roles: True when all other roles of the user are active too.
+    :param moves_files: the client knows the file transfer of PUT and GET.
     """
 
     catalog: Catalog
@@ -46,6 +47,7 @@ class Session:
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
     last_query_id: str | None = None
     in_transaction: bool = False
+    moves_files: bool = False
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
@@ -164,9 +166,40 @@ class Session:
         """
         target = self.visible_database(database or self.current_database())
         if schema is not None:
-            self._check_schema(target, schema)
+            if schema not in target.schemas:
+                raise object_missing("Schema", f"{target.name}.{schema}")
+            self.require("USAGE", "SCHEMA", target.name, schema)
         self.database = target.name
         self.schema = schema or ("PUBLIC" if "PUBLIC" in target.schemas else None)
+
+    def use_role(self, role: str) -> None:
+        """Make a role the primary one.
+
+        :raises SqlError: 003013 when the user may not use it, 002043 when it does not exist.
+        """
+        access = self.catalog.access
+        if role not in access.state.roles:
+            raise missing_account_object()
+        if not access.may_use(self.user, role):
+            raise SqlError(
+                "003013",
+                "42501",
+                f"SQL access control error:\nRequested role '{role}' is not assigned to the executing user. "
+                "Specify another role to activate.",
+            )
+        self.role = role
+
+    def use_warehouse(self, warehouse: str) -> None:
+        """Make a warehouse current.
+
+        :raises SqlError: when it does not exist or the session's roles have no USAGE on it.
+        """
+        access = self.catalog.access
+        if warehouse not in access.state.warehouses or not access.allows(
+            self.roles, "USAGE", Securable("WAREHOUSE", (warehouse,))
+        ):
+            raise missing_account_object()
+        self.warehouse = warehouse
 
     def current_database(self) -> str:
         """Return the current database.
@@ -186,11 +219,6 @@ class Session:
         self.require("USAGE", "DATABASE", name)
         return database
 
-    def _check_schema(self, database: Database, schema: str) -> None:
-        if schema not in database.schemas:
-            raise object_missing("Schema", f"{database.name}.{schema}")
-        self.require("USAGE", "SCHEMA", database.name, schema)
-
     def resolve_schema(self, path: tuple[str, ...]) -> tuple[Database, str]:
         """Resolve ``[database.]schema`` against the session; USAGE on the database is checked."""
         if len(path) > 2:
@@ -206,16 +234,35 @@ class Session:
         :returns: database, exact schema, object name.
         :raises SqlError: when database or schema does not exist or stays hidden, or none is current.
         """
+        if len(path) <= 3:
+            # Before the schema is looked for: a hidden database does not tell which schemas it has.
+            self.visible_database(path[0] if len(path) == 3 else self.current_database())
+        database, schema, name = self.place(path)
+        self.require("USAGE", "SCHEMA", database.name, schema)
+        return database, schema, name
+
+    def place(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
+        """Resolve ``[[database.]schema.]object`` without looking at privileges, for GRANT and REVOKE."""
         if len(path) > 3:
             raise compilation_error(f"'{'.'.join(path)}' has too many parts.")
-        database = self.visible_database(path[0] if len(path) == 3 else self.current_database())
+        database = self.catalog.database(path[0] if len(path) == 3 else self.current_database())
         schema = path[-2] if len(path) >= 2 else self.schema
         if schema is None:
             raise SqlError(
                 "090106", "22000", _NO_DATABASE.replace("database", "schema").replace("DATABASE", "SCHEMA")
             )
-        self._check_schema(database, schema)
+        if schema not in database.schemas:
+            raise object_missing("Schema", f"{database.name}.{schema}")
         return database, schema, path[-1]
+
+
+def missing_account_object() -> SqlError:
+    """Return the error for a role, user or warehouse that does not exist or stays hidden (002043)."""
+    return SqlError(
+        "002043",
+        "02000",
+        "SQL compilation error:\nObject does not exist, or operation cannot be performed.",
+    )
 
 
 def _securable(kind: str, database: str | None, schema: str | None, name: str | None) -> Securable:

@@ -24,11 +24,13 @@ _IN = re.compile(r"\bIN\s+(?:(ACCOUNT|DATABASE|SCHEMA|TABLE|PIPE)\b\s*)?(.*)", r
 
 def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
     """DESCRIBE TABLE name."""
-    path, _ = read_path(text.split(None, 2)[2])
+    path, _ = read_path(re.sub(r"\A\w+\s+TABLE\s*", "", text, flags=re.IGNORECASE))
     database, schema, name = session.resolve(path)
     table = database.table(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
+    if not session.can_see("TABLE", database.name, schema, name):
+        session.require("SELECT", "TABLE", database.name, schema, name)
     rows = [
         (
             c.name,
@@ -61,13 +63,16 @@ def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
             database.name,
             table.schema,
             "TABLE",
+            "" if table.clustering_key is None else table.clustering_key.text,
             _count(session, table.path),
         )
         for database, schema in schemas_in_scope(session, text)
         for table in database.tables
-        if table.schema == schema and matches(text, table.name)
+        if table.schema == schema
+        and matches(text, table.name)
+        and session.can_see("TABLE", database.name, schema, table.name)
     ]
-    return _moments(("name", "database_name", "schema_name", "kind"), chosen, ("rows",))
+    return _moments(("name", "database_name", "schema_name", "kind", "cluster_by"), chosen, ("rows",))
 
 
 def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
@@ -75,16 +80,26 @@ def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
     databases = session.catalog.databases
     scope = _scope(text)
     if scope is not None and scope[0] != "ACCOUNT":
-        databases = [session.catalog.database(scope[1][0])]
+        databases = [session.catalog.database(scope[1][0] if scope[1] else session.current_database())]
     elif scope is None and session.database is not None:
         databases = [session.catalog.database(session.database)]
-    rows = [(s, d.name) for d in databases for s in sorted(d.schemas) if matches(text, s)]
+    rows = [
+        (schema, database.name)
+        for database in databases
+        for schema in sorted(database.schemas)
+        if matches(text, schema) and session.can_see("SCHEMA", database.name, schema)
+    ]
     return _texts(("name", "database_name"), rows)
 
 
 def show_databases(session: Session, text: str, _bindings: Bindings) -> Result:
     """SHOW DATABASES [LIKE]."""
-    return _texts(("name",), [(d.name,) for d in session.catalog.databases if matches(text, d.name)])
+    rows = [
+        (database.name,)
+        for database in session.catalog.databases
+        if matches(text, database.name) and session.can_see("DATABASE", database.name)
+    ]
+    return _texts(("name",), rows)
 
 
 def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
@@ -105,7 +120,9 @@ def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
         )
         for database in session.catalog.databases
         for channel in database.channels
-        if accept(database, channel) and matches(text, channel.name)
+        if accept(database, channel)
+        and matches(text, channel.name)
+        and session.can_see("TABLE", database.name, channel.pipe.key.schema, channel.pipe.table)
     ]
     return _moments(
         (

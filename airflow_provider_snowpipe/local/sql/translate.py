@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
-from airflow_provider_snowpipe.local.sql import error_table
+from airflow_provider_snowpipe.local.sql import error_table, reach
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _VERSION = "10.0.0"
@@ -34,13 +34,17 @@ def to_duckdb(tree: exp.Expr) -> str:
 
 
 def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
-    """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names."""
+    """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names.
+
+    :raises SqlError: for functions and tables that a statement cannot reach.
+    """
+    reach.check(tree)
     _name_projections(tree)
     normalize_identifiers(tree)
-    tree = tree.transform(_context_function, session)
-    tree = tree.transform(_subscript)
-    tree = tree.transform(_text_of_json)
-    tree = tree.transform(_placeholder)
+    tree = tree.transform(_context_function, session, copy=False)
+    tree = tree.transform(_subscript, copy=False)
+    tree = tree.transform(_text_of_json, copy=False)
+    tree = tree.transform(_placeholder, copy=False)
     qualify_tables(session, tree)
     return tree
 
@@ -58,19 +62,40 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
 
     :raises SqlError: when a table's database, schema or the table itself does not exist.
     """
-    common = {cte.alias for cte in tree.find_all(exp.CTE)}
+    changed = target_of(tree)
     for table in list(tree.find_all(exp.Table)):
         if error_table.is_error_table(table):
             table.replace(error_table.subquery(session, table))
             continue
         if not isinstance(table.this, exp.Identifier):
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
-        if not table.args.get("db") and table.name in common:
+        if reach.is_common(table):
             continue
-        _qualify(session, table)
+        privileges = _written_privileges(tree) if table is changed else ("SELECT",)
+        _qualify(session, table, privileges)
 
 
-def _qualify(session: Session, table: exp.Table) -> None:
+def target_of(tree: exp.Expr) -> exp.Table | None:
+    """Return the table that a DML statement changes, or None for a query."""
+    if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete, exp.Merge)):
+        return None
+    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    return target if isinstance(target, exp.Table) else None
+
+
+def _written_privileges(tree: exp.Expr) -> tuple[str, ...]:
+    if not isinstance(tree, exp.Merge):
+        return (tree.key.upper(),)
+    found = {
+        clause.args["then"].key.upper()
+        for clause in tree.find_all(exp.When)
+        if isinstance(clause.args.get("then"), (exp.Insert, exp.Update))
+    }
+    deletes = any(isinstance(clause.args.get("then"), exp.Var) for clause in tree.find_all(exp.When))
+    return tuple(sorted(found | ({"DELETE"} if deletes else set())))
+
+
+def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) -> None:
     path = tuple(part.name for part in table.parts)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
@@ -79,6 +104,8 @@ def _qualify(session: Session, table: exp.Table) -> None:
     database, schema, name = session.resolve(path)
     if database.table(schema, name) is None:
         raise object_missing("Object", f"{database.name}.{schema}.{name}")
+    for privilege in privileges:
+        session.require(privilege, "TABLE", database.name, schema, name)
     alias = table.args.get("alias")
     table.set("catalog", exp.to_identifier(database.name, quoted=True))
     table.set("db", exp.to_identifier(schema, quoted=True))

@@ -68,6 +68,16 @@ def check_path(path: str) -> str:
     return path
 
 
+def make_private_folder(folder: Path) -> None:
+    """Create a folder and those above it, each with mode 0700; harmless when they exist.
+
+    :raises OSError: when a part of the path is a file.
+    """
+    if not folder.is_dir():
+        make_private_folder(folder.parent)
+        folder.mkdir(exist_ok=True, mode=0o700)
+
+
 class FolderArea:
     """Files below one folder of this machine.
 

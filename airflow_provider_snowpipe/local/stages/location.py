@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
+from airflow_provider_snowpipe.local.stages.definition import StageDefinition
 from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
-from airflow_provider_snowpipe.local.stages.formats import FileFormat, OptionValue, read_file_format
+from airflow_provider_snowpipe.local.stages.formats import OptionValue
+from airflow_provider_snowpipe.local.stages.named import find_stage, resolve_file_format, stage_format
 from airflow_provider_snowpipe.local.stages.s3 import loopback_endpoint
 from airflow_provider_snowpipe.local.stages.settings import Setting, Word, invalid_value, read_literal
 from airflow_provider_snowpipe.local.stages.storage import table_identity, user_identity
@@ -26,6 +27,7 @@ _CREDENTIALS = ("AWS_KEY_ID", "AWS_SECRET_KEY", "AWS_TOKEN")
 # A path ends at a blank, or at what can follow a reference in a statement.
 _PATH = re.compile(r"/[^\s'(),;]*")
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][\w$]*)'
+_STAGE = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
 _TABLE = re.compile(rf"(?P<owner>(?:{_PART}\s*\.\s*){{0,2}})%(?P<table>{_PART})")
 
 
@@ -41,6 +43,7 @@ class StageLocation:
     :param stage: definition of a named stage, or None.
     :param file_format: default format options of the stage, with TYPE; empty when it has none.
     :param copy_options: default options of COPY.
+    :param table: database, schema and name of the table of a table stage, or None.
     """
 
     name: str
@@ -51,6 +54,7 @@ class StageLocation:
     stage: StageDefinition | None = None
     file_format: Mapping[str, OptionValue] = field(default_factory=dict)
     copy_options: Mapping[str, OptionValue] = field(default_factory=dict)
+    table: tuple[str, str, str] | None = None
 
     @property
     def is_external(self) -> bool:
@@ -69,11 +73,12 @@ class StageLocation:
         """
         whole = rf"\A(?:{pattern})\z"
         try:
-            short = pc.match_substring_regex(pa.array([f.path for f in files], pa.string()), whole)
-            long = pc.match_substring_regex(pa.array([self.base + f.path for f in files], pa.string()), whole)
+            # The empty name at the end makes Arrow look at the pattern even when there is no file.
+            short = pc.match_substring_regex(pa.array([*(f.path for f in files), ""]), whole)
+            long = pc.match_substring_regex(pa.array([*(self.base + f.path for f in files), ""]), whole)
         except pa.ArrowInvalid as error:
             raise SqlError("100048", "2201B", f"Invalid regular expression: '{pattern}': {error}") from error
-        chosen = pc.or_(short, long).to_pylist()
+        chosen = pc.or_(short, long).to_pylist()[:-1]
         return [file for file, is_chosen in zip(files, chosen, strict=True) if is_chosen]
 
     def list(self, pattern: str | None = None) -> list[StagedFile]:
@@ -170,72 +175,6 @@ def access_settings(stage: StageDefinition, settings: Mapping[str, Setting]) -> 
     return stage
 
 
-def resolve_file_format(
-    session: Session, settings: Mapping[str, Setting], stage_format: Mapping[str, OptionValue] | None = None
-) -> FileFormat:
-    """Resolve FILE_FORMAT: options of the statement, FORMAT_NAME, the stage's format, defaults.
-
-    Each completes what the one before it left open.
-
-    :param settings: what stands between the parentheses.
-    :param stage_format: :attr:`StageLocation.file_format`.
-    :raises SqlError: for an unknown format, option or value.
-    """
-    inherited = [stage_format] if stage_format else []
-    own = dict(settings)
-    named = own.pop("FORMAT_NAME", None)
-    if named is not None:
-        inherited.insert(0, find_format(session, format_path(named)).settings)
-    return read_file_format(own, *inherited)
-
-
-def format_path(value: Setting) -> tuple[str, ...]:
-    """Return the dotted name that FORMAT_NAME holds, as identifier or as string.
-
-    :raises SqlError: for something else.
-    """
-    if not isinstance(value, str) or not value:
-        raise invalid_value("FORMAT_NAME", value, "the name of a file format")
-    path, rest = read_path(value)
-    if rest:
-        raise invalid_value("FORMAT_NAME", value, "the name of a file format")
-    return path
-
-
-def find_stage(session: Session, path: tuple[str, ...]) -> StageDefinition:
-    """Return a named stage, temporary ones of the session first.
-
-    :raises SqlError: when it does not exist.
-    """
-    database, schema, name = session.resolve(path)
-    found = session.temporary.stages.get((database.name, schema, name)) or database.stages.stage(schema, name)
-    if found is None:
-        raise object_missing("Stage", f"{database.name}.{schema}.{name}")
-    return found
-
-
-def find_format(session: Session, path: tuple[str, ...]) -> FileFormatDefinition:
-    """Return a named file format, temporary ones of the session first.
-
-    :raises SqlError: when it does not exist.
-    """
-    database, schema, name = session.resolve(path)
-    key = (database.name, schema, name)
-    found = session.temporary.formats.get(key) or database.stages.format(schema, name)
-    if found is None:
-        raise object_missing("File format", ".".join(key))
-    return found
-
-
-def stage_format(session: Session, stage: StageDefinition) -> dict[str, OptionValue]:
-    """Return the format options of a stage, with TYPE; empty when it has none."""
-    if stage.format_name:
-        path = (stage.database, stage.schema, *stage.format_name)[-3:]
-        inherited = find_format(session, path).settings
-        return {**inherited, **stage.file_format}
-    return dict(stage.file_format)
-
-
 def _reference(session: Session, text: str, *, is_quoted: bool) -> tuple[StageLocation, str]:
     if not text.startswith("@"):
         raise compilation_error(f"syntax error: expected a stage at '{text[:30]}'.")
@@ -252,18 +191,19 @@ def _reference(session: Session, text: str, *, is_quoted: bool) -> tuple[StageLo
 
 
 def _stage_path(body: str) -> tuple[tuple[str, ...], str]:
-    path, _ = read_path(body)
-    match = re.match(rf"{_PART}(?:\s*\.\s*{_PART}){{0,{len(path) - 1}}}", body)
-    assert match is not None  # noqa: S101 - read_path has just read it
-    return path, body[match.end() :]
+    match = _STAGE.match(body)
+    if match is None:
+        raise compilation_error(f"syntax error: expected the name of a stage at '@{body[:30]}'.")
+    return read_path(match[0])[0], body[match.end() :]
 
 
 def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:
     database, schema, name = session.resolve(read_path(match["owner"] + match["table"])[0])
     if database.table(schema, name) is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
-    area = session.catalog.storage.internal(table_identity(database.name, schema, name))
-    return StageLocation(f"@{database.name}.{schema}.%{name}", "TABLE", area, "")
+    path = (database.name, schema, name)
+    area = session.catalog.storage.internal(table_identity(*path))
+    return StageLocation(f"@{database.name}.{schema}.%{name}", "TABLE", area, "", table=path)
 
 
 def location_of(session: Session, stage: StageDefinition) -> StageLocation:
@@ -323,3 +263,13 @@ def _object_name(value: Setting) -> str:
     if not isinstance(value, str):
         raise invalid_value("STORAGE_INTEGRATION", value, "a name")
     return read_path(value)[0][-1] if isinstance(value, Word) else str(value)
+
+
+__all__ = [
+    "StageLocation",
+    "access_settings",
+    "location_of",
+    "resolve_file_format",
+    "resolve_location",
+    "with_settings",
+]

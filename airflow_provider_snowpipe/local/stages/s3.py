@@ -159,7 +159,6 @@ class S3Area:
 
         :raises SqlError: when the object is gone, or is not the one that was listed.
         """
-        self._downloads.mkdir(parents=True, exist_ok=True, mode=0o700)
         # The suffix stays: readers tell compression and type by it.
         suffix = "".join(Path(file.path).suffixes[-2:])[-40:]
         descriptor, name = tempfile.mkstemp(suffix=suffix, dir=self._downloads)

@@ -8,14 +8,14 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
 from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError, compilation_error
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
-from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea
+from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, make_private_folder
 from airflow_provider_snowpipe.local.stages.s3 import Bucket, S3Area, loopback_endpoint
 
 _FILES, _INCOMING, _DOWNLOADS, _TRASH = "files", "incoming", "downloads", "trash"
@@ -87,11 +87,12 @@ class Storage:
         self._root = root
         self._private = private.resolve()
         self.outside = outside or Outside()
+        self._watchers: list[Callable[[str, str], None]] = []
         for name in (_INCOMING, _DOWNLOADS, _TRASH):
             # Left behind by a service that was killed.
             shutil.rmtree(root / name, ignore_errors=True)
         for name in (_FILES, _INCOMING, _DOWNLOADS, _TRASH):
-            (root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(root / name)
 
     @property
     def incoming(self) -> Path:
@@ -109,6 +110,19 @@ class Storage:
         :param identity: the stage's folder, see :func:`table_identity` and :func:`user_identity`.
         """
         return FolderArea(self._root / _FILES / identity)
+
+    def watch(self, watcher: Callable[[str, str], None]) -> None:
+        """Call a function with the stage's identity and the path of every file that PUT has stored."""
+        self._watchers.append(watcher)
+
+    def arrived(self, identity: str, path: str) -> None:
+        """Tell the watchers that a file is complete."""
+        for watcher in self._watchers:
+            watcher(identity, path)
+
+    def create(self, identity: str) -> None:
+        """Create the folder of an internal stage, unless it is there."""
+        (self._root / _FILES / identity).mkdir(exist_ok=True, mode=0o700)
 
     def external(self, url: str, definition: StageDefinition | None = None) -> External:
         """Return the files below a URL.
@@ -169,6 +183,11 @@ class Storage:
         base, slash, lead = key.rpartition("/")
         area = S3Area(described, base + slash, self._root / _DOWNLOADS)
         return External(area, f"{scheme}://{bucket}/{base}{slash}", lead)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give the files of a stage another identity; harmless when there are none."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._root / _FILES / old).rename(self._root / _FILES / new)
 
     def remove(self, identities: Iterable[str]) -> None:
         """Delete the files of internal stages; those that never had one do no harm."""

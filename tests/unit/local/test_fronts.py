@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.fronts import encoding as encodings
 from airflow_provider_snowpipe.local.fronts import http
 from airflow_provider_snowpipe.local.fronts.stage_upload import BUCKET, Stage, decode_aws_chunked
 
@@ -27,12 +29,12 @@ def _unsized(content: bytes) -> bytes:
     ],
 )
 def test_bodies_are_decoded_frame_after_frame(encoding: str, body: bytes) -> None:
-    assert http.decode_body(body, encoding) == b"abcabc"
+    assert encodings.decode_body(body, encoding) == b"abcabc"
 
 
 def test_a_large_zstd_body_of_several_frames_is_decoded() -> None:
     content = bytes(range(256)) * 20_000
-    assert http.decode_body(_unsized(content) + _unsized(content), "zstd") == content * 2
+    assert encodings.decode_body(_unsized(content) + _unsized(content), "zstd") == content * 2
 
 
 @pytest.mark.parametrize(
@@ -47,17 +49,17 @@ def test_a_large_zstd_body_of_several_frames_is_decoded() -> None:
 )
 def test_broken_bodies_are_refused(encoding: str, body: bytes, status: int) -> None:
     with pytest.raises(Refusal) as refusal:
-        http.decode_body(body, encoding)
+        encodings.decode_body(body, encoding)
     assert refusal.value.status == status
 
 
 @pytest.mark.parametrize("encoding", ["zstd", "gzip"])
 def test_a_decompression_bomb_is_refused(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_DECODED_BYTES", 1 << 20)
+    monkeypatch.setattr(encodings, "MAX_DECODED_BYTES", 1 << 20)
     content = bytes(2 << 20)
     body = _unsized(content) if encoding == "zstd" else gzip.compress(content)
     with pytest.raises(Refusal) as refusal:
-        http.decode_body(body, encoding)
+        encodings.decode_body(body, encoding)
     assert refusal.value.status == 413
 
 
@@ -90,4 +92,4 @@ def test_broken_aws_chunks_are_refused(body: bytes) -> None:
 )
 def test_paths_outside_the_stage_are_refused(tmp_path: Path, location: str) -> None:
     with pytest.raises(Refusal):
-        Stage(tmp_path).path(location)
+        Stage(tmp_path, Spool(tmp_path, tmp_path, tmp_path.parent / f"{tmp_path.name}.keys")).path(location)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +49,15 @@ class TestPoke:
 
         assert make(service_connection).execute({}) == {"c1": "a:2", "c2": "b:2"}
         assert len(service.requests("bulk-channel-status")) == 3
+        assert len(service.requests("token")) == 1
+
+    def test_a_pipe_that_failed_over_gets_a_new_client(
+        self, service: ScriptedService, service_connection: str
+    ) -> None:
+        service.on("bulk-channel-status", error(410, "ERR_PIPE_FAILED_OVER"), statuses(c1="a:2", c2="b:2"))
+
+        assert make(service_connection).execute({}) == {"c1": "a:2", "c2": "b:2"}
+        assert len(service.requests("hostname")) == 2
 
     def test_takes_targets_as_the_text_that_a_template_renders(
         self, service: ScriptedService, service_connection: str
@@ -145,6 +157,7 @@ class TestDeferred:
             ("bad_token", AirflowFailException),
             ("configuration", AirflowFailException),
             ("refused", AirflowException),
+            ("stalled", AirflowException),
             ("too_many_errors", AirflowException),
         ],
     )
@@ -186,6 +199,12 @@ class TestArguments:
 
         assert (sensor.targets, sensor.table, sensor.database) == ('{"c": "a:1"}', "FLIGHTS", "FLIGHTS")
 
+    def test_targets_may_be_a_function_of_the_context(self) -> None:
+        sensor = make(targets=lambda context, jinja_env: {"c": f"{context['file']}:1"})
+        sensor.render_template_fields({"file": "a"})
+
+        assert sensor.targets == {"c": "a:1"}
+
     def test_targets_xcom_of_a_load_makes_the_sensor_downstream(self) -> None:
         from airflow.sdk import DAG
 
@@ -196,3 +215,152 @@ class TestArguments:
             wait = make(targets=load.output["targets"])
 
         assert wait.upstream_task_ids == {"load"}
+
+
+class TestStartingInTheTriggerer:
+    def test_goes_to_the_scheduler_as_the_same_trigger(self) -> None:
+        sensor = make(
+            deferrable=True, start_from_trigger=True, timeout=77, stall_timeout=timedelta(minutes=5)
+        )
+
+        arguments = sensor.start_trigger_args
+
+        assert arguments is not None
+        assert arguments.trigger_kwargs is not None
+        assert arguments.next_method == "execute_complete"
+        assert arguments.timeout == timedelta(seconds=77)
+        path, kwargs = SnowpipeCommitTrigger(**arguments.trigger_kwargs).serialize()
+        assert path == arguments.trigger_cls
+        assert kwargs["targets"] == {"c1": "a:2", "c2": "b:2"}
+        assert kwargs["stall_timeout"] == 300.0
+
+    def test_is_written_into_the_dag_and_read_back(self) -> None:
+        from airflow.sdk import DAG
+        from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
+
+        from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+
+        with DAG("d", schedule=None) as dag:
+            load = SnowpipeStreamOperator(task_id="load", source={"path": "/data"}, table="T")
+            make(targets=load.output["targets"], deferrable=True, start_from_trigger=True)
+        restored = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+        task = restored.get_task("wait")
+
+        assert task.start_from_trigger
+        assert task.upstream_task_ids == {"load"}
+        kwargs = BaseSerialization.deserialize(task.start_trigger_args.trigger_kwargs)
+        assert kwargs["targets"] == (
+            "{{ task_instance.xcom_pull(task_ids='load', dag_id='d', key='targets', "
+            "map_indexes=-1) | tojson }}"
+        )
+
+    def test_leaves_the_class_as_it_is(self) -> None:
+        make(deferrable=True, start_from_trigger=True)
+
+        assert SnowpipeCommitSensor.start_trigger_args is None
+        assert make(deferrable=True).start_trigger_args is None
+
+    @pytest.mark.parametrize("option", ["start_from_trigger", "end_from_trigger"])
+    def test_needs_a_sensor_that_defers(self, option: str) -> None:
+        with pytest.raises(ConfigurationError, match=f"{option} is True: it needs deferrable=True"):
+            make(deferrable=False, **{option: True})
+
+    def test_takes_no_template_that_the_triggerer_would_never_answer(self) -> None:
+        pull = "ti.xcom_pull('load', key='targets'{}) | tojson"
+
+        with pytest.raises(ConfigurationError, match=r"targets is the template .*map_indexes=-1"):
+            make(targets="{{ " + pull.format("") + " }}", deferrable=True, start_from_trigger=True)
+        make(
+            targets="{{ " + pull.format(", map_indexes=-1") + " }}", deferrable=True, start_from_trigger=True
+        )
+
+    def test_takes_nothing_made_of_an_xcom(self) -> None:
+        from airflow.sdk import DAG
+
+        from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+
+        with DAG("d", schedule=None):
+            load = SnowpipeStreamOperator(task_id="load", source={"path": "/data"}, table="T")
+            with pytest.raises(ConfigurationError, match=r"targets is .*a plain XCom such as"):
+                make(targets=load.output.map(dict), deferrable=True, start_from_trigger=True)
+
+    def test_takes_no_function_for_the_targets(self) -> None:
+        with pytest.raises(ValueError, match="callable"):
+            make(targets=lambda context, jinja_env: {}, deferrable=True, start_from_trigger=True)
+
+
+class TestStandingStill:
+    def test_fails_in_the_worker_and_leaves_the_task_its_retries(
+        self, service: ScriptedService, service_connection: str
+    ) -> None:
+        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
+
+        with pytest.raises(AirflowException, match=r"stalled: 1 of 2 channels.*'c2' stands at b:1") as raised:
+            make(service_connection, stall_timeout=0.2).execute({})
+        assert type(raised.value) is AirflowException
+
+    def test_is_remembered_between_rescheduled_looks(
+        self, service: ScriptedService, service_connection: str
+    ) -> None:
+        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
+        context = {"task_state_store": TaskState(), "ti": SimpleNamespace(try_number=1)}
+
+        def look() -> bool:
+            sensor = make(service_connection, mode="reschedule", stall_timeout=0.2)
+            return bool(sensor.poke(context).is_done)
+
+        assert not look()
+        time.sleep(0.25)
+        with pytest.raises(AirflowException, match="stalled"):
+            look()
+        assert context["task_state_store"].values == {}
+
+    def test_starts_anew_with_the_next_try(self, service: ScriptedService, service_connection: str) -> None:
+        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
+        store = TaskState()
+        sensor = {"mode": "reschedule", "stall_timeout": 0.2}
+
+        make(service_connection, **sensor).poke(
+            {"task_state_store": store, "ti": SimpleNamespace(try_number=1)}
+        )
+        time.sleep(0.25)
+
+        seen = make(service_connection, **sensor).poke(
+            {"task_state_store": store, "ti": SimpleNamespace(try_number=2)}
+        )
+        assert not seen.is_done
+
+    def test_is_refused_where_airflow_keeps_no_task_state(self, service_connection: str) -> None:
+        with pytest.raises(AirflowFailException, match=r"configuration: stall_timeout is 5 .*3\.3"):
+            make(service_connection, mode="reschedule", stall_timeout=5).poke({})
+
+    def test_errors_in_a_row_are_counted_over_rescheduled_looks(
+        self, service: ScriptedService, service_connection: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("airflow_provider_snowpipe.sensors.commit.POLL_BUDGET_SECONDS", 0.0)
+        service.on("bulk-channel-status", error(503, "ERR_BUSY"))
+        context = {"task_state_store": TaskState(), "ti": SimpleNamespace(try_number=1)}
+
+        def look() -> bool:
+            sensor = make(service_connection, mode="reschedule", max_consecutive_errors=2)
+            return bool(sensor.poke(context).is_done)
+
+        assert not look()
+        with pytest.raises(AirflowException, match="too_many_errors: 2 looks in a row"):
+            look()
+
+
+class TaskState:
+    """As much of Airflow's task state as a sensor uses, JSON in between."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def get(self, key: str) -> Any:
+        return json.loads(self.values[key]) if key in self.values else None
+
+    def set(self, key: str, value: Any) -> None:
+        self.values[key] = json.dumps(value)
+
+    def delete(self, key: str) -> None:
+        self.values.pop(key, None)

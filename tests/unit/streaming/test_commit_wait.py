@@ -155,10 +155,31 @@ class TestRejectedRows:
             look({"c": "a:5"}, self.BAD, rejected_baseline={"c": count})
 
 
-@pytest.mark.parametrize("targets", [{}, None, [], "c"])
-def test_no_target_is_an_error(targets: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"targets is .*at least one channel"):
+@pytest.mark.parametrize(
+    ("targets", "remedy"),
+    [
+        ({}, "at least one channel"),
+        (None, "give a mapping"),
+        ([], "give a mapping"),
+        ("c", "no JSON object"),
+        ("[1]", "give a mapping"),
+    ],
+)
+def test_no_target_is_an_error(targets: Any, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"targets is .*{remedy}"):
         CommitTargets.parse(targets, FileLineOffset)
+
+
+def test_targets_and_baseline_may_be_json_text() -> None:
+    wanted = CommitTargets.parse('{"c": "a:1"}', FileLineOffset, rejected_baseline='{"c": 3}')
+
+    assert wanted == CommitTargets.parse({"c": "a:1"}, FileLineOffset, rejected_baseline={"c": 3})
+
+
+@pytest.mark.parametrize("name", ["elastic", "c" * 256, "c\0"])
+def test_a_name_that_no_channel_can_have_is_refused_before_it_is_asked_after(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="channel name"):
+        CommitTargets.parse({name: "a:1"}, FileLineOffset)
 
 
 @pytest.mark.parametrize("targets", [{"c": 5}, {"c": None}, {"": "a:1"}, {5: "a:1"}])
@@ -174,7 +195,7 @@ def test_a_target_of_another_format_names_channel_token_and_format() -> None:
 
 @given(
     st.dictionaries(
-        st.text(min_size=1, max_size=5),
+        st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=5),
         st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9)),
         min_size=1,
     )

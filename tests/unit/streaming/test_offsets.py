@@ -33,6 +33,26 @@ def test_a_token_reads_back_as_the_position_it_was_written_from(offset: Offset) 
     assert type(offset).parse(str(offset)) == offset
 
 
+@pytest.mark.parametrize(
+    ("here", "target", "steps"),
+    [
+        (IntegerOffset(7), IntegerOffset(10), 3),
+        (FileLineOffset("a", 7), FileLineOffset("a", 10), 3),
+        (FileLineOffset("a", 7), FileLineOffset("b", 10), None),
+        (TopicPartitionOffset("t", 1, 7), TopicPartitionOffset("t", 1, 10), 3),
+        (TopicPartitionOffset("t", 1, 7), TopicPartitionOffset("t", 2, 10), None),
+        (BatchRowOffset(1, 7), BatchRowOffset(1, 10), 3),
+        (BatchRowOffset(1, 7), BatchRowOffset(2, 10), None),
+        (LexicographicOffset("a"), LexicographicOffset("b"), None),
+    ],
+    ids=str,
+)
+def test_distance_is_told_only_where_the_format_knows_it(
+    here: Offset, target: Offset, steps: int | None
+) -> None:
+    assert here.steps_to(target) == steps
+
+
 @given(offsets)
 def test_next_is_later_and_follows_directly(offset: Offset) -> None:
     assert offset < offset.next()

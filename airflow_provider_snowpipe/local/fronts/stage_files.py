@@ -1,0 +1,260 @@
+"""PUT and GET of the connectors: the shape in which both generations move files, and the routes behind it.
+
+Observed with connectors 4.8.1 and 5.2.0: a stage of type ``GCS`` with an ``endPoint`` makes both send
+``PUT``, ``HEAD`` and ``GET`` to ``https://<endPoint>/<location>/<file>`` with a bearer token. Without
+``encryptionMaterial`` neither encrypts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import jwt
+
+from airflow_provider_snowpipe.local.errors import Refusal, SqlError
+from airflow_provider_snowpipe.local.fronts.http import Receive, Response, Scope, Send, respond
+from airflow_provider_snowpipe.local.stages.files import (
+    FolderArea,
+    digest,
+    make_private_folder,
+    remember_digest,
+)
+from airflow_provider_snowpipe.local.stages.storage import Storage
+from airflow_provider_snowpipe.local.stages.transfer import Transfer
+
+log = logging.getLogger(__name__)
+
+BUCKET = "snowpipe-local-files"
+TOKEN_SECONDS = 3600
+_ISSUER = "snowpipe-local-files"
+_BLOCK = 1 << 20
+_PLACE_ATTEMPTS = 5
+_T = TypeVar("_T")
+
+
+class StageFilesFront:
+    """Tokens and routes of file transfer.
+
+    :param storage: files of internal stages.
+    :param secret: key that signs tokens.
+    :param endpoint: ``host:port`` of the service.
+    """
+
+    def __init__(self, storage: Storage, secret: bytes, endpoint: str) -> None:
+        self._storage = storage
+        self._secret = secret
+        self._endpoint = endpoint
+
+    @staticmethod
+    def is_route(scope: Scope) -> bool:
+        """Return True for a request that this front answers."""
+        return str(scope["path"]).startswith(f"/{BUCKET}/")
+
+    def instruct(self, transfer: Transfer) -> dict[str, Any]:
+        """Return what the connector protocol's answer to PUT or GET tells the client."""
+        common: dict[str, Any] = {
+            "command": "UPLOAD" if transfer.is_upload else "DOWNLOAD",
+            "src_locations": list(transfer.sources),
+            "parallel": transfer.parallel,
+            "encryptionMaterial": None,
+            "presignedUrls": None,
+            "clientShowEncryptionParameter": False,
+            "stageInfo": {
+                "locationType": "GCS",
+                "location": f"{BUCKET}/{transfer.identity}/"
+                + (transfer.prefix if transfer.is_upload else ""),
+                "path": transfer.prefix,
+                "region": "LOCAL",
+                "endPoint": self._endpoint,
+                "storageAccount": None,
+                "isClientSideEncrypted": False,
+                "creds": {"GCS_ACCESS_TOKEN": self._issue(transfer)},
+            },
+        }
+        if transfer.is_upload:
+            return common | {
+                "autoCompress": transfer.auto_compress,
+                "overwrite": transfer.overwrite,
+                "sourceCompression": transfer.source_compression.lower(),
+            }
+        return common | {"localLocation": transfer.local_folder}
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; every failure becomes a JSON error."""
+        try:
+            await self._answer(scope, receive, send)
+        except Refusal as refusal:
+            await respond(send, Response.of_refusal(refusal))
+        except SqlError as error:
+            await respond(send, Response.of_refusal(Refusal(400, "INVALID_FILE_PATH", error.message)))
+        except OSError:
+            log.exception("moving a staged file failed")
+            failed = Refusal(400, "STORAGE_FAILED", "the local service could not move the file; see its log")
+            await respond(send, Response.of_refusal(failed))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        area, path = self._place(scope)
+        method = scope["method"]
+        self._check(_bearer(scope), area.root.name, path, is_upload=method == "PUT")
+        if method == "PUT":
+            await self._store(area, path, receive)
+            await respond(send, Response.of_json({"name": path}))
+        elif method in {"GET", "HEAD"}:
+            await _send_file(area.path(path), send, with_body=method == "GET")
+        else:
+            raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
+
+    def _place(self, scope: Scope) -> tuple[FolderArea, str]:
+        try:
+            raw = scope["raw_path"].decode("ascii").partition("?")[0]
+            parts = [unquote(part, errors="strict") for part in raw.split("/")[2:]]
+        except UnicodeDecodeError as error:
+            raise Refusal(400, "INVALID_URL", "the URL is not percent-encoded UTF-8") from error
+        if len(parts) < 2 or any("/" in part for part in parts) or parts[0] in {"", ".", ".."}:
+            raise Refusal(400, "INVALID_FILE_PATH", "the URL names no file of a stage")
+        area = self._storage.internal(parts[0]) if "\0" not in parts[0] else None
+        if area is None or not area.root.is_dir():
+            raise Refusal(404, "STAGE_DOES_NOT_EXIST", "the stage does not exist any more")
+        path = "/".join(parts[1:])
+        area.path(path)
+        return area, path
+
+    # -- tokens ---------------------------------------------------------------------------------------------
+
+    def _issue(self, transfer: Transfer) -> str:
+        claims = {
+            "iss": _ISSUER,
+            "exp": int(time.time()) + TOKEN_SECONDS,
+            "stage": transfer.identity,
+            "prefix": transfer.prefix,
+            "upload": transfer.is_upload,
+        }
+        return jwt.encode(claims, self._secret, algorithm="HS256")
+
+    def _check(self, token: str, identity: str, path: str, *, is_upload: bool) -> None:
+        try:
+            claims = jwt.decode(
+                token, self._secret, algorithms=["HS256"], issuer=_ISSUER, options={"require": ["exp", "iss"]}
+            )
+        except jwt.InvalidTokenError as error:
+            # Connectors answer 401 by running their PUT or GET again, for a new token.
+            raise Refusal(
+                401, "FILE_TOKEN_INVALID", "the token is wrong or has expired; run PUT or GET again"
+            ) from error
+        # An upload asks with HEAD whether the file is there.
+        may_use = bool(claims["upload"]) or not is_upload
+        if claims["stage"] != identity or not path.startswith(claims["prefix"]) or not may_use:
+            raise Refusal(403, "ACCESS_DENIED", "the token belongs to another place or another direction")
+
+    # -- uploads --------------------------------------------------------------------------------------------
+
+    async def _store(self, area: FolderArea, path: str, receive: Receive) -> None:
+        temporary = self._storage.incoming / secrets.token_hex(16)
+        try:
+            known = await _receive_into(temporary, receive)
+            await _in_thread(lambda: self._complete(temporary, area, path, known))
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _complete(self, temporary: Path, area: FolderArea, path: str, known: str) -> None:
+        _move_into_place(temporary, area, path, known)
+        try:
+            self._storage.arrived(area.root.name, path)
+        except Exception:
+            # The file is stored; what a pipe makes of it is no matter of this request.
+            log.exception("a watcher of staged files failed")
+
+
+async def _receive_into(temporary: Path, receive: Receive) -> str:
+    """Write a body to a file as it arrives and return its MD5."""
+    md5 = hashlib.md5(usedforsecurity=False)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=0) as handle:
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise Refusal(400, "CLIENT_DISCONNECTED", "the client closed the connection")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            more = message.get("more_body", False)
+            if size >= _BLOCK or not more:
+                block = b"".join(parts)
+                await _in_thread(functools.partial(_write, handle, md5, block))
+                parts, size = [], 0
+    return md5.hexdigest()
+
+
+def _write(handle: Any, md5: Any, block: bytes) -> None:
+    md5.update(block)
+    view = memoryview(block)
+    while view:
+        view = view[handle.write(view) :]
+
+
+def _move_into_place(temporary: Path, area: FolderArea, path: str, known: str) -> None:
+    target = area.path(path)
+    remember_digest(temporary, known)
+    for attempt in range(_PLACE_ATTEMPTS):
+        try:
+            make_private_folder(target.parent)
+            os.replace(temporary, target)
+            return
+        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+            raise Refusal(
+                400, "INVALID_FILE_PATH", f"'{path}' meets a file of the stage where it needs a folder"
+            ) from error
+        except FileNotFoundError:
+            # REMOVE has just deleted the empty folder.
+            if attempt == _PLACE_ATTEMPTS - 1:
+                raise
+
+
+# -- downloads ----------------------------------------------------------------------------------------------
+
+
+async def _send_file(path: Path, send: Send, *, with_body: bool) -> None:
+    try:
+        handle = await _in_thread(lambda: path.open("rb"))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise Refusal(404, "FILE_DOES_NOT_EXIST", "the stage holds no such file") from error
+    with contextlib.closing(handle):
+        size = os.fstat(handle.fileno()).st_size
+        etag = await _in_thread(lambda: digest(path))
+        headers = [
+            (b"content-type", b"application/octet-stream"),
+            (b"content-length", str(size).encode()),
+            (b"etag", f'"{etag}"'.encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        left = size if with_body else 0
+        while left:
+            block = await _in_thread(lambda: handle.read(_BLOCK))
+            left = max(left - len(block), 0) if block else 0
+            await send({"type": "http.response.body", "body": block, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _in_thread(work: Callable[[], _T]) -> _T:
+    return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+def _bearer(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, token = value.decode("latin-1").partition(" ")
+            if scheme.lower() == "bearer":
+                return str(token.strip())
+    raise Refusal(401, "AUTHORIZATION_MISSING", "send the header Authorization: Bearer <token>")

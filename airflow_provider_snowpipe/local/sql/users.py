@@ -1,0 +1,291 @@
+"""CREATE, ALTER, DROP, SHOW and DESCRIBE of users."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_snowpipe.local.access import changes
+from airflow_provider_snowpipe.local.access.access import DEFAULT_USER
+from airflow_provider_snowpipe.local.access.check import insufficient
+from airflow_provider_snowpipe.local.access.credentials import (
+    InvalidPublicKeyError,
+    digest_password,
+    digest_token,
+    fingerprint,
+    new_access_token,
+    public_key_pem,
+)
+from airflow_provider_snowpipe.local.access.model import AccessToken, Securable, User
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_exists, unsupported
+from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.properties import flag, invalid, read_head, read_properties, whole
+from airflow_provider_snowpipe.local.sql.results import Result, listing, status
+from airflow_provider_snowpipe.local.sql.session import Session, missing_account_object
+from airflow_provider_snowpipe.local.sql.show import matches
+
+_DONE = "Statement executed successfully."
+_FIELDS = {
+    "LOGIN_NAME": "login_name",
+    "DEFAULT_ROLE": "default_role",
+    "DEFAULT_NAMESPACE": "default_namespace",
+    "DEFAULT_WAREHOUSE": "default_warehouse",
+    "COMMENT": "comment",
+}
+# Remembered and shown; nothing here depends on them.
+_REMEMBERED = (
+    "DISPLAY_NAME", "FIRST_NAME", "MIDDLE_NAME", "LAST_NAME", "EMAIL", "MUST_CHANGE_PASSWORD", "TYPE",
+    "DAYS_TO_EXPIRY", "MINS_TO_UNLOCK", "NETWORK_POLICY",
+)  # fmt: skip
+_TOKEN = re.compile(
+    r"(?P<verb>ADD|REMOVE)\s+(?:PROGRAMMATIC\s+ACCESS\s+TOKEN|PAT)\s+(?P<rest>.*)", re.IGNORECASE | re.DOTALL
+)
+_DAY_MS = 24 * 3600 * 1000
+_PAT_DAYS = 15
+
+
+def create_user(session: Session, text: str, _bindings: Bindings) -> Result:
+    """CREATE [OR REPLACE] USER [IF NOT EXISTS] name [property = value ..]."""
+    session.commit()
+    head = read_head(text, "USER")
+    session.require_global("CREATE USER")
+    access = session.catalog.access
+    known = access.state.users.get(head.name)
+    if known is not None:
+        if head.tolerant:
+            return status(f"{head.name} already exists, statement succeeded.")
+        if not head.replace:
+            raise object_exists(head.name)
+        _require_owner(session, known)
+    user = with_properties(User(head.name, session.role, access.now_ms()), read_properties(head.rest))
+    with access.change() as state:
+        if head.name in state.users:
+            changes.drop_user(state, head.name)
+        state.users[head.name] = user
+    return status(f"User {head.name} successfully created.")
+
+
+def alter_user(session: Session, text: str, _bindings: Bindings) -> Result:
+    """ALTER USER [IF EXISTS] name SET property = value .. | UNSET property, .. | ADD | REMOVE PAT name."""
+    session.commit()
+    head = read_head(text, "USER")
+    access = session.catalog.access
+    user = access.state.users.get(head.name)
+    if user is None:
+        if head.tolerant:
+            return status(_DONE)
+        raise missing_account_object()
+    token = _TOKEN.match(head.rest)
+    if token is not None:
+        if session.user != user.name:
+            _require_owner(session, user)
+        return _token(session, user, token["verb"].upper(), token["rest"])
+    _require_owner(session, user)
+    verb, _, rest = head.rest.partition(" ")
+    if verb.upper() == "SET":
+        changed = with_properties(user, read_properties(rest))
+    elif verb.upper() == "UNSET":
+        changed = _without(user, [name.strip().upper() for name in rest.split(",")])
+    else:
+        raise unsupported(f"ALTER USER .. {verb.upper()}")
+    with access.change() as state:
+        state.users[user.name] = changed
+    return status(_DONE)
+
+
+def drop_user(session: Session, text: str, _bindings: Bindings) -> Result:
+    """DROP USER [IF EXISTS] name."""
+    session.commit()
+    head = read_head(text, "USER")
+    access = session.catalog.access
+    user = access.state.users.get(head.name)
+    if user is None:
+        if head.tolerant:
+            return status(f"Drop statement executed successfully ({head.name} already dropped).")
+        raise missing_account_object()
+    _require_owner(session, user)
+    if user.name in {DEFAULT_USER, session.user}:
+        raise compilation_error(
+            f"user {user.name} cannot be dropped: the local service needs it, or it runs this statement."
+        )
+    with access.change() as state:
+        changes.drop_user(state, user.name)
+    return status(f"{user.name} successfully dropped.")
+
+
+def show_users(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW USERS [LIKE]; without the right to manage users, the own one only."""
+    rows = [
+        (
+            user.name,
+            user.created_on_ms,
+            user.login_name or user.name,
+            dict(user.properties).get("DISPLAY_NAME", user.name),
+            dict(user.properties).get("EMAIL", ""),
+            user.comment,
+            str(user.disabled).lower(),
+            user.default_warehouse or "",
+            user.default_namespace or "",
+            user.default_role or "",
+            _secondary(user),
+            user.owner,
+            str(user.password is not None or user.name == DEFAULT_USER).lower(),
+            str(any(user.public_keys)).lower(),
+        )
+        for user in sorted(session.catalog.access.state.users.values(), key=lambda user: user.name)
+        if _is_visible(session, user) and matches(text, user.name)
+    ]
+    return listing(
+        ("name", "created_on", "login_name", "display_name", "email", "comment", "disabled",
+         "default_warehouse", "default_namespace", "default_role", "default_secondary_roles", "owner",
+         "has_password", "has_rsa_public_key"),
+        rows,
+    )  # fmt: skip
+
+
+def describe_user(session: Session, text: str, _bindings: Bindings) -> Result:
+    """DESCRIBE USER name; public keys show with their fingerprints, passwords never."""
+    head = read_head(text, "USER")
+    user = session.catalog.access.state.users.get(head.name)
+    if user is None or not _is_visible(session, user):
+        raise missing_account_object()
+    first, second = user.public_keys
+    shown: list[tuple[str, Any]] = [
+        ("NAME", user.name),
+        ("COMMENT", user.comment),
+        ("LOGIN_NAME", user.login_name or user.name),
+        *user.properties,
+        ("PASSWORD", "********" if user.password or user.name == DEFAULT_USER else None),
+        ("DISABLED", str(user.disabled).lower()),
+        ("DEFAULT_WAREHOUSE", user.default_warehouse),
+        ("DEFAULT_NAMESPACE", user.default_namespace),
+        ("DEFAULT_ROLE", user.default_role),
+        ("DEFAULT_SECONDARY_ROLES", _secondary(user)),
+        ("RSA_PUBLIC_KEY", _body(first)),
+        ("RSA_PUBLIC_KEY_FP", fingerprint(first) if first else None),
+        ("RSA_PUBLIC_KEY_2", _body(second)),
+        ("RSA_PUBLIC_KEY_2_FP", fingerprint(second) if second else None),
+    ]
+    rows = [(name, "null" if value in {None, ""} else value, "null", "") for name, value in shown]
+    return listing(("property", "value", "default", "description"), rows)
+
+
+def with_properties(user: User, properties: Mapping[str, str]) -> User:
+    """Return a user with some properties set.
+
+    :param properties: upper-case name to value.
+    :raises SqlError: for a property that does not exist, or a value that it does not take.
+    """
+    changed = user
+    for name, value in properties.items():
+        if name in _FIELDS:
+            text = _name(value) if name in {"DEFAULT_ROLE", "DEFAULT_WAREHOUSE", "LOGIN_NAME"} else value
+            changed = dataclasses.replace(changed, **{_FIELDS[name]: text})  # type: ignore[arg-type]
+        elif name in {"RSA_PUBLIC_KEY", "RSA_PUBLIC_KEY_2"}:
+            changed = _with_key(changed, name, value)
+        elif name == "PASSWORD":
+            changed = dataclasses.replace(changed, password=digest_password(value) if value else None)
+        elif name == "DISABLED":
+            changed = dataclasses.replace(changed, disabled=flag(name, value))
+        elif name == "DEFAULT_SECONDARY_ROLES":
+            changed = dataclasses.replace(changed, default_secondary_roles=_secondary_of(value))
+        elif name in _REMEMBERED:
+            kept = {**dict(changed.properties), name: value}
+            changed = dataclasses.replace(changed, properties=tuple(kept.items()))
+        else:
+            raise unsupported(f"property {name} of a user")
+    return changed
+
+
+def _with_key(user: User, name: str, value: str) -> User:
+    try:
+        pem = public_key_pem(value) if value else ""
+    except InvalidPublicKeyError as error:
+        raise SqlError(
+            "390422",
+            "22023",
+            f"New public key rejected by current policy. Reason: 'Invalid public key': {error}.",
+        ) from error
+    first, second = user.public_keys
+    keys = (pem, second) if name == "RSA_PUBLIC_KEY" else (first, pem)
+    return dataclasses.replace(user, public_keys=keys)
+
+
+def _without(user: User, names: list[str]) -> User:
+    changed = user
+    for name in names:
+        if name in {"DISABLED", "DEFAULT_SECONDARY_ROLES"}:
+            changed = with_properties(changed, {name: "FALSE" if name == "DISABLED" else ""})
+        elif name in _REMEMBERED:
+            kept = tuple(pair for pair in changed.properties if pair[0] != name)
+            changed = dataclasses.replace(changed, properties=kept)
+        elif name in _FIELDS and name.startswith("DEFAULT"):
+            changed = dataclasses.replace(changed, **{_FIELDS[name]: None})  # type: ignore[arg-type]
+        else:
+            changed = with_properties(changed, {name: ""})
+    return changed
+
+
+def _token(session: Session, user: User, verb: str, text: str) -> Result:
+    access = session.catalog.access
+    path, rest = read_path(text)
+    name = path[-1]
+    others = tuple(token for token in user.access_tokens if token.name != name)
+    if verb == "REMOVE":
+        if len(others) == len(user.access_tokens):
+            raise missing_account_object()
+        with access.change() as state:
+            state.users[user.name] = dataclasses.replace(user, access_tokens=others)
+        return status(f"Programmatic access token {name} successfully removed.")
+    if len(others) != len(user.access_tokens):
+        raise object_exists(name)
+    options = read_properties(rest)
+    unknown = sorted(set(options) - {"ROLE_RESTRICTION", "DAYS_TO_EXPIRY", "COMMENT"})
+    if unknown:
+        raise unsupported(f"{unknown[0]} of a programmatic access token")
+    role = _name(options["ROLE_RESTRICTION"]) if "ROLE_RESTRICTION" in options else None
+    if role is not None and not access.may_use(user.name, role):
+        raise missing_account_object()
+    days = whole("DAYS_TO_EXPIRY", options.get("DAYS_TO_EXPIRY", str(_PAT_DAYS)))
+    secret = new_access_token()
+    made = AccessToken(name, digest_token(secret), role, access.now_ms() + days * _DAY_MS)
+    with access.change() as state:
+        state.users[user.name] = dataclasses.replace(user, access_tokens=(*others, made))
+    return listing(("token_name", "token_secret"), [(name, secret)])
+
+
+def _require_owner(session: Session, user: User) -> None:
+    if user.owner not in session.roles:
+        raise insufficient(Securable("USER", (user.name,)))
+
+
+def _is_visible(session: Session, user: User) -> bool:
+    if user.name == session.user or user.owner in session.roles:
+        return True
+    try:
+        session.require_global("MANAGE GRANTS")
+    except SqlError:
+        return False
+    return True
+
+
+def _secondary_of(value: str) -> str:
+    word = value.upper()
+    if word not in {"ALL", ""}:
+        raise invalid("DEFAULT_SECONDARY_ROLES", value, "('ALL') or ()")
+    return word
+
+
+def _secondary(user: User) -> str:
+    return '["ALL"]' if user.default_secondary_roles else "[]"
+
+
+def _name(value: str) -> str:
+    return value.upper() if re.fullmatch(r"[A-Za-z_][\w$]*", value) else value
+
+
+def _body(pem: str) -> str:
+    return "".join(line for line in pem.splitlines() if not line.startswith("-----"))

@@ -1,0 +1,334 @@
+"""Several users of one service: declared in a file, each with own credentials, roles and refusals."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+import requests
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from airflow_provider_snowpipe.local.access.credentials import fingerprint
+from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, ProgrammaticAccessToken
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+from tests.conftest import ServiceFactory
+from tests.local_service import LocalService
+
+PAT = "snowpipe-local-pat-of-loader"
+CONFIG = """
+[roles.LOADER]
+comment = "writes"
+
+[roles.READER]
+
+[roles.SYSADMIN]
+inherits = ["LOADER", "READER"]
+
+[users.LOADER]
+public_key_file = "loader.pub"
+pat_file = "loader.pat"
+roles = ["LOADER", "READER"]
+default_role = "LOADER"
+default_namespace = "LOCAL.PUBLIC"
+
+[users.READER]
+password_file = "reader.password"
+roles = ["READER"]
+default_role = "READER"
+
+[[grants]]
+role = "LOADER"
+privileges = ["USAGE"]
+on = "DATABASE"
+name = "LOCAL"
+
+[[grants]]
+role = "LOADER"
+privileges = ["USAGE", "CREATE PIPE"]
+on = "SCHEMA"
+name = "LOCAL.PUBLIC"
+
+[[grants]]
+role = "LOADER"
+privileges = ["INSERT"]
+on = "TABLE"
+future = true
+in = "SCHEMA LOCAL.PUBLIC"
+
+[[grants]]
+role = "READER"
+privileges = ["USAGE"]
+on = "DATABASE"
+name = "LOCAL"
+
+[[grants]]
+role = "READER"
+privileges = ["ALL"]
+on = "SCHEMA"
+all = true
+in = "DATABASE LOCAL"
+
+[[grants]]
+role = "READER"
+privileges = ["SELECT"]
+on = "TABLE"
+future = true
+in = "SCHEMA LOCAL.PUBLIC"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("declared")
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    (folder / "loader.p8").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    (folder / "loader.pub").write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    (folder / "loader.pat").write_text(PAT + "\n")
+    (folder / "reader.password").write_text("only reads\n")
+    (folder / "config.toml").write_text(CONFIG)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[LocalService]:
+    service = LocalService(folder / "data", config=folder / "config.toml")
+    service.launch()
+    service.sql("CREATE TABLE t (id INT)")
+    yield service
+    service.stop()
+
+
+def _client(service: LocalService, credentials: Credentials, pipe: str) -> SnowpipeClient:
+    name = PipeName("LOCAL", "PUBLIC", pipe)
+    retry = RetryPolicy(budget_seconds=2)
+    return SnowpipeClient(service.url, credentials, name, ca_bundle=str(service.ca_file), retry=retry)
+
+
+def _loader(folder: Path) -> KeyPair:
+    return KeyPair("LOCAL", "LOADER", (folder / "loader.p8").read_bytes())
+
+
+def _append(client: SnowpipeClient, channel_name: str, value: int) -> None:
+    channel = Channel.open(client, channel_name, IntegerOffset)
+    channel.append(b'{"id":%d}\n' % value, IntegerOffset(value), IntegerOffset(value), rows=1)
+    channel.wait_for_commit(timeout=30)
+    channel.close()
+
+
+def _connect(service: LocalService, **more: Any) -> Any:
+    import snowflake.connector
+
+    return snowflake.connector.connect(
+        account="LOCAL", host="127.0.0.1", port=service.port, database="LOCAL", schema="PUBLIC", **more
+    )
+
+
+@pytest.fixture
+def trusted(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> LocalService:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+    return service
+
+
+def test_each_user_streams_with_own_key_or_token(service: LocalService, folder: Path) -> None:
+    for number, credentials in enumerate((_loader(folder), ProgrammaticAccessToken(PAT))):
+        with _client(service, credentials, "T-STREAMING") as client:
+            _append(client, f"own_{number}", number)
+    assert service.sql("SELECT count(*) AS n FROM t") == [{"N": 2}]
+
+
+def test_insert_on_the_table_opens_its_default_pipe_and_nothing_else(
+    service: LocalService, folder: Path
+) -> None:
+    service.sql("CREATE OR REPLACE TABLE closed (id INT)")
+    service.sql("REVOKE INSERT ON TABLE closed FROM ROLE loader")
+    before = service.sql("SHOW PIPES LIKE 'CLOSED%'")
+    with (
+        _client(service, _loader(folder), "CLOSED-STREAMING") as client,
+        pytest.raises(SnowpipeError) as refused,
+    ):
+        Channel.open(client, "c", IntegerOffset)
+    assert "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED" in str(refused.value)
+    assert service.sql("SHOW PIPES LIKE 'CLOSED%'") == before == []
+
+
+def test_a_grant_that_is_taken_away_stops_a_running_writer(service: LocalService, folder: Path) -> None:
+    service.sql("CREATE OR REPLACE TABLE taken (id INT)")
+    with _client(service, _loader(folder), "TAKEN-STREAMING") as client:
+        channel = Channel.open(client, "c", IntegerOffset)
+        channel.append(b'{"id":1}\n', IntegerOffset(1), IntegerOffset(1), rows=1)
+        channel.wait_for_commit(timeout=30)
+        service.sql("REVOKE INSERT ON TABLE taken FROM ROLE loader")
+
+        def write_on() -> None:
+            channel.append(b'{"id":2}\n', IntegerOffset(2), IntegerOffset(2), rows=1)
+            channel.wait_for_commit(timeout=30)
+
+        with pytest.raises(SnowpipeError):
+            write_on()
+    assert service.sql("SELECT id FROM taken") == [{"ID": 1}]
+
+
+def test_a_custom_pipe_needs_operate_to_write_and_monitor_to_look(
+    service: LocalService, folder: Path
+) -> None:
+    service.sql(
+        "CREATE OR REPLACE PIPE p AS COPY INTO t FROM "
+        "(SELECT $1:id::INT FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
+    )
+    with _client(service, _loader(folder), "P") as client:
+        with pytest.raises(SnowpipeError) as refused:
+            client.channel_statuses(["c"])
+        assert "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED" in str(refused.value)
+        service.sql("GRANT MONITOR ON PIPE p TO ROLE loader")
+        assert client.channel_statuses(["c"])["c"].committed is None
+        with pytest.raises(SnowpipeError):
+            Channel.open(client, "c", IntegerOffset)
+        service.sql("GRANT OPERATE ON PIPE p TO ROLE loader")
+        _append(client, "c", 5)
+
+
+def test_a_jwt_chooses_one_of_the_users_roles(service: LocalService, folder: Path) -> None:
+    public = (folder / "loader.pub").read_text()
+
+    def hostname(role: str | None) -> requests.Response:
+        now = int(time.time())
+        claims = {"iss": f"LOCAL.LOADER.{fingerprint(public)}", "sub": "LOCAL.LOADER", "iat": now}
+        claims |= {"exp": now + 600} | ({"scp": f"session:role:{role}"} if role else {})
+        token = jwt.encode(claims, (folder / "loader.p8").read_bytes(), algorithm="RS256")
+        return requests.post(
+            f"{service.url}/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING:pipe-info",
+            headers={"Authorization": f"Bearer {token}"},
+            verify=str(service.ca_file),
+            timeout=30,
+        )
+
+    assert hostname(None).status_code == hostname("LOADER").status_code == 200
+    assert (hostname("READER").status_code, hostname("READER").json()["code"]) == (
+        404,
+        "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED",
+    )
+    assert (hostname("ACCOUNTADMIN").status_code, hostname("ACCOUNTADMIN").json()["code"]) == (
+        403,
+        "ROLE_NOT_GRANTED",
+    )
+
+
+def test_each_user_logs_in_with_own_password_key_or_token(trusted: LocalService, folder: Path) -> None:
+    from snowflake.connector.errors import DatabaseError, ProgrammingError
+
+    with _connect(trusted, user="reader", password="only reads") as connection:
+        cursor = connection.cursor()
+        assert cursor.execute("SELECT CURRENT_USER(), CURRENT_ROLE()").fetchone() == ("READER", "READER")
+        assert cursor.execute("SELECT count(*) FROM t").fetchone()[0] >= 0
+        with pytest.raises(ProgrammingError, match="privileges to operate on table 'T'") as error:
+            cursor.execute("INSERT INTO t VALUES (9)")
+        assert (error.value.errno, error.value.sqlstate) == (3001, "42501")
+    with pytest.raises(DatabaseError, match="Incorrect username or password"):
+        _connect(trusted, user="reader", password="only writes")
+    for more in (
+        {"private_key_file": str(folder / "loader.p8"), "authenticator": "SNOWFLAKE_JWT"},
+        {"token": PAT, "authenticator": "PROGRAMMATIC_ACCESS_TOKEN"},
+        {"password": PAT},
+    ):
+        with _connect(trusted, user="LOADER", role="READER", **more) as connection:
+            assert connection.role == "READER"
+    with pytest.raises(DatabaseError, match="differs from the user tied to the access token"):
+        _connect(trusted, user="DEMO", token=PAT, authenticator="PROGRAMMATIC_ACCESS_TOKEN")
+    with pytest.raises(DatabaseError, match="Role 'ACCOUNTADMIN' specified in the connect string"):
+        _connect(trusted, user="reader", password="only reads", role="ACCOUNTADMIN")
+
+
+def test_the_sql_api_takes_every_kind_of_token_and_hides_results_of_others(service: LocalService) -> None:
+    oauth = json.loads((service.data_dir / "oauth_client.json").read_text())
+    answer = requests.post(
+        f"{service.url}/oauth/token-request",
+        data={"grant_type": "client_credentials", **oauth},
+        verify=str(service.ca_file),
+        timeout=30,
+    )
+
+    def call(method: str, path: str, kind: str, token: str, **more: Any) -> requests.Response:
+        headers = {"Authorization": f"Bearer {token}", "X-Snowflake-Authorization-Token-Type": kind}
+        url = f"{service.url}/api/v2/statements{path}"
+        return requests.request(method, url, headers=headers, verify=str(service.ca_file), timeout=30, **more)
+
+    body = {"statement": "SELECT CURRENT_USER(), CURRENT_ROLE()", "database": "LOCAL"}
+    demo = call("POST", "", "OAUTH", answer.json()["access_token"], json=body)
+    assert demo.json()["data"] == [["DEMO", "ACCOUNTADMIN"]]
+    mine = call("POST", "", "PROGRAMMATIC_ACCESS_TOKEN", PAT, json={**body, "role": "reader"})
+    assert mine.json()["data"] == [["LOADER", "READER"]]
+    handle = demo.json()["statementHandle"]
+    assert call("GET", f"/{handle}", "PROGRAMMATIC_ACCESS_TOKEN", PAT).status_code == 404
+    assert call("POST", "", "OAUTH", PAT, json=body).status_code == 401
+    refused = call("POST", "", "PROGRAMMATIC_ACCESS_TOKEN", PAT, json={**body, "role": "sysadmin"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "003013")
+
+
+def test_a_second_start_with_the_same_file_changes_nothing_and_grants_survive_a_kill(
+    service: LocalService, folder: Path
+) -> None:
+    service.sql("CREATE OR REPLACE TABLE kept (id INT)")
+    service.sql("GRANT DELETE ON TABLE kept TO ROLE reader")
+    before = json.loads((service.data_dir / "access.json").read_text())
+    assert PAT not in json.dumps(before)
+    assert "only reads" not in json.dumps(before) + service.log_file.read_text()
+    service.kill()
+    service.launch()
+    assert json.loads((service.data_dir / "access.json").read_text()) == before
+    with _client(service, _loader(folder), "KEPT-STREAMING") as client:
+        _append(client, "c", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[users.X]\ncolor = 'red'", "users.X: unknown key 'color'; known are"),
+        ("[users.X]\npublic_key_file = 'none.pub'", "users.X.public_key_file: cannot read"),
+        ("[users.X]\npat_file = 'reader.password'", "must begin with snowpipe-local-pat-"),
+        ("[users.X]\npublic_key_file = 'reader.password'", "it is no public key in PEM form; make one with"),
+        ("[users.X]\nroles = ['NOBODY']", "role 'NOBODY' does not exist; declare it as [roles.NOBODY]"),
+        ("[users.X]\ndefault_role = 'PUBLIC'", "users.X.default_role: role 'PUBLIC' is not granted"),
+        ("[roles.X]\ninherits = ['X']", "roles.X.inherits: Role 'X' cannot be granted to role 'X'"),
+        ("[[grants]]\nrole = 'PUBLIC'\nprivileges = ['FLY']\non = 'TABLE'\nname = 'a.b.c'", "privilege FLY"),
+        ("[[grants]]\nrole = 'PUBLIC'\nprivileges = ['SELECT']\non = 'CAR'\nname = 'a'", "no kind of object"),
+        (
+            "[[grants]]\nrole = 'PUBLIC'\nprivileges = ['SELECT']\non = 'TABLE'\nname = 'LOCAL.PUBLIC.NOPE'",
+            "grants[0]: Table 'LOCAL.PUBLIC.NOPE' does not exist or not authorized. Create it first",
+        ),
+        ("users = 3", "users: must hold one table per name"),
+        ("[users", "cannot be read as TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_place_value_and_remedy(folder: Path, text: str, told: str) -> None:
+    file = folder / "wrong.toml"
+    file.write_text(text)
+    service = LocalService(folder / "never", config=file)
+    with pytest.raises(AssertionError) as ended:
+        service.launch()
+    assert told in str(ended.value)
+    assert "only reads" not in str(ended.value)
+    assert "Traceback" not in str(ended.value)
+
+
+def test_without_a_file_the_service_has_the_user_demo_only(service_factory: ServiceFactory) -> None:
+    service = service_factory()
+    assert [row["name"] for row in service.sql("SHOW USERS")] == ["DEMO"]

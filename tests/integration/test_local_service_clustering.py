@@ -1,0 +1,155 @@
+"""Clustering keys, and pipes that sort the rows of a commit by them."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.engine.channels import Append, PipeKey
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.lines import split_lines
+from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.sql import front
+from airflow_provider_snowpipe.local.sql.session import Session
+from tests.local_service import LocalService
+
+_PIPE = (
+    "CREATE PIPE {name} AS COPY INTO {table} FROM (SELECT $1 FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))) "
+    "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE CLUSTER_AT_INGEST_TIME = {clusters}"
+)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    catalog = Catalog(tmp_path, Faults())
+    yield catalog
+    catalog.close()
+
+
+def _sql(catalog: Catalog, statement: str) -> list[tuple[object, ...]]:
+    session = Session(catalog, "DEMO")
+    session.use("LOCAL", "PUBLIC")
+    return [tuple(row) for row in front.execute(session, statement).rows]
+
+
+def _send(database: Database, pipe: str, bodies: dict[str, bytes]) -> None:
+    """Send one append a channel and wait for the commit of all."""
+    found = database.find_pipe(PipeKey("PUBLIC", pipe))
+    assert found is not None
+    made: list[Append] = []
+    for name, body in bodies.items():
+        channel = database.open_channel(found, name, offset_token=None, fail_on_uncommitted_rows=False)
+        append = Append(channel, 1, 0, "r", split_lines(body), None, "1", time.monotonic())
+        made.append(append)
+    with database.write_lock:
+        # No commit starts before all of them wait.
+        for append in made:
+            append.channel.accept(
+                append.channel.continuation_token, "r", lambda c, r, a=append: a, database.enqueue
+            )
+    for append in made:
+        append.durable.result(60)
+
+
+def _row_groups(catalog: Catalog, table: str, low: int, high: int) -> tuple[int, int, int]:
+    """Row groups that a range query scanned, all of them, and the rows that it found."""
+    cursor = catalog.cursor()
+    query = f'SELECT count(*) FROM "LOCAL"."PUBLIC"."{table}" WHERE "K" BETWEEN {low} AND {high}'
+    plan = cursor.execute(f"EXPLAIN ANALYZE {query}").fetchall()[0][1]
+    match = re.search(r"Row Groups Scanned: (\d+) / (\d+)", plan)
+    assert match is not None, plan
+    (rows,) = cursor.execute(query).fetchone() or (0,)
+    return int(match[1]), int(match[2]), rows
+
+
+def test_range_queries_scan_fewer_row_groups_of_rows_that_were_sorted_at_ingest(catalog: Catalog) -> None:
+    database = catalog.database("LOCAL")
+    keys = list(range(600_000))
+    random.Random(7).shuffle(keys)
+    body = b"".join(b'{"k":%d}\n' % key for key in keys)
+    scanned = {}
+    for table, clusters in (("SORTED", "TRUE"), ("PLAIN", "FALSE")):
+        _sql(catalog, f"CREATE TABLE {table} (k INT) CLUSTER BY (k)")
+        _sql(catalog, _PIPE.format(name=f"{table}_PIPE", table=table, clusters=clusters))
+        _send(database, f"{table}_PIPE", {"c": body})
+        scanned[table] = _row_groups(catalog, table, 10_000, 20_000)
+    assert scanned["SORTED"][1] >= 4
+    assert scanned["SORTED"] == (1, scanned["SORTED"][1], 10_001)
+    assert scanned["PLAIN"] == (scanned["PLAIN"][1], scanned["PLAIN"][1], 10_001)
+
+
+@pytest.mark.parametrize(
+    ("columns", "select"),
+    [
+        ("", "$1"),
+        ("", "$1:k::INT, $1:name::VARCHAR"),
+    ],
+    ids=["matching", "transforming"],
+)
+def test_rows_of_a_commit_are_sorted_by_the_key_and_then_by_channel(
+    catalog: Catalog, columns: str, select: str
+) -> None:
+    _sql(catalog, "CREATE TABLE t (k INT, name VARCHAR, other INT DEFAULT 7) CLUSTER BY (k)")
+    text = _PIPE.format(name="P", table=f"t {columns}", clusters="TRUE")
+    if select != "$1":
+        _sql(
+            catalog,
+            text.replace("INTO t ", "INTO t (k, name) ")
+            .replace("$1 FROM", f"{select} FROM")
+            .replace("MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE", ""),
+        )
+    else:
+        _sql(catalog, text)
+    row = b'{"k":%d,"name":"%s"}\n'
+    bodies = {
+        name: b"".join(row % (key, name.encode()) for key in (3, 1, 2)) + (b"nonsense\n" if bad else b"")
+        for name, bad in (("c", False), ("a", True), ("b", False))
+    }
+    _send(catalog.database("LOCAL"), "P", bodies)
+    expected = [(key, name, 7) for key in (1, 2, 3) for name in ("a", "b", "c")]
+    found = catalog.cursor().execute('SELECT "K", "NAME", "OTHER" FROM "LOCAL"."PUBLIC"."T"').fetchall()
+    assert found == expected
+    errors = {c.name: c.committed.rows_error_count for c in catalog.database("LOCAL").channels}
+    assert errors == {"a": 1, "b": 0, "c": 0}
+
+
+def test_a_default_pipe_does_not_sort(catalog: Catalog) -> None:
+    _sql(catalog, "CREATE TABLE t (k INT) CLUSTER BY (k)")
+    database = catalog.database("LOCAL")
+    database.pipe("PUBLIC", "T-STREAMING")
+    _send(database, "T-STREAMING", {"c": b'{"k":3}\n{"k":1}\n{"k":2}\n'})
+    assert catalog.cursor().execute('SELECT "K" FROM "LOCAL"."PUBLIC"."T"').fetchall() == [(3,), (1,), (2,)]
+
+
+def test_the_key_is_shown_and_kept_over_a_restart(local_service: LocalService) -> None:
+    local_service.sql(
+        'CREATE TABLE keyed (id INT, "At" TIMESTAMP_NTZ) CLUSTER BY (id, TO_DATE("At")) ERROR_LOGGING = TRUE'
+    )
+    local_service.sql("CREATE TABLE again (id INT) CLUSTER BY LINEAR(id)")
+    local_service.sql("CREATE TABLE bare (id INT)")
+    expected = {"KEYED": 'LINEAR(ID, TO_DATE("At"))', "AGAIN": "LINEAR(ID)", "BARE": ""}
+    for _ in range(2):
+        shown = {row["name"]: row["cluster_by"] for row in local_service.sql("SHOW TABLES")}
+        assert shown == expected
+        local_service.restart()
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("nope", "invalid identifier 'NOPE'"),
+        ("count(*)", "CLUSTER BY"),
+        ("(SELECT 1)", "CLUSTER BY"),
+        ("no_such_function(id)", "NO_SUCH_FUNCTION"),
+    ],
+)
+def test_a_key_that_no_row_can_have_is_refused(local_service: LocalService, key: str, message: str) -> None:
+    done = local_service.cli("sql", f"CREATE TABLE refused (id INT) CLUSTER BY ({key})")
+    assert done.returncode == 1
+    assert message.upper() in done.stderr.upper()

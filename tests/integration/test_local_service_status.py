@@ -1,0 +1,168 @@
+"""``snowpipe-local status``, and what it shows of commits that are shared and commits of one's own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+import requests
+from rich.console import Console
+
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.status_view import fetch, render
+from tests.local_service import LocalService
+from tests.streaming_rest import Rest, continuation
+
+ServiceFactory = Callable[..., LocalService]
+
+
+def _status(service: LocalService) -> dict[str, Any]:
+    done = service.cli("status", "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _channels(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    (database,) = (each for each in status["databases"] if each["name"] == "LOCAL")
+    return {channel["name"]: channel for pipe in database["pipes"] for channel in pipe["channels"]}
+
+
+def _row(number: int) -> bytes:
+    return b'{"id":%d}\n' % number
+
+
+@pytest.fixture
+def waiting(service_factory: ServiceFactory) -> LocalService:
+    """A service with one committed and one waiting channel."""
+    service = service_factory(admin=True)
+    service.sql("CREATE TABLE t (id INT)")
+    rest = Rest(service, "T")
+    rest.append("done", continuation(rest.open("done")), _row(1) + b"nonsense\n", "1")
+    rest.wait_for_token("done", "1")
+    service.admin("faults", set="commit-delay=300")
+    token = continuation(rest.open("waits"))
+    token = continuation(rest.append("waits", token, _row(1), "1"))
+    rest.append("waits", token, _row(2), "2")
+    return service
+
+
+def test_the_status_tells_what_is_committed_and_what_waits(waiting: LocalService) -> None:
+    status = _status(waiting)
+    (database,) = status["databases"]
+    (pipe,) = database["pipes"]
+    assert (pipe["schema"], pipe["name"], pipe["table"]) == ("PUBLIC", "T-STREAMING", "T")
+    channels = _channels(status)
+    done, waits = channels["done"], channels["waits"]
+    assert (done["committed_token"], done["rows_inserted"], done["rows_error_count"]) == ("1", 1, 1)
+    assert (done["uncommitted_appends"], done["uncommitted_bytes"], done["lag_seconds"]) == (0, 0, 0)
+    assert (waits["committed_token"], waits["uncommitted_appends"]) == (None, 2)
+    assert waits["uncommitted_bytes"] == len(_row(1) + _row(2))
+    assert 0 < waits["lag_seconds"] < _channels(_status(waiting))["waits"]["lag_seconds"]
+    assert waiting.admin("status")["databases"][0]["pipes"][0]["channels"][1]["uncommitted_appends"] == 2
+
+
+def test_once_prints_a_table_and_ends(waiting: LocalService) -> None:
+    waiting.admin("failover", pipe="LOCAL.PUBLIC.T-STREAMING")
+    waiting.admin("clock", move=86_400)
+    done = waiting.cli("status", "--once")
+    assert done.returncode == 0, done.stderr
+    assert "clock moved by 1 days" in done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if "waits" in line)
+    for text in ("LOCAL", "PUBLIC.T-STREAMING", "FAILED OVER", "NULL", "2 (18 B)"):
+        assert text in line
+
+
+def test_a_shell_that_evaluated_env_needs_no_data_dir(waiting: LocalService, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli", "status", "--json"]
+    done = subprocess.run(command, env=waiting.process_env(), capture_output=True, text=True, check=True)
+    assert set(_channels(json.loads(done.stdout))) == {"done", "waits"}
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("SNOWPIPE_LOCAL")}
+    refused = subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "--data-dir" in refused.stderr
+
+
+def test_the_live_view_keeps_the_channels_that_lag_most(waiting: LocalService) -> None:
+    status = fetch(DataDirectory(waiting.data_dir))
+    text = io.StringIO()
+    Console(file=text, width=160).print(render(status, {("LOCAL", "PUBLIC.T-STREAMING", "waits"): 12.0}, 8))
+    assert "waits" in text.getvalue()
+    assert "done" not in text.getvalue()
+    assert "1 more channels" in text.getvalue()
+
+
+def test_only_the_service_s_own_credentials_open_the_status(waiting: LocalService) -> None:
+    rest = Rest(waiting, "T")
+    url = f"{waiting.url}/local/status"
+    assert rest.call("GET", url, rest.jwt).status_code == 200
+    foreign = jwt.encode({"sub": "LOCAL.DEMO", "iss": "x"}, "k" * 32, algorithm="HS256")
+    for token in (None, rest.token, foreign, "nonsense"):
+        assert rest.call("GET", url, token).status_code == 401
+
+
+def test_a_stopped_service_has_no_status(waiting: LocalService) -> None:
+    waiting.kill()
+    done = waiting.cli("status", "--once")
+    assert done.returncode == 1
+    assert "does not answer" in done.stderr
+
+
+def test_low_volume_channels_share_commits_and_a_high_volume_channel_commits_alone(
+    service_factory: ServiceFactory,
+) -> None:
+    service = service_factory(limits="off", admin=True)
+    service.sql("CREATE TABLE t (id INT, filler VARCHAR)")
+    quiet = [f"quiet{number}" for number in range(5)]
+    rest = Rest(service, "T")
+    tokens = {name: continuation(rest.open(name)) for name in (*quiet, "busy")}
+    body = b'{"id":1,"filler":"%s"}\n' % (b"x" * 1000) * 3000
+    stop, failed = threading.Event(), list[BaseException]()
+
+    def flood() -> None:
+        writer = Rest(service, "T")
+        try:
+            token = tokens["busy"]
+            while not stop.is_set():
+                answer = writer.append("busy", token, body, "1")
+                if answer.status_code != 429:
+                    token = continuation(answer)
+        except (requests.RequestException, AssertionError) as error:
+            failed.append(error)
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        for number in range(200):
+            for name in quiet:
+                tokens[name] = continuation(rest.append(name, tokens[name], _row(number), str(number)))
+            status = service.admin("status") if number % 5 == 4 else None
+            if status is not None and _is_settled(status, quiet):
+                break
+        else:
+            pytest.fail(f"no commit of its own: {status}")
+    finally:
+        stop.set()
+        flooding.join(60)
+    assert failed == []
+    for name in quiet:
+        rest.wait_for_token(name, str(number), 60)
+    assert service.sql("SELECT count(*) n FROM t WHERE filler IS NULL") == [{"N": 5 * (number + 1)}]
+
+
+def _is_settled(status: dict[str, Any], quiet: list[str]) -> bool:
+    channels, commits = _channels(status), status["databases"][0]["recent_commits"]
+    alone = [commit for commit in commits if commit["own"]]
+    assert all(commit["channels"] == 1 for commit in alone)
+    shared = [commit for commit in commits if not commit["own"] and commit["channels"] > 1]
+    assert not any(channels[name]["own_commits"] for name in quiet)
+    return channels["busy"]["own_commits"] and len(alone) >= 3 and len(shared) >= 1

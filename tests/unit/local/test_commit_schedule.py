@@ -1,0 +1,212 @@
+"""Which appends share a commit: chosen by the measured arrival rate, the order within a channel kept."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from airflow_provider_snowpipe.local.engine.channels import Append, Channel, Committed, Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
+from airflow_provider_snowpipe.local.engine.lines import Lines
+from airflow_provider_snowpipe.local.engine.schedule import (
+    GROUP_APPENDS,
+    GROUP_BYTES,
+    LINGER_SECONDS,
+    ArrivalRate,
+    Group,
+    Schedule,
+)
+
+KEY = PipeKey("PUBLIC", "T-STREAMING")
+STORED = Committed(1, 1, 0, None, 0, 0, 0, None, None, None, None, None, 0)
+MB = 1 << 20
+NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+def channel(name: str, *, clusters: bool = False) -> Channel:
+    definition = PipeDefinition("COPY ..", cluster_at_ingest_time=True) if clusters else None
+    return Channel("LOCAL", Pipe(KEY, "T", "key", 0, definition), name, STORED)
+
+
+class Clocked:
+    """A schedule and the time."""
+
+    def __init__(self) -> None:
+        self.schedule = Schedule()
+        self.now = 1000.0
+        self._rows = itertools.count()
+
+    def send(self, target: Channel, size: int) -> Append:
+        lines = Lines(b" " * size, NO_ROWS)
+        append = Append(target, 1, next(self._rows), "r", lines, None, None, self.now)
+        self.schedule.add(append, self.now)
+        return append
+
+    def take(self, *, after: float = 0.0) -> Group | None:
+        self.now += after
+        return self.schedule.take(self.now)
+
+    def drain(self) -> list[Group]:
+        groups = []
+        while (group := self.schedule.take(self.now, flush=True)) is not None:
+            groups.append(group)
+        return groups
+
+
+def test_low_volume_channels_share_one_commit() -> None:
+    clocked = Clocked()
+    sent = [clocked.send(channel(f"c{number}"), 1000) for number in range(50)]
+    group = clocked.take(after=LINGER_SECONDS)
+    assert group is not None
+    assert (group.appends, group.own) == (sent, False)
+    assert not clocked.schedule
+
+
+def test_a_group_waits_for_more_until_it_lingered_or_is_full() -> None:
+    clocked = Clocked()
+    clocked.send(channel("a"), 1000)
+    assert clocked.take(after=LINGER_SECONDS / 2) is None
+    assert clocked.schedule.due_at() == pytest.approx(1000.0 + LINGER_SECONDS)
+    for number in range(8):
+        clocked.send(channel(f"b{number}"), MB)
+    group = clocked.take()
+    assert group is not None
+    assert GROUP_BYTES <= sum(append.size for append in group.appends) < 2 * GROUP_BYTES
+
+
+def test_many_small_appends_fill_a_group_too() -> None:
+    clocked = Clocked()
+    target = channel("a")
+    for _ in range(GROUP_APPENDS + 10):
+        clocked.send(target, 1)
+    group = clocked.take()
+    assert group is not None
+    assert len(group.appends) == GROUP_APPENDS
+
+
+def test_a_high_volume_channel_gets_its_own_commit_and_the_others_share_theirs() -> None:
+    clocked = Clocked()
+    busy, quiet = channel("busy"), [channel(f"q{number}") for number in range(5)]
+    for _ in range(4):
+        clocked.send(busy, 4 * MB)
+        for each in quiet:
+            clocked.send(each, 100)
+        clocked.now += 0.01
+    assert clocked.schedule.has_own_group(busy)
+    assert not any(clocked.schedule.has_own_group(each) for each in quiet)
+    clocked.now += 1
+    groups = clocked.drain()
+    for group in groups:
+        names = {append.channel.name for append in group.appends}
+        assert names == {"busy"} if group.own else "busy" not in names
+    assert sum(group.own for group in groups) == 2
+    assert sum(not group.own for group in groups) == 1
+
+
+def test_a_channel_keeps_its_own_commit_until_its_rate_fell_to_half() -> None:
+    clocked = Clocked()
+    busy = channel("busy")
+    for _ in range(10):
+        clocked.send(busy, MB)
+        clocked.drain()
+    assert clocked.schedule.has_own_group(busy)
+    clocked.now += 1.0
+    assert 2 * MB < clocked.schedule.rate(busy, clocked.now) < 4 * MB
+    clocked.send(busy, 100)
+    clocked.drain()
+    assert clocked.schedule.has_own_group(busy)
+    clocked.now += 2.0
+    clocked.send(busy, 100)
+    assert not clocked.schedule.has_own_group(busy)
+
+
+def test_one_large_append_alone_is_no_high_volume() -> None:
+    clocked = Clocked()
+    target = channel("a")
+    clocked.send(target, 4 * MB)
+    assert not clocked.schedule.has_own_group(target)
+
+
+def test_the_rate_approaches_the_true_one_and_falls_when_nothing_comes() -> None:
+    rate = ArrivalRate()
+    now = 0.0
+    for _ in range(1000):
+        now += 0.1
+        rate.add(100_000, now)
+    assert rate.at(now) == pytest.approx(1_000_000, rel=0.05)
+    assert rate.at(now + 2) < rate.at(now) / 2
+    assert rate.at(now + 60) < 1
+
+
+def test_the_longest_waiting_group_is_committed_first() -> None:
+    clocked = Clocked()
+    busy, quiet = channel("busy"), channel("quiet")
+    for _ in range(10):
+        clocked.send(busy, MB)
+    clocked.drain()
+    first = clocked.send(quiet, 10)
+    clocked.now += 0.001
+    for _ in range(40):
+        clocked.send(busy, MB)
+    group = clocked.take(after=LINGER_SECONDS)
+    assert group is not None
+    assert group.appends == [first]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_append_is_lost_and_the_order_of_every_channel_is_kept(seed: int) -> None:
+    chance = random.Random(seed)
+    clocked = Clocked()
+    channels = [channel(f"c{number}", clusters=number % 3 == 0) for number in range(6)]
+    sent: dict[Channel, list[Append]] = {each: [] for each in channels}
+    seen: dict[Channel, list[Append]] = {each: [] for each in channels}
+    for _ in range(400):
+        each = chance.choice(channels)
+        sent[each].append(clocked.send(each, chance.choice((10, 1000, MB, 3 * MB))))
+        clocked.now += chance.choice((0.0, 0.001, 0.2, 2.0))
+        if chance.random() < 0.3:
+            group = clocked.take()
+            for append in group.appends if group else []:
+                seen[append.channel].append(append)
+        if chance.random() < 0.02:
+            removed = clocked.schedule.remove(each)
+            assert removed == [append for append in sent[each] if append not in seen[each]]
+            seen[each] += removed
+    for group in clocked.drain():
+        for append in group.appends:
+            seen[append.channel].append(append)
+    assert seen == sent
+
+
+def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_their_names() -> None:
+    clocked = Clocked()
+    names = [f"c{number:02}" for number in range(24)]
+    shuffled = random.Random(1).sample(names, len(names))
+    for name in shuffled:
+        target = channel(name, clusters=True)
+        clocked.send(target, MB // 2)
+        clocked.send(target, MB // 2)
+    clocked.now += 1
+    groups = clocked.drain()
+    assert len(groups) == 3
+    assert [append.channel.name for group in groups for append in group.appends] == [
+        name for name in names for _ in range(2)
+    ]
+
+
+def test_without_clustering_batches_are_formed_in_the_order_of_arrival() -> None:
+    clocked = Clocked()
+    sent = [clocked.send(channel(name), 3 * MB) for name in ("c", "a", "d", "b")]
+    assert [append for group in clocked.drain() for append in group.appends] == sent
+
+
+def test_a_delay_holds_back_even_a_full_group() -> None:
+    clocked = Clocked()
+    for number in range(10):
+        clocked.send(channel(f"c{number}"), MB)
+    assert clocked.schedule.take(clocked.now + 1, delay=2) is None
+    assert clocked.schedule.due_at(2) == clocked.now + 2
+    assert clocked.schedule.take(clocked.now + 2, delay=2) is not None

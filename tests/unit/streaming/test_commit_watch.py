@@ -1,0 +1,206 @@
+"""A wait over many looks: errors in a row, standing still, going on in another process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.streaming.commit_wait import (
+    CommitTargets,
+    CommitVerdict,
+    FailureReason,
+    WaitState,
+)
+from airflow_provider_snowpipe.streaming.commit_watch import CommitWatch, Patience
+from airflow_provider_snowpipe.streaming.errors import (
+    ApiError,
+    AuthenticationError,
+    ConfigurationError,
+    PipeFailedOverError,
+    RetriesExhaustedError,
+)
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, LexicographicOffset, Offset
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.status_look import StatusLook
+
+TARGETS = {"c1": "a:10", "c2": "a:10"}
+DOWN = RetriesExhaustedError("service is away")
+
+
+def watch(
+    targets: dict[str, str] = TARGETS, offset: type[Offset] = FileLineOffset, **patience: Any
+) -> CommitWatch:
+    return CommitWatch(CommitTargets.parse(targets, offset), Patience(**patience))
+
+
+def seen(**tokens: str | None) -> StatusLook:
+    return StatusLook({name: ChannelStatus(name, "SUCCESS", token) for name, token in tokens.items()})
+
+
+def failed(error: Exception, *names: str) -> StatusLook:
+    return StatusLook.failed(names or tuple(TARGETS), error)
+
+
+def state(verdict: CommitVerdict | None) -> str:
+    return "nothing" if verdict is None else str(verdict.state)
+
+
+class TestLooks:
+    def test_that_hold_other_channels_only_say_nothing(self) -> None:
+        assert watch().see(seen(other="a:99"), 0.0) is None
+
+    def test_are_put_together_until_every_channel_was_seen(self) -> None:
+        one = watch()
+
+        states = [state(one.see(look, 0.0)) for look in (seen(c1="a:10"), seen(c2="a:3"), seen(c2="a:11"))]
+
+        assert states == ["nothing", "waiting", "complete"]
+
+    def test_of_others_channels_that_failed_do_not_matter(self) -> None:
+        look = StatusLook(seen(c1="a:10", c2="a:10").statuses, {"other": DOWN})
+
+        assert state(watch().see(look, 0.0)) == "complete"
+
+
+class TestErrors:
+    def test_are_endured_and_told(self) -> None:
+        verdict = watch().see(failed(DOWN), 0.0)
+
+        assert state(verdict) == "waiting"
+        assert str(verdict) == "look failed (1 in a row): service is away"
+
+    def test_end_the_wait_when_they_come_in_a_row(self) -> None:
+        one = watch(max_consecutive_errors=3)
+
+        verdicts = [one.see(failed(DOWN), float(now)) for now in range(3)]
+
+        assert [state(verdict) for verdict in verdicts] == ["waiting", "waiting", "failed"]
+        assert verdicts[-1] is not None
+        assert verdicts[-1].reason is FailureReason.TOO_MANY_ERRORS
+        assert verdicts[-1].message == "3 looks in a row failed, the last: service is away"
+
+    def test_are_counted_from_the_last_look_that_answered(self) -> None:
+        one = watch(max_consecutive_errors=2)
+
+        for now in range(0, 20, 2):
+            assert state(one.see(failed(DOWN), now)) == "waiting"
+            assert state(one.see(seen(c1=None, c2=None), now + 1)) == "waiting"
+
+    def test_are_counted_at_ones_own_pace_when_others_look_more_often(self) -> None:
+        one = watch(max_consecutive_errors=3, interval=60.0)
+
+        states = [state(one.see(failed(DOWN), float(now))) for now in range(0, 125, 5)]
+
+        assert states.count("waiting") == 2
+        assert 90 <= 5 * states.index("failed") <= 120
+
+    @pytest.mark.parametrize(
+        "error", [DOWN, PipeFailedOverError("moved", http_status=410), OSError("disk"), TimeoutError("slow")]
+    )
+    def test_that_may_pass_do_not_end_the_wait(self, error: Exception) -> None:
+        assert state(watch().see(failed(error), 0.0)) == "waiting"
+
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [
+            (AuthenticationError("no"), FailureReason.REFUSED),
+            (ApiError("no", http_status=400), FailureReason.REFUSED),
+            (ConfigurationError("no"), FailureReason.CONFIGURATION),
+        ],
+    )
+    def test_that_do_not_pass_end_it_at_once(self, error: Exception, reason: FailureReason) -> None:
+        verdict = watch().see(failed(error, "c2"), 0.0)
+
+        assert verdict is not None
+        assert (verdict.state, verdict.reason, verdict.message) == (WaitState.FAILED, reason, "no")
+
+
+class TestStandstill:
+    def test_is_no_failure_unless_asked_for(self) -> None:
+        one = watch()
+
+        assert {state(one.see(seen(c1="a:1", c2="a:1"), float(now))) for now in range(9)} == {"waiting"}
+
+    def test_fails_and_says_who_stands_where_since_when_and_how_far_away(self) -> None:
+        one = watch(stall_seconds=600)
+        one.see(seen(c1="a:1", c2="a:4"), 1_000.0)
+        one.see(seen(c1="a:2", c2="a:4"), 1_599.0)
+
+        verdict = one.see(seen(c1="a:3", c2="a:4"), 1_600.0)
+
+        assert verdict is not None
+        assert verdict.reason is FailureReason.STALLED
+        assert verdict.message.startswith(
+            "1 of 2 channels committed nothing for 600 s: 'c2' stands at a:4 since "
+            "1970-01-01T00:16:40+00:00 (600 s), 6 before its target a:10. "
+        )
+
+    def test_counts_from_the_last_commit(self) -> None:
+        one = watch(stall_seconds=10)
+        one.see(seen(c1="a:1", c2="a:10"), 0.0)
+        one.see(seen(c1="a:2", c2="a:10"), 9.0)
+
+        assert state(one.see(seen(c1="a:2", c2="a:10"), 18.0)) == "waiting"
+        assert state(one.see(seen(c1="a:2", c2="a:10"), 19.0)) == "failed"
+
+    def test_of_a_channel_that_has_its_target_is_none(self) -> None:
+        one = watch(stall_seconds=10)
+
+        states = [state(one.see(seen(c1="a:10", c2=f"a:{now // 9}"), float(now))) for now in range(0, 81, 9)]
+
+        assert set(states) == {"waiting"}
+
+    def test_of_a_channel_without_a_token_counts_as_well(self) -> None:
+        one = watch({"c1": "a:10"}, stall_seconds=10)
+        one.see(seen(c1=None), 0.0)
+
+        verdict = one.see(seen(c1=None), 10.0)
+
+        assert "'c1' stands at NULL since" in str(verdict)
+        assert "before its target a:10" in str(verdict)
+
+    def test_tells_no_distance_where_the_format_knows_none(self) -> None:
+        one = watch({"c1": "b"}, LexicographicOffset, stall_seconds=1)
+        one.see(seen(c1="a"), 0.0)
+
+        assert "(5 s), before its target b" in str(one.see(seen(c1="a"), 5.0))
+
+    def test_of_many_channels_names_a_few_and_counts_the_others(self) -> None:
+        names = [f"c{number}" for number in range(8)]
+        one = watch(dict.fromkeys(names, "a:10"), stall_seconds=1)
+        one.see(seen(**dict.fromkeys(names)), 0.0)
+
+        text = str(one.see(seen(**dict.fromkeys(names)), 5.0))
+
+        assert text.startswith("8 of 8 channels committed nothing")
+        assert "'c4' stands" in text
+        assert "'c5'" not in text
+        assert "; and 3 more. " in text
+
+
+def test_memory_moves_to_another_process() -> None:
+    first = watch(stall_seconds=10, max_consecutive_errors=2)
+    first.see(seen(c1="a:1", c2=None), 0.0)
+    first.see(failed(DOWN), 1.0)
+
+    stalls, errs = (watch(stall_seconds=10, max_consecutive_errors=2) for _ in range(2))
+    for one in (stalls, errs):
+        one.recall(json.loads(json.dumps(first.memory())))
+
+    assert state(stalls.see(seen(c1="a:1", c2=None), 10.0)) == "failed"
+    assert state(errs.see(failed(DOWN), 2.0)) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("patience", "text"),
+    [
+        ({"max_consecutive_errors": 0}, "max_consecutive_errors is 0"),
+        ({"stall_seconds": 0}, "stall_timeout is 0"),
+        ({"stall_seconds": -1.5}, "stall_timeout is -1.5"),
+    ],
+)
+def test_patience_is_checked(patience: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        Patience(**patience)

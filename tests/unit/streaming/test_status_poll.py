@@ -1,0 +1,288 @@
+"""One poll for many waiters, on real event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    PipeFailedOverError,
+    RetriesExhaustedError,
+)
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.status_look import StatusLook
+from airflow_provider_snowpipe.streaming.status_poll import StatusPoll, shared_poll
+
+INTERVAL = 0.2
+
+
+class Pipe:
+    """A pipe's client for one event loop: counts what it is asked, fails and stalls as a test says."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.clients = 0
+        self.closed = 0
+        self.fail: Callable[[int], Exception | None] = lambda _: None
+        self.pause = 0.0
+
+    async def connect(self) -> Pipe:
+        self.clients += 1
+        return self
+
+    def channel_statuses(self, names: Sequence[str]) -> dict[str, ChannelStatus]:
+        self.asked.append(list(names))
+        time.sleep(self.pause)
+        error = self.fail(len(self.asked))
+        if error is not None:
+            raise error
+        return {name: ChannelStatus(name, "SUCCESS", "a:1") for name in names}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def pipe() -> Pipe:
+    return Pipe()
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 5
+    while any(thread.name.startswith("snowpipe-status") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline, threading.enumerate()
+        time.sleep(0.01)
+
+
+async def looks(poll: StatusPoll, names: list[str], count: int, interval: float = INTERVAL) -> list[Any]:
+    found: list[Any] = []
+    async with aclosing(poll.follow()) as stream:
+        with poll.waiting(names, interval):
+            async for look in stream:
+                found.append(look)
+                if len(found) == count:
+                    break
+    return found
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+def test_three_hundred_waiters_cost_one_request_for_each_hundred_channels(pipe: Pipe) -> None:
+    async def main() -> list[list[StatusLook]]:
+        poll = StatusPoll(pipe.connect)
+        return await asyncio.gather(*(looks(poll, [f"c{number % 150}"], 3) for number in range(300)))
+
+    results = run(main())
+
+    assert [len(names) for names in pipe.asked[:6]] == [100, 50] * 3
+    assert len(pipe.asked) in (6, 8)
+    assert (pipe.clients, pipe.closed) == (1, 1)
+    assert all(len(look.statuses) == 150 for some in results for look in some)
+
+
+def test_rounds_keep_the_interval_however_many_join_late(pipe: Pipe) -> None:
+    async def main() -> float:
+        poll = StatusPoll(pipe.connect)
+        began = time.monotonic()
+        first = asyncio.ensure_future(looks(poll, ["a"], 5))
+        late = []
+        for number in range(40):
+            await asyncio.sleep(INTERVAL / 20)
+            late.append(asyncio.ensure_future(looks(poll, [f"b{number}"], 1)))
+        await asyncio.gather(first, *late)
+        return time.monotonic() - began
+
+    seconds = run(main())
+
+    assert len(pipe.asked) <= seconds / (INTERVAL * 0.9) + 2
+
+
+def test_an_impatient_waiter_speeds_the_poll_up_and_its_leaving_slows_it_down(pipe: Pipe) -> None:
+    async def main() -> tuple[int, int]:
+        poll = StatusPoll(pipe.connect)
+        patient = asyncio.ensure_future(looks(poll, ["slow"], 99, interval=60.0))
+        await looks(poll, ["fast"], 5, interval=0.05)
+        before = len(pipe.asked)
+        await asyncio.sleep(0.3)
+        after = len(pipe.asked)
+        patient.cancel()
+        await asyncio.wait([patient])
+        return before, after
+
+    before, after = run(main())
+
+    assert before >= 5
+    assert after - before <= 1
+    assert sum("slow" in names for names in pipe.asked) <= 2
+
+
+def test_a_failed_round_is_told_to_all_and_the_next_one_comes(pipe: Pipe) -> None:
+    down = RetriesExhaustedError("away")
+    pipe.fail = lambda count: down if count == 1 else None
+
+    async def main() -> list[list[StatusLook]]:
+        poll = StatusPoll(pipe.connect)
+        return await asyncio.gather(*(looks(poll, [f"c{number}"], 2) for number in range(20)))
+
+    for first, second in run(main()):
+        assert set(first.errors.values()) == {down}
+        assert second.errors == {}
+    assert pipe.clients == 1
+
+
+def test_whatever_goes_wrong_is_told_and_does_not_end_the_poll(pipe: Pipe) -> None:
+    pipe.fail = lambda count: ZeroDivisionError("unforeseen") if count == 1 else None
+
+    first, second = run(looks(StatusPoll(pipe.connect), ["c"], 2))
+
+    assert isinstance(first.errors["c"], ZeroDivisionError)
+    assert second.statuses["c"].committed == "a:1"
+
+
+def test_refused_credentials_are_looked_up_again_before_anybody_hears_of_it(pipe: Pipe) -> None:
+    pipe.fail = lambda count: AuthenticationError("rotated") if count == 2 else None
+
+    first, second = run(looks(StatusPoll(pipe.connect), ["c"], 2))
+
+    assert (first.errors, second.errors) == ({}, {})
+    assert (pipe.clients, pipe.closed) == (2, 2)
+
+
+def test_credentials_refused_from_the_start_are_told_at_once(pipe: Pipe) -> None:
+    pipe.fail = lambda _: AuthenticationError("no")
+
+    (look,) = run(looks(StatusPoll(pipe.connect), ["c"], 1))
+
+    assert isinstance(look.errors["c"], AuthenticationError)
+    assert len(pipe.asked) in (1, 2)
+
+
+def test_a_pipe_that_failed_over_gets_a_new_client(pipe: Pipe) -> None:
+    pipe.fail = lambda count: PipeFailedOverError("moved", http_status=410) if count == 2 else None
+
+    first, second = run(looks(StatusPoll(pipe.connect), ["c"], 2))
+
+    assert (first.errors, second.errors) == ({}, {})
+    assert pipe.clients == 2
+
+
+def test_a_connection_that_cannot_be_made_is_tried_again(pipe: Pipe) -> None:
+    tries = 0
+
+    async def connect() -> Pipe:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ConnectionError("the API server is away")
+        return pipe
+
+    found = run(looks(StatusPoll(connect), ["c"], 3, interval=0.02))
+
+    assert [type(look.errors.get("c")).__name__ for look in found] == [
+        "ConnectionError",
+        "ConnectionError",
+        "NoneType",
+    ]
+
+
+def test_a_slow_service_does_not_block_the_event_loop(pipe: Pipe) -> None:
+    pipe.pause = 0.5
+
+    async def main() -> float:
+        task = asyncio.ensure_future(looks(StatusPoll(pipe.connect), ["c"], 1))
+        longest, last = 0.0, time.monotonic()
+        while not task.done():
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        return longest
+
+    assert run(main()) < 0.4
+
+
+def test_a_hanging_pipe_holds_up_no_other(pipe: Pipe) -> None:
+    hanging = [Pipe() for _ in range(40)]
+    for one in hanging:
+        one.pause = 2.0
+
+    async def main() -> float:
+        stuck = [asyncio.ensure_future(looks(StatusPoll(one.connect), ["c"], 1)) for one in hanging]
+        await asyncio.sleep(0.4)
+        began = time.monotonic()
+        await looks(StatusPoll(pipe.connect), ["c"], 1)
+        seconds = time.monotonic() - began
+        for task in stuck:
+            task.cancel()
+        await asyncio.wait(stuck)
+        return seconds
+
+    assert run(main()) < 1.5
+
+
+def test_waiters_come_and_go_and_nothing_is_left(pipe: Pipe) -> None:
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        for _ in range(3):
+            tasks = [
+                asyncio.ensure_future(looks(shared_poll("key", pipe.connect), [f"c{number}"], 999, 0.01))
+                for number in range(50)
+            ]
+            await asyncio.sleep(0.3)
+            for task in tasks[:25]:
+                task.cancel()
+            await asyncio.sleep(0.05)
+            for task in tasks[25:]:
+                task.cancel()
+            await asyncio.wait(tasks)
+        assert asyncio.all_tasks() == before
+
+    run(main())
+    gc.collect()
+
+    assert (pipe.clients, pipe.closed) == (3, 3)
+    assert [one for one in gc.get_objects() if isinstance(one, StatusPoll)] == []
+
+
+def test_a_poll_starts_again_after_everybody_left(pipe: Pipe) -> None:
+    async def main() -> None:
+        poll = StatusPoll(pipe.connect)
+        await looks(poll, ["a"], 1)
+        await looks(poll, ["b"], 1)
+
+    run(main())
+
+    assert ["a"] in pipe.asked
+    assert pipe.asked[-1] == ["b"]
+
+
+def test_pollers_of_one_pipe_share_and_those_of_two_do_not(pipe: Pipe) -> None:
+    async def main() -> tuple[StatusPoll, StatusPoll, StatusPoll]:
+        return (
+            shared_poll(("conn", "P"), pipe.connect),
+            shared_poll(("conn", "P"), pipe.connect),
+            shared_poll(("conn", "Q"), pipe.connect),
+        )
+
+    one, same, other = run(main())
+
+    assert one is same
+    assert one is not other
+
+
+def test_two_event_loops_do_not_share(pipe: Pipe) -> None:
+    async def main() -> StatusPoll:
+        return shared_poll("key", pipe.connect)
+
+    assert run(main()) is not run(main())

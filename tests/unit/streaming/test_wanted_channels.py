@@ -1,0 +1,107 @@
+"""When to ask after which channel: pure, with a clock that the test moves."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_snowpipe.streaming.wanted_channels import WantedChannels
+
+
+def test_nobody_waiting_means_no_round() -> None:
+    assert WantedChannels().seconds_to_next_round(0.0) is None
+
+
+def test_the_first_round_is_due_at_once_and_asks_after_every_channel_once() -> None:
+    wanted = WantedChannels()
+    wanted.add(["a", "b"], 5.0)
+    wanted.add(["b", "c"], 5.0)
+
+    assert wanted.seconds_to_next_round(100.0) == 0.0
+    assert wanted.start_round(100.0) == ["a", "b", "c"]
+
+
+def test_a_late_waiter_starts_no_round_of_its_own() -> None:
+    wanted = WantedChannels()
+    wanted.add(["a"], 5.0)
+    wanted.start_round(100.0)
+
+    wanted.add(["b"], 5.0)
+
+    assert wanted.seconds_to_next_round(101.0) == 4.0
+    assert wanted.start_round(105.0) == ["a", "b"]
+
+
+def test_the_most_impatient_waiter_sets_the_pace_and_brings_the_next_round_forward() -> None:
+    wanted = WantedChannels()
+    wanted.add(["a"], 60.0)
+    wanted.start_round(100.0)
+
+    wanted.add(["b"], 2.0)
+
+    assert wanted.seconds_to_next_round(101.0) == 1.0
+
+
+def test_a_patient_waiters_channels_are_asked_after_at_their_own_pace() -> None:
+    wanted = WantedChannels()
+    wanted.add(["slow"], 60.0)
+    wanted.add(["fast"], 5.0)
+
+    rounds = [wanted.start_round(float(second)) for second in range(0, 125, 5)]
+
+    assert sum("fast" in names for names in rounds) == 25
+    assert sum("slow" in names for names in rounds) == 3
+
+
+def test_a_channel_goes_at_the_pace_of_its_own_most_impatient_waiter() -> None:
+    wanted = WantedChannels()
+    wanted.add(["a"], 60.0)
+    wanted.add(["a", "b"], 5.0)
+    wanted.start_round(0.0)
+
+    assert wanted.start_round(5.0) == ["a", "b"]
+    wanted.remove(["a", "b"], 5.0)
+
+    assert wanted.interval == 60.0
+    assert wanted.start_round(10.0) == []
+
+
+def test_a_round_that_comes_a_little_early_still_asks_after_everything() -> None:
+    wanted = WantedChannels()
+    wanted.add(["a"], 5.0)
+    wanted.start_round(0.0)
+
+    assert wanted.start_round(4.5) == ["a"]
+
+
+def test_the_same_waiter_twice_leaves_twice() -> None:
+    wanted = WantedChannels()
+    wanted.add(["a"], 5.0)
+    wanted.add(["a"], 5.0)
+
+    wanted.remove(["a"], 5.0)
+    assert len(wanted) == 1
+    wanted.remove(["a"], 5.0)
+    assert len(wanted) == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from("abcdef"), unique=True, min_size=1), st.sampled_from([0.5, 5.0, 60.0])
+        )
+    )
+)
+def test_nothing_is_left_when_everybody_has_gone(waiters: list[tuple[list[str], float]]) -> None:
+    wanted = WantedChannels()
+    for names, interval in waiters:
+        wanted.add(names, interval)
+    asked = wanted.start_round(0.0)
+    for names, interval in waiters:
+        wanted.remove(names, interval)
+
+    assert set(asked) == {name for names, _ in waiters for name in names}
+    assert len(asked) == len(set(asked))
+    assert len(wanted) == 0
+    assert wanted.interval is None
+    assert vars(wanted)["_asked_at"] == {}
