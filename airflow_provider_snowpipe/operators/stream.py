@@ -253,8 +253,15 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
             rows=report.rows,
             raw_bytes=report.bytes,
             rejected=sum(channel.rejected for channel in report.channels),
+            retries=sum(channel.retries for channel in report.channels),
+            append_seconds=max((channel.append_seconds for channel in report.channels), default=None),
+            commit_seconds=max((channel.commit_seconds for channel in report.channels), default=None)
+            if self.wait_for_commit
+            else None,
             run_seconds=report.seconds,
-            lag_channels=sum(not channel.committed for channel in report.channels),
+            lag_channels=sum(
+                channel.target_token is not None and not channel.committed for channel in report.channels
+            ),
         )
         return {
             "application": report.application,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -158,6 +159,9 @@ class Run:
                 position=result.position or before.position,
                 rows=before.rows + result.rows,
                 bytes=before.bytes + result.bytes,
+                append_seconds=before.append_seconds + result.append_seconds,
+                commit_seconds=before.commit_seconds + result.commit_seconds,
+                retries=before.retries + result.retries,
                 complete=result.complete,
             )
         if failed:
@@ -183,20 +187,19 @@ class Run:
             bytes=result.bytes,
             rejected=0,
             committed=False,
+            append_seconds=round(result.append_seconds, 3),
+            commit_seconds=round(result.commit_seconds, 3),
+            retries=result.retries,
         )
         if now is None:
             return report
         committed = None if now.committed is None else FileLineOffset.parse(now.committed, channel=name)
         rejected = max(now.rows_error_count - start.rows_error_count, 0)
         counted = now.rows_inserted - start.rows_inserted + rejected
-        return ChannelReport(
-            channel=name,
-            partition=report.partition,
-            from_token=report.from_token,
+        return replace(
+            report,
             to_token=now.committed,
-            target_token=report.target_token,
             rows=max(result.rows, counted),
-            bytes=result.bytes,
             rejected=rejected,
             committed=target is None or (committed is not None and committed >= target),
         )

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,9 @@ class ChannelReport:
     :param bytes: their size as NDJSON, before compression
     :param rejected: rows that the service skipped during the run; part of ``rows``
     :param committed: True when the committed token was seen at or past the target
+    :param append_seconds: time until the service had received the rows
+    :param commit_seconds: time from then until they were committed, 0 where nobody waited
+    :param retries: requests that had to be repeated
     """
 
     channel: str
@@ -40,6 +43,9 @@ class ChannelReport:
     bytes: int
     rejected: int
     committed: bool
+    append_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
