@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
-from airflow_provider_snowpipe.local.sql import error_table, functions, names, reach
+from airflow_provider_snowpipe.local.sql import copy_history, error_table, functions, names, reach
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
 from airflow_provider_snowpipe.local.sql.semi_structured import read_as_text_or_number
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -90,6 +90,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             continue
         privileges = _written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, table, privileges)
+    copy_history.replace_copy_history(session, tree)
 
 
 def target_of(tree: exp.Expr) -> exp.Table | None:
@@ -116,6 +117,10 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
     path = tuple(part.name for part in table.parts)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
+    if path[-2:] == ("INFORMATION_SCHEMA", "LOAD_HISTORY"):
+        owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
+        table.replace(copy_history.load_history(session, owner, table.alias_or_name))
+        return
     if len(path) >= 2 and path[-2] == "INFORMATION_SCHEMA":
         raise unsupported("INFORMATION_SCHEMA")
     database, schema, name = session.resolve(path)
