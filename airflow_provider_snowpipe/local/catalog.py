@@ -74,6 +74,8 @@ class Catalog:
             f"SET allowed_directories = [{', '.join(literal(str(f)) for f in readable)}]",
             # A statement must not reach files of the machine.
             "SET enable_external_access = false",
+            # Nor variables of this process.
+            "SET python_enable_replacements = false",
         ):
             self._instance.execute(setting)
         self._databases: dict[str, Database] = {}

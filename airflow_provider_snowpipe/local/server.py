@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import ssl
@@ -197,6 +198,8 @@ def serve(
     :raises DataDirectoryError: when the directory or the port is in use.
     :raises ConfigurationError: when the declaration names what does not exist.
     """
+    # The engine makes files of its own; they hold rows and are for the owner only.
+    os.umask(0o077)
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
     signal.signal(signal.SIGTERM, _exit)
