@@ -109,7 +109,7 @@ class Storage:
 
         :param identity: the stage's folder, see :func:`table_identity` and :func:`user_identity`.
         """
-        return FolderArea(self._root / _FILES / identity)
+        return FolderArea(self._root / _FILES / identity, pins=self._root / _DOWNLOADS)
 
     def watch(self, watcher: Callable[[str, str], None]) -> None:
         """Call a function with the stage's identity and the path of every file that PUT has stored."""
