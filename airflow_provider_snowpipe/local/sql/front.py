@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import duckdb
 import sqlglot.errors
 
-from airflow_provider_snowpipe.local.errors import SqlError, unsupported
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     context,
     copy_into,
     ddl,
     error_table,
     file_formats,
+    file_pipes,
     grants,
     infer_schema,
     options,
-    pipes,
+    pipe_functions,
     query,
+    reach,
     roles,
     show,
     show_grants,
     stage_files,
     stages,
     users,
+    variables,
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
 from airflow_provider_snowpipe.local.sql.narrowing import narrowed
+from airflow_provider_snowpipe.local.sql.properties import plain
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -42,9 +47,20 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Session, str, Bindings], Result]
 
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
+_IMMEDIATE = re.compile(r"EXECUTE\s+IMMEDIATE\s+('(?:[^']|'')*'|\$\$.*?\$\$)\s*\Z", re.IGNORECASE | re.DOTALL)
 _MODIFIERS = (
     r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL|SCOPED)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
 )
+
+
+def _execute_immediate(session: Session, text: str, bindings: Bindings) -> Result:
+    """EXECUTE IMMEDIATE '..' with the text of one statement."""
+    match = _IMMEDIATE.match(text)
+    if match is None:
+        raise unsupported("EXECUTE IMMEDIATE of something that is not a text")
+    inner = strip_comments(plain(match[1])).rstrip().rstrip(";")
+    return _run(session, inner, bindings)
+
 
 # Owned statements, matched in this order against the start of the statement.
 _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
@@ -57,12 +73,12 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
         (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
         (r"COPY\s+INTO", copy_into.copy_into),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", pipes.create_pipe),
-        (r"DROP\s+PIPE", pipes.drop_pipe),
-        (r"ALTER\s+PIPE", pipes.alter_pipe),
-        (r"SHOW\s+PIPES", pipes.show_pipes),
-        (r"(?:DESCRIBE|DESC)\s+PIPE", pipes.describe_pipe),
-        (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipes.system_function),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", file_pipes.create_pipe),
+        (r"DROP\s+PIPE", file_pipes.drop_pipe),
+        (r"ALTER\s+PIPE", file_pipes.alter_pipe),
+        (r"SHOW\s+PIPES", file_pipes.show_pipes),
+        (r"(?:DESCRIBE|DESC)\s+PIPE", file_pipes.describe_pipe),
+        (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipe_functions.system_function),
         (rf"CREATE\s+{_MODIFIERS}STAGE", stages.create_stage),
         (r"ALTER\s+STAGE", stages.alter_stage),
         (r"DROP\s+STAGE", stages.drop_stage),
@@ -109,6 +125,10 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"(?:DESCRIBE|DESC)\s+WAREHOUSE", warehouses.describe_warehouse),
         (r"USE", context.use),
         (r"ALTER\s+SESSION", context.alter_session),
+        (r"EXECUTE\s+IMMEDIATE", _execute_immediate),
+        (r"SET", variables.set_variables),
+        (r"UNSET", variables.unset_variables),
+        (r"SHOW\s+VARIABLES", variables.show_variables),
         (r"BEGIN|START\s+TRANSACTION", context.begin),
         (r"COMMIT", context.commit),
         (r"ROLLBACK", context.rollback),
@@ -123,13 +143,17 @@ _AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DE
 
 
 def execute(
-    session: Session, statement: str, bindings: Mapping[str, Mapping[str, Any]] | None = None
+    session: Session,
+    statement: str,
+    bindings: Mapping[str, Mapping[str, Any]] | None = None,
+    query_id: str | None = None,
 ) -> Result:
     """Run one statement in a session.
 
     :param session: the session; its lock is held while the statement runs.
     :param statement: one Snowflake statement, with or without a closing semicolon.
     :param bindings: values for ``?`` or ``:1``, in the form of the connector protocol and the SQL API.
+    :param query_id: id under which the result is remembered; None for a new one.
     :raises SqlError: for every failure; no other exception leaves this function.
     """
     text = strip_comments(statement).rstrip().rstrip(";")
@@ -137,24 +161,12 @@ def execute(
         raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
     if not _is_unicode(text):
         raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
-    with session.lock:
+    with session.lock, snowflake_errors(session):
         try:
             result = _run(session, text, Bindings(bindings or {}))
-        except SqlError:
-            raise
-        except sqlglot.errors.SqlglotError as error:
-            raise _syntax_error(error) from error
-        except duckdb.Error as error:
-            session_failed(session)
-            raise translate_error(error) from error
-        except Exception as error:
-            log.exception("statement failed inside the service")
-            raise SqlError(
-                "000603",
-                "XX000",
-                f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
-            ) from error
-        session.last_query_id = str(uuid.uuid4())
+        finally:
+            session.take_back()
+        session.remember(query_id or str(uuid.uuid4()), result)
         return result
 
 
@@ -165,6 +177,34 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def snowflake_errors(session: Session) -> Iterator[None]:
+    """Turn every failure of a statement into Snowflake's error; nothing else leaves the context.
+
+    :raises SqlError: for a failure.
+    """
+    try:
+        yield
+    except SqlError:
+        raise
+    except sqlglot.errors.UnsupportedError as error:
+        raise unsupported(str(error).split("\n", maxsplit=1)[0]) from error
+    except sqlglot.errors.SqlglotError as error:
+        raise _syntax_error(error) from error
+    except RecursionError as error:
+        raise compilation_error("the statement is nested too deeply.") from error
+    except duckdb.Error as error:
+        session_failed(session)
+        raise translate_error(error) from error
+    except Exception as error:
+        log.exception("statement failed inside the service")
+        raise SqlError(
+            "000603",
+            "XX000",
+            f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
+        ) from error
 
 
 def strip_comments(statement: str) -> str:
@@ -183,6 +223,9 @@ def session_failed(session: Session) -> None:
 def translate_error(error: duckdb.Error) -> SqlError:
     """Return Snowflake's error for a DuckDB error."""
     message = str(error).split("\n\nLINE ")[0].split("\nLINE ")[0].strip()
+    unknown = _UNKNOWN_FUNCTION.search(message)
+    if isinstance(error, duckdb.CatalogException) and unknown:
+        return reach.unknown_function(unknown[1])
     for kind, code, sqlstate in _ERROR_CODES:
         if isinstance(error, kind):
             prefix = "SQL compilation error:\n" if sqlstate.startswith("42") else ""
@@ -203,6 +246,7 @@ _ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
     (duckdb.TransactionException, "000625", "57014"),
     (duckdb.PermissionException, "003001", "42501"),
 )
+_UNKNOWN_FUNCTION = re.compile(r"Function with name \"?(\w+)\"? does not exist")
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
