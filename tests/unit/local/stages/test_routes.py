@@ -59,26 +59,13 @@ def _call(
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 
-def test_an_upload_arrives_whole_and_the_watchers_hear_of_it(
-    front: StageFilesFront, storage: Storage
-) -> None:
-    heard: list[tuple[str, str]] = []
-    storage.watch(lambda identity, path: heard.append((identity, path)))
+def test_an_upload_arrives_whole_and_comes_back(front: StageFilesFront, storage: Storage) -> None:
     parts = [b"a" * 700_000, b"", b"b" * 700_000, b"c"]
     assert _call(front, "PUT", "in/a", UPLOAD, parts)[0] == 200
     assert storage.internal("s1").path("in/a").read_bytes() == b"".join(parts)
-    assert heard == [("s1", "in/a")]
     assert list(storage.incoming.iterdir()) == []
     assert _call(front, "GET", "in/a", DOWNLOAD) == (200, b"".join(parts))
     assert _call(front, "HEAD", "in/a", UPLOAD) == (200, b"")
-
-
-def test_a_watcher_that_fails_does_not_fail_the_upload(front: StageFilesFront, storage: Storage) -> None:
-    def fail(_identity: str, _path: str) -> None:
-        raise RuntimeError("broken")
-
-    storage.watch(fail)
-    assert _call(front, "PUT", "in/a", UPLOAD, [b"x"])[0] == 200
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(front: StageFilesFront, storage: Storage) -> None:
