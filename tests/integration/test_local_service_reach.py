@@ -47,7 +47,7 @@ _SCALARS = (
 _STATEMENTS = (
     "COPY reached TO '/tmp/stolen.csv'", "COPY (SELECT 1) TO '/tmp/stolen.csv'",
     "ATTACH '/tmp/x.duckdb' AS x",
-    "INSTALL httpfs", "LOAD httpfs", "PRAGMA database_list", "SET enable_external_access = true",
+    "INSTALL httpfs", "LOAD httpfs", "PRAGMA database_list",
     "DETACH local",
     "RESET ALL", "EXPORT DATABASE '/tmp/stolen'", "IMPORT DATABASE '/tmp/stolen'", "CHECKPOINT", "VACUUM",
     "SUMMARIZE reached",
