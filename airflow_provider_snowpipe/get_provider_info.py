@@ -31,15 +31,25 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "hooks": _modules("hooks.snowpipe"),
-        "operators": _modules("operators.stream"),
+        "operators": _modules(
+            "operators.stream", "operators.channels", "operators.offsets", "operators.append"
+        ),
         "sensors": _modules("sensors.commit"),
         "triggers": _modules("triggers.commit"),
+        "task-decorators": [
+            {
+                "name": "snowpipe_append",
+                "class-name": f"{_PACKAGE}.decorators.append.snowpipe_append_task",
+            }
+        ],
+        "extra-links": [f"{_PACKAGE}.links.snowsight.SnowsightLink"],
+        "cli": [f"{_PACKAGE}.cli.definition.get_cli_commands"],
         "connection-types": [_connection_type()],
     }
 
 
-def _modules(name: str) -> list[dict[str, Any]]:
-    return [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}"]}]
+def _modules(*names: str) -> list[dict[str, Any]]:
+    return [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}]
 
 
 def _connection_type() -> dict[str, Any]:

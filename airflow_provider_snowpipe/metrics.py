@@ -15,6 +15,7 @@ def count_load(
     retries: int = 0,
     append_seconds: float | None = None,
     commit_seconds: float | None = None,
+    run_seconds: float | None = None,
     lag_channels: int = 0,
 ) -> None:
     """Report one load under ``snowpipe.*``, with the tags ``pipe`` and ``operator``.
@@ -27,12 +28,17 @@ def count_load(
     :param retries: requests that were repeated
     :param append_seconds: time until the rows were received, None when not measured
     :param commit_seconds: time from then until they were committed, None when not waited for
+    :param run_seconds: time of a whole Spark run, None for another load
     :param lag_channels: channels that had not committed everything when the task ended
     """
     tags = {"pipe": pipe, "operator": operator}
     for name, value in (("rows", rows), ("bytes", raw_bytes), ("rejected", rejected), ("retries", retries)):
         Stats.incr(f"snowpipe.{name}", value, tags=tags)
-    for name, seconds in (("append_latency", append_seconds), ("commit_latency", commit_seconds)):
+    for name, seconds in (
+        ("append_latency", append_seconds),
+        ("commit_latency", commit_seconds),
+        ("run", run_seconds),
+    ):
         if seconds is not None:
             Stats.timing(f"snowpipe.{name}", seconds * 1000, tags=tags)
     Stats.gauge("snowpipe.lag_channels", lag_channels, tags=tags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -115,6 +116,14 @@ class AirflowApi:
         answer.raise_for_status()
         return [line for entry in answer.json()["content"] for line in _log_lines(entry)]
 
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
+        """Answer a task that waits for a person.
+
+        :param option: one of the task's options, such as ``Approve``
+        """
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
+        self._checked("PATCH", path, json={"chosen_options": [option]})
+
     def test_connection(self, connection: Mapping[str, Any]) -> tuple[bool, str]:
         """Press the Test button of the connection form: whether it works, and what the page says.
 
@@ -122,6 +131,16 @@ class AirflowApi:
         """
         answer = self._checked("POST", "connections/test", json=dict(connection)).json()
         return answer["status"], answer["message"]
+
+    def add_connection(self, conn_id: str, fields: Mapping[str, Any]) -> None:
+        """Store a connection.
+
+        :param conn_id: its id
+        :param fields: as in the JSON form of a connection; ``extra`` may be an object
+        """
+        extra = fields.get("extra") or {}
+        body = {"connection_id": conn_id, **fields, "extra": json.dumps(extra)}
+        self._checked("POST", "connections", json=body)
 
     def _get(self, path: str) -> dict[str, Any]:
         result: dict[str, Any] = self._checked("GET", path).json()

@@ -18,6 +18,8 @@ KILL_POINTS = (
     "before-commit",
     "after-commit",
     "during-checkpoint",
+    "before-load-commit",
+    "after-load-commit",
 )
 PIPE_FAILED_OVER = "PIPE_FAILED_OVER"
 

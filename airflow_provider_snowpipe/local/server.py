@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from airflow_provider_snowpipe.local import tls
+from airflow_provider_snowpipe.local import openapi, tls
 from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.config import Declaration
@@ -135,6 +135,8 @@ class Service:
                     return Response.of_json({"status": "ready", "instance": self._account.instance})
                 case "local" if request.segments == STATUS_PATH:
                     return self._status(request)
+                case "openapi.json":
+                    return Response.of_json(openapi.document())
                 case "api":
                     return self._sql_api.handle(request)
                 case stage_upload.BUCKET:
@@ -227,6 +229,8 @@ def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None
         log_level="warning",
         access_log=False,
         server_header=False,
+        # With a WebSocket library installed, a request to upgrade would end in a 500 of the server itself.
+        ws="none",
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
         ssl_certfile=str(home.tls_dir / "server.pem"),

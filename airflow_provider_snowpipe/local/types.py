@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.errors import unsupported
+from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 
 MAX_VARCHAR = 16_777_216
 MAX_BINARY = 8_388_608
@@ -147,7 +147,7 @@ class ColumnType:
         :raises SqlError: for a type that the local service does not store (GEOGRAPHY, VECTOR, ...).
         """
         word = str(getattr(node.this, "value", node.this)).upper()
-        sizes = [int(param.this.name) for param in node.expressions if isinstance(param, exp.DataTypeParam)]
+        sizes = [_size(node, param) for param in node.expressions if isinstance(param, exp.DataTypeParam)]
         if word in _INTEGER_WORDS:
             return NUMBER
         if word in {"DECIMAL", "NUMBER", "NUMERIC"}:
@@ -189,6 +189,13 @@ class ColumnType:
         if kind == "BINARY":
             return cls("BINARY", length=MAX_BINARY)
         return cls(kind, precision=9 if kind.startswith("TIME") else None)
+
+
+def _size(node: exp.DataType, param: exp.DataTypeParam) -> int:
+    try:
+        return int(param.this.name)
+    except ValueError as error:
+        raise compilation_error(f"invalid size in data type {node.sql(dialect='snowflake')}.") from error
 
 
 NUMBER = ColumnType("NUMBER", precision=38, scale=0)

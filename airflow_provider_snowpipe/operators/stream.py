@@ -13,6 +13,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
+from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.process import stop_process_tree
 from airflow_provider_snowpipe.operators.submission import (
     application_name,
@@ -83,6 +85,7 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         "batch_limits",
         *SparkSubmitOperator.template_fields,
     )
+    operator_extra_links = (SnowsightLink(),)
     ui_color = "#29b5e8"
 
     def __init__(
@@ -138,6 +141,7 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         self._directory = Path(tempfile.mkdtemp(prefix="snowpipe-"))
         try:
             plan = self._prepare(self._directory)
+            self._leave_link(context)
             self._submit(context, plan)
             return self._finish(context, plan)
         except (ConfigurationError, AuthenticationError) as error:
@@ -165,17 +169,25 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
             }
         return hook
 
-    def _prepare(self, directory: Path) -> JobPlan:
-        from airflow_provider_snowpipe.spark.credentials import write_credentials
-        from airflow_provider_snowpipe.spark.plan import write_plan
-
-        hook = SnowpipeHook(
+    def _pipe_hook(self) -> SnowpipeHook:
+        return SnowpipeHook(
             self.snowflake_conn_id,
             table=self.table,
             pipe=self.pipe,
             database=self.database,
             schema=self.schema,
         )
+
+    def _leave_link(self, context: Context) -> None:
+        url = snowsight_url(self._pipe_hook())
+        if url is not None:
+            context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
+
+    def _prepare(self, directory: Path) -> JobPlan:
+        from airflow_provider_snowpipe.spark.credentials import write_credentials
+        from airflow_provider_snowpipe.spark.plan import write_plan
+
+        hook = self._pipe_hook()
         plan = self._plan(hook, directory)
         path = directory / "plan.json"
         write_plan(plan, path)
@@ -235,6 +247,15 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
             if channel.target_token is not None
         }
         context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
+        count_load(
+            pipe=str(plan.pipe),
+            operator=type(self).__name__,
+            rows=report.rows,
+            raw_bytes=report.bytes,
+            rejected=sum(channel.rejected for channel in report.channels),
+            run_seconds=report.seconds,
+            lag_channels=sum(not channel.committed for channel in report.channels),
+        )
         return {
             "application": report.application,
             "pipe": str(plan.pipe),

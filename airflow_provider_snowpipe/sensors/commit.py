@@ -19,6 +19,7 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
+from airflow_provider_snowpipe.sensors.triggerer_templates import rendered_in_triggerer
 from airflow_provider_snowpipe.streaming.commit_wait import (
     CommitTargets,
     CommitVerdict,
@@ -63,7 +64,8 @@ class SnowpipeCommitSensor(BaseSensorOperator):
     :param start_from_trigger: with ``deferrable``, no look in a worker before; needs Airflow 3.3 where an
         argument is a template, and has no effect on mapped tasks
     :param end_from_trigger: with ``deferrable``, success ends the task without a worker; what happens in a
-        worker at a task's end, such as asset events and lineage, then does not happen
+        worker at a task's end, such as asset events and lineage, then does not happen, and Airflow 3.3.2
+        hands the task's value on as JSON text
     :param max_consecutive_errors: fail after this many looks in a row that failed for a passing reason
     :param stall_timeout: fail when a channel short of its target commits nothing for this many seconds, None
         to leave that to ``timeout``
@@ -238,10 +240,10 @@ class SnowpipeCommitSensor(BaseSensorOperator):
             client.close()
 
     def _start_trigger_args(self) -> StartTriggerArgs:
-        """Tell the scheduler how to start the trigger; an XCom goes as a template, rendered there."""
+        """Tell the scheduler how to start the trigger, which renders the templates itself."""
         arguments = self._trigger_arguments()
-        for name in ("targets", "rejected_baseline"):
-            arguments[name] = _as_template(arguments[name])
+        for name in self.template_fields:
+            arguments[name] = rendered_in_triggerer(name, arguments[name])
         return StartTriggerArgs(
             trigger_cls=f"{SnowpipeCommitTrigger.__module__}.{SnowpipeCommitTrigger.__qualname__}",
             trigger_kwargs=arguments,
@@ -271,9 +273,3 @@ def _failure(reason: str, message: str) -> AirflowException:
     """Build the error that ends the task; only a reason that may pass leaves the task its retries."""
     kind = AirflowException if reason in _RETRYABLE else AirflowFailException
     return kind(f"{reason}: {message}")
-
-
-def _as_template(value: Any) -> Any:
-    """Write an XCom reference as a template whose text is JSON; anything else stays."""
-    text = str(value) if type(value).__name__ == "PlainXComArg" else ""
-    return text.removesuffix("}}").rstrip() + " | tojson }}" if text.endswith("}}") else value

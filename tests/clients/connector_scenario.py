@@ -20,8 +20,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import snowflake.connector
 from snowflake.connector.constants import QueryStatus
+from snowflake.connector.pandas_tools import write_pandas
 
 TYPES = (
     "id INT, x NUMBER(10,2), big NUMBER(38,0), wide NUMBER(38,10), s VARCHAR, n TIMESTAMP_NTZ, "
@@ -270,6 +272,40 @@ def files_go_to_stages_and_come_back(cursor: Any) -> None:
     assert cursor.execute("LIST @~/packed").fetchall() == []
 
 
+def frames_are_written(connection: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute(
+        'CREATE OR REPLACE TABLE frames (id INT, "na me" VARCHAR, x FLOAT, d TIMESTAMP_NTZ, b BOOLEAN)'
+    )
+    rows = 100
+    frame = pd.DataFrame(
+        {
+            "ID": range(rows),
+            "na me": [f"it's {number}" if number % 7 else None for number in range(rows)],
+            "X": [number / 4 for number in range(rows)],
+            "D": [dt.datetime(2026, 1, 1, 0, 0, 1, 500000)] * rows,
+            "B": [number % 2 == 0 for number in range(rows)],
+        }
+    )
+    for options, files in (
+        ({}, 1),
+        ({"chunk_size": 40, "compression": "snappy"}, 3),
+        ({"chunk_size": 40, "bulk_upload_chunks": True}, 3),
+    ):
+        done, chunks, written, _ = write_pandas(connection, frame, "FRAMES", **options)
+        assert (done, chunks, written) == (True, files, rows), options
+    assert write_pandas(connection, frame, "INFERRED", auto_create_table=True)[0]
+    assert cursor.execute("SELECT id, d, b FROM inferred WHERE id = 3").fetchone() == (
+        3,
+        dt.datetime(2026, 1, 1, 0, 0, 1, 500000),
+        False,
+    )
+    counted = cursor.execute(
+        'SELECT count(*), count("na me"), sum(id), max(x), max(d), count_if(b) FROM frames'
+    ).fetchone()
+    assert counted == (300, 3 * 85, 3 * 4950, 24.75, dt.datetime(2026, 1, 1, 0, 0, 1, 500000), 150), counted
+
+
 def _moved(cursor: Any, statement: str) -> list[tuple[Any, ...]]:
     rows = cursor.execute(statement).fetchall()
     return [(row[0], row[1], row[4], row[5], row[6]) for row in rows]
@@ -284,6 +320,7 @@ def main() -> None:
         rows_as_pandas(connection.cursor())
         values_in_the_text(connection)
         files_go_to_stages_and_come_back(connection.cursor())
+        frames_are_written(connection)
     with by_password(paramstyle="qmark") as connection:
         bound_values(connection)
         asynchronous_statements(connection)

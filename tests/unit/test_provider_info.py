@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,9 +62,39 @@ def test_every_module_of_the_metadata_can_be_imported() -> None:
         for module in entry["python-modules"]
     ]
 
-    assert len(modules) == 4
+    assert len(modules) == 7
     for module in modules:
         importlib.import_module(module)
+
+
+def test_every_operator_sensor_and_trigger_is_in_a_listed_module() -> None:
+    info = get_provider_info()
+    for kind in ("hooks", "operators", "sensors", "triggers"):
+        listed = {module for entry in info[kind] for module in entry["python-modules"]}
+        room = importlib.import_module(f"airflow_provider_snowpipe.{kind}")
+        for found in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            module = importlib.import_module(found.name)
+            public = [
+                name
+                for name, value in vars(module).items()
+                if name.startswith("Snowpipe") and isinstance(value, type) and value.__module__ == found.name
+            ]
+            if [name for name in public if name.endswith(("Hook", "Operator", "Sensor", "Trigger"))]:
+                assert found.name in listed
+
+
+def test_every_named_object_of_the_metadata_can_be_imported() -> None:
+    info = get_provider_info()
+    paths = [
+        *info["extra-links"],
+        *info["cli"],
+        *(entry["class-name"] for entry in info["task-decorators"]),
+    ]
+
+    assert len(paths) == 3
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_the_hook_is_what_the_connection_type_says() -> None:
@@ -123,6 +154,11 @@ def test_dag_files_pay_for_nothing_but_airflow_and_its_spark_operator() -> None:
         "airflow.sdk",
         "airflow.triggers.base",
         "airflow_provider_snowpipe.operators.stream",
+        "airflow_provider_snowpipe.operators.append",
+        "airflow_provider_snowpipe.operators.channels",
+        "airflow_provider_snowpipe.operators.offsets",
+        "airflow_provider_snowpipe.decorators.append",
+        "airflow_provider_snowpipe.policies.retry",
         "airflow_provider_snowpipe.sensors.commit",
         "airflow_provider_snowpipe.triggers.commit",
     )

@@ -286,6 +286,16 @@ def convert(column: Column, raw: str) -> str:
     return f"CAST({_convert(column, raw, 'CAST')} AS {target})"
 
 
+def try_convert(column: Column, raw: str) -> str:
+    """Return a DuckDB expression that turns a text (or JSON) into a column's type; NULL when it cannot.
+
+    :param raw: expression of the text; of the JSON itself for VARIANT, OBJECT and ARRAY.
+    """
+    if column.type.kind == "NUMBER":
+        return f"TRY_CAST({raw} AS {column.type.duckdb})"
+    return _convert(column, raw, "TRY_CAST")
+
+
 def too_long(column: Column, value: str) -> str | None:
     """Return the condition that a value is longer than its column, or None when the type has no length."""
     limit = column.type.length

@@ -28,6 +28,7 @@ from airflow_provider_snowpipe.local.errors import Refusal, object_exists, objec
 from airflow_provider_snowpipe.local.faults import Faults, die
 from airflow_provider_snowpipe.local.identifiers import find_name, quote
 from airflow_provider_snowpipe.local.limits import Limits
+from airflow_provider_snowpipe.local.loading.history import LoadHistory
 from airflow_provider_snowpipe.local.stages.registry import Stages
 from airflow_provider_snowpipe.local.stages.storage import Storage
 from airflow_provider_snowpipe.local.tables import Table
@@ -73,12 +74,15 @@ class Database:
         self.name = name
         self._limits = limits
         self.write_lock = threading.RLock()
+        # Taken before the write lock: loads of files wait for each other, not for commits of channels.
+        self.load_lock = threading.RLock()
         self.committer_cursor = connect()
         self.store = Store(name)
         self.dirty = False
         self.isolated_groups: dict[tuple[str, str], int] = {}
         self._cursor = connect()
         self.store.create(self._cursor)
+        self.history = LoadHistory(name, self._cursor)
         self.stages = Stages(name, self._cursor, self.write_lock, storage)
         self.schemas = self.store.load_schemas(self._cursor)
         self._tables = {(table.schema, table.name): table for table in self.store.load_tables(self._cursor)}

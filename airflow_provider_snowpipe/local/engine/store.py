@@ -171,7 +171,7 @@ class Store:
             f"DELETE FROM {self._schema}.channels WHERE schema_name = ? AND pipe_name IN {pipes}",
             [schema, schema, name],
         )
-        for relation in ("tables", "columns", "pipes", "rejected_rows"):
+        for relation in ("tables", "columns", "pipes", "rejected_rows", "loads"):
             cursor.execute(
                 f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",
                 [schema, name],

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import zlib
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-import zstandard
-
 from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.fronts.encoding import decode_body
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-MAX_DECODED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +53,7 @@ class Request:
         content = decode_body(self.body, self.headers.get("content-encoding", ""))
         if not content.strip():
             return {}
-        try:
-            value = json.loads(content)
-        except ValueError as error:
-            raise Refusal(400, "INVALID_REQUEST_BODY", f"the body is not JSON: {error}") from error
+        value = json_value(content)
         if not isinstance(value, dict):
             raise Refusal(400, "INVALID_REQUEST_BODY", "the body must be a JSON object")
         return value
@@ -95,6 +88,28 @@ class Response:
     def of_refusal(cls, refusal: Refusal) -> Response:
         """Return the JSON form of a refused request."""
         return cls.of_json({"code": refusal.code, "message": refusal.message}, refusal.status)
+
+
+def json_value(content: bytes) -> Any:
+    """Read a body as JSON (RFC 8259), without the numbers and half characters that only Python knows.
+
+    :raises Refusal: 400 for anything else.
+    """
+    try:
+        value = json.loads(content, parse_constant=_no_number)
+        if b"\\u" in content:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise Refusal(400, "INVALID_REQUEST_BODY", "the body holds half of a surrogate pair") from error
+    except RecursionError as error:
+        raise Refusal(400, "INVALID_REQUEST_BODY", "the body is nested too deeply") from error
+    except ValueError as error:
+        raise Refusal(400, "INVALID_REQUEST_BODY", f"the body is not JSON: {error}") from error
+    return value
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def request_of(scope: Scope, body: bytes) -> Request:
@@ -151,64 +166,3 @@ async def respond(send: Send, response: Response) -> None:
 async def in_thread(work: Callable[[], Response]) -> Response:
     """Run blocking work in the event loop's thread pool."""
     return await asyncio.get_running_loop().run_in_executor(None, work)
-
-
-def decode_body(body: bytes, encoding: str) -> bytes:
-    """Undo a Content-Encoding: zstd (any number of frames), gzip or none.
-
-    :raises Refusal: 400 for broken content, 413 above :data:`MAX_DECODED_BYTES`, 415 for another encoding.
-    """
-    encoding = encoding.strip().lower()
-    try:
-        if encoding in ("", "identity"):
-            return body
-        if encoding == "zstd":
-            return decode_zstd(body)
-        if encoding == "gzip":
-            return _decode_gzip(body)
-    except (zstandard.ZstdError, zlib.error, EOFError) as error:
-        raise Refusal(
-            400, "INVALID_CONTENT_ENCODING", f"the body is not valid {encoding}: {error}"
-        ) from error
-    raise Refusal(
-        415, "UNSUPPORTED_CONTENT_ENCODING", f"Content-Encoding {encoding}: use zstd, gzip or identity"
-    )
-
-
-def decode_zstd(body: bytes) -> bytes:
-    """Decompress all zstd frames of a body; frames need no content size (SDK 1.9.1 writes none, observed)."""
-    parts: list[bytes] = []
-    size, rest = 0, body
-    while rest:
-        frame = zstandard.ZstdDecompressor().decompressobj()
-        for start in range(0, len(rest), 1 << 20):
-            part = frame.decompress(rest[start : start + (1 << 20)])
-            size += len(part)
-            _check_size(size)
-            parts.append(part)
-            if frame.eof:
-                rest = frame.unused_data + rest[start + (1 << 20) :]
-                break
-        else:
-            raise zstandard.ZstdError("the last frame is incomplete")
-    return b"".join(parts)
-
-
-def _decode_gzip(body: bytes) -> bytes:
-    parts: list[bytes] = []
-    size, rest = 0, body
-    while rest:
-        member = zlib.decompressobj(wbits=31)
-        part = member.decompress(rest, MAX_DECODED_BYTES + 1)
-        size += len(part)
-        _check_size(size)
-        parts.append(part)
-        if not member.eof:
-            raise EOFError("the last member is incomplete")
-        rest = member.unused_data
-    return b"".join(parts)
-
-
-def _check_size(size: int) -> None:
-    if size > MAX_DECODED_BYTES:
-        raise Refusal(413, "REQUEST_TOO_LARGE", f"the decoded body has more than {MAX_DECODED_BYTES} bytes")

@@ -163,9 +163,17 @@ class StageFilesFront:
         temporary = self._storage.incoming / secrets.token_hex(16)
         try:
             known = await _receive_into(temporary, receive)
-            await _in_thread(lambda: _move_into_place(temporary, area, path, known))
+            await _in_thread(lambda: self._complete(temporary, area, path, known))
         finally:
             temporary.unlink(missing_ok=True)
+
+    def _complete(self, temporary: Path, area: FolderArea, path: str, known: str) -> None:
+        _move_into_place(temporary, area, path, known)
+        try:
+            self._storage.arrived(area.root.name, path)
+        except Exception:
+            # The file is stored; what a pipe makes of it is no matter of this request.
+            log.exception("a watcher of staged files failed")
 
 
 async def _receive_into(temporary: Path, receive: Receive) -> str:

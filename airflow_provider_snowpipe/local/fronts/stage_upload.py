@@ -7,9 +7,7 @@ Batches above 1 MiB always travel this way (observed with SDK 1.9.1). A file hol
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,8 @@ from zstandard import ZstdError
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolFile
 from airflow_provider_snowpipe.local.errors import Refusal
-from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_zstd
+from airflow_provider_snowpipe.local.fronts.encoding import decode_zstd
+from airflow_provider_snowpipe.local.fronts.http import Request, Response, json_value
 
 BUCKET = "snowpipe-local-stage"
 MAX_UPLOAD_BYTES = 256 << 20
@@ -84,17 +83,16 @@ class Fragment:
         :raises Refusal: 400 for anything else.
         """
         try:
-            listed: Any = json.loads(request.body)
-            (entry,) = listed
+            (entry,) = json_value(request.body)
             return cls(
                 file_path=str(entry["file_path"]),
                 start_byte=int(entry.get("fragment_start_byte_offset") or 0),
                 length=int(entry["fragment_length_bytes"]),
                 iv=base64.b64decode(entry["iv_base64"], validate=True),
-                start_offset_token=entry.get("fragment_start_offset_token") or None,
-                end_offset_token=entry.get("fragment_end_offset_token") or None,
+                start_offset_token=_token(entry.get("fragment_start_offset_token")),
+                end_offset_token=_token(entry.get("fragment_end_offset_token")),
             )
-        except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise Refusal(
                 400, "INVALID_REQUEST_BODY", "filebuffer needs a JSON array with one fragment of a file"
             ) from error
@@ -154,6 +152,12 @@ def read_fragment(upload: bytes, fragment: Fragment, key: bytes) -> bytes:
         return decode_zstd(decryptor.update(content) + decryptor.finalize())
     except ZstdError as error:
         raise Refusal(400, "INVALID_FILE_FRAGMENT", f"{fragment.file_path} cannot be decompressed") from error
+
+
+def _token(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError("an offset token must be a string")
+    return value or None
 
 
 def _is_file_name(name: str) -> bool:

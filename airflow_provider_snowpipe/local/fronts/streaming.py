@@ -24,13 +24,15 @@ from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import tokens
 from airflow_provider_snowpipe.local.fronts.authorization import STATUS, WRITE, authorized_pipe
-from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
+from airflow_provider_snowpipe.local.fronts.encoding import decode_body
+from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.injected import answer as fault_answer
 from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
 _ELASTIC_WAIT_SECONDS = 25.0
 _STAGE_LIFETIME_MS = 7 * 24 * 3600 * 1000
+_CHANNEL_TOKENS = ("offsetToken", "startOffsetToken", "endOffsetToken", "continuationToken")
 _NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic calls"
 
 
@@ -236,7 +238,7 @@ class StreamingFront:
         pipe: Pipe,
         make: Callable[[Request, Channel, Pipe], Callable[[int, int], Append]],
     ) -> Response:
-        if any(request.query.get(name) for name in ("offsetToken", "endOffsetToken", "continuationToken")):
+        if any(request.query.get(name) for name in _CHANNEL_TOKENS):
             raise Refusal(400, "INVALID_REQUEST", _NO_CHANNEL_TOKENS)
         channel = database.find_channel(pipe, ELASTIC)
         assert channel is not None  # noqa: S101 - the elastic channel always exists

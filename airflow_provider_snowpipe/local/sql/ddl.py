@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
-from airflow_provider_snowpipe.local.sql import clustering, options, translate
+from airflow_provider_snowpipe.local.sql import clustering, options, reach, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -147,7 +147,10 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("TRUNCATE", "TABLE", database.name, schema, name)
     with database.write_lock:
+        session.begin()
         session.cursor.execute(f"DELETE FROM {table.path}")
+        database.history.forget_table(session.cursor, schema, name)
+        session.commit()
     return status("Statement executed successfully.")
 
 
@@ -230,6 +233,7 @@ def _column(database: Database, definition: exp.ColumnDef, statements: list[str]
 
 
 def _default(expression: exp.Expr) -> str:
+    reach.check(expression)
     if isinstance(expression, (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime)):
         return translate.to_duckdb(expression)
     return f"({translate.to_duckdb(expression)})"
@@ -238,10 +242,17 @@ def _default(expression: exp.Expr) -> str:
 def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tuple[str, str]:
     start = kind.args.get("start")
     step = kind.args.get("increment")
-    first, by = (start.name if start else "1"), (step.name if step else "1")
+    first, by = _whole_number(start), _whole_number(step)
     name = quote_path(database.name, HIDDEN_SCHEMA, f"identity_{uuid.uuid4().hex}")
-    statements.append(f"CREATE SEQUENCE {name} START {int(first)} INCREMENT {int(by)}")
+    statements.append(f"CREATE SEQUENCE {name} START {first} INCREMENT {by}")
     return f"nextval({literal(name)})", f"IDENTITY START {first} INCREMENT {by} NOORDER"
+
+
+def _whole_number(written: exp.Expr | None) -> int:
+    try:
+        return 1 if written is None else int(written.sql())
+    except ValueError as error:
+        raise compilation_error(f"IDENTITY needs whole numbers, not {written}.") from error
 
 
 def _as_select(

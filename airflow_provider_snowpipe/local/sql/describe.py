@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import duckdb
 import sqlglot.errors
 from sqlglot import exp
 
@@ -38,7 +37,7 @@ def describe(session: Session, statement: str) -> Description:
     :raises SqlError: when it does not compile.
     """
     text = front.strip_comments(statement).rstrip().rstrip(";")
-    with session.lock:
+    with session.lock, front.snowflake_errors(session):
         try:
             tree = translate.parse(text) if text[:1].upper() in {"S", "W", "V", "I", "U", "D", "M"} else None
         except (sqlglot.errors.SqlglotError, SqlError):
@@ -54,12 +53,6 @@ def describe(session: Session, statement: str) -> Description:
 
 
 def _columns(session: Session, tree: exp.Query, binds: int) -> Result:
-    try:
-        sql = translate.to_duckdb(translate.prepare(session, tree))
-        found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
-    except sqlglot.errors.SqlglotError as error:
-        raise SqlError("001003", "42000", f"SQL compilation error:\nsyntax error: {error}") from error
-    except duckdb.Error as error:
-        front.session_failed(session)
-        raise front.translate_error(error) from error
+    sql = translate.to_duckdb(translate.prepare(session, tree))
+    found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
     return Result(tuple(ResultColumn(row[0], ColumnType.from_duckdb(str(row[1]))) for row in found), [])

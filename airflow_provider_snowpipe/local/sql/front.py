@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import duckdb
 import sqlglot.errors
 
-from airflow_provider_snowpipe.local.errors import SqlError, unsupported
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     context,
+    copy_into,
     ddl,
     error_table,
     file_formats,
     grants,
+    infer_schema,
     options,
     pipes,
     query,
+    reach,
     roles,
     show,
     show_grants,
@@ -30,7 +34,7 @@ from airflow_provider_snowpipe.local.sql import (
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.inline import inline
+from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
 from airflow_provider_snowpipe.local.sql.narrowing import narrowed
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -54,6 +58,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
         (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
+        (r"COPY\s+INTO", copy_into.copy_into),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", pipes.create_pipe),
         (r"DROP\s+PIPE", pipes.drop_pipe),
         (r"ALTER\s+PIPE", pipes.alter_pipe),
@@ -109,14 +114,14 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"BEGIN|START\s+TRANSACTION", context.begin),
         (r"COMMIT", context.commit),
         (r"ROLLBACK", context.rollback),
+        (r"SELECT\b[^;]*?\bTABLE\s*\(\s*INFER_SCHEMA", infer_schema.select),
         (r"SELECT|WITH|VALUES", query.select),
         (r"INSERT|UPDATE|DELETE|MERGE", query.modify),
     )
 )
 
-_AS_WRITTEN = re.compile(
-    r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE|PUT|GET)\b", re.IGNORECASE
-)
+_FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
+_AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
 
 def execute(
@@ -132,25 +137,47 @@ def execute(
     text = strip_comments(statement).rstrip().rstrip(";")
     if not text:
         raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
-    with session.lock:
-        try:
-            result = _run(session, text, Bindings(bindings or {}))
-        except SqlError:
-            raise
-        except sqlglot.errors.SqlglotError as error:
-            raise _syntax_error(error) from error
-        except duckdb.Error as error:
-            session_failed(session)
-            raise translate_error(error) from error
-        except Exception as error:
-            log.exception("statement failed inside the service")
-            raise SqlError(
-                "000603",
-                "XX000",
-                f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
-            ) from error
+    if not _is_unicode(text):
+        raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
+    with session.lock, snowflake_errors(session):
+        result = _run(session, text, Bindings(bindings or {}))
         session.last_query_id = str(uuid.uuid4())
         return result
+
+
+def _is_unicode(text: str) -> bool:
+    """Return False for half a surrogate pair, which JSON can carry and no file name or engine takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def snowflake_errors(session: Session) -> Iterator[None]:
+    """Turn every failure of a statement into Snowflake's error; nothing else leaves the context.
+
+    :raises SqlError: for a failure.
+    """
+    try:
+        yield
+    except SqlError:
+        raise
+    except sqlglot.errors.SqlglotError as error:
+        raise _syntax_error(error) from error
+    except RecursionError as error:
+        raise compilation_error("the statement is nested too deeply.") from error
+    except duckdb.Error as error:
+        session_failed(session)
+        raise translate_error(error) from error
+    except Exception as error:
+        log.exception("statement failed inside the service")
+        raise SqlError(
+            "000603",
+            "XX000",
+            f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
+        ) from error
 
 
 def strip_comments(statement: str) -> str:
@@ -169,6 +196,9 @@ def session_failed(session: Session) -> None:
 def translate_error(error: duckdb.Error) -> SqlError:
     """Return Snowflake's error for a DuckDB error."""
     message = str(error).split("\n\nLINE ")[0].split("\nLINE ")[0].strip()
+    unknown = _UNKNOWN_FUNCTION.search(message)
+    if isinstance(error, duckdb.CatalogException) and unknown:
+        return reach.unknown_function(unknown[1])
     for kind, code, sqlstate in _ERROR_CODES:
         if isinstance(error, kind):
             prefix = "SQL compilation error:\n" if sqlstate.startswith("42") else ""
@@ -189,11 +219,14 @@ _ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
     (duckdb.TransactionException, "000625", "57014"),
     (duckdb.PermissionException, "003001", "42501"),
 )
+_UNKNOWN_FUNCTION = re.compile(r"Function with name \"?(\w+)\"? does not exist")
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
     # sqlglot reads queries and DML by itself; a path of PUT and GET may look like a comment.
-    if _AS_WRITTEN.match(text) is None:
+    if _FILE_COMMAND.match(text):
+        text, bindings = inline_words(text, bindings), Bindings({})
+    elif _AS_WRITTEN.match(text) is None:
         text, bindings = inline(text, bindings), Bindings({})
     return _handler(text)(session, text, bindings)
 

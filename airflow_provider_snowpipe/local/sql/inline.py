@@ -17,6 +17,8 @@ _TOKEN = re.compile(
     r"|(?P<bind>\?|(?<![\w:$]):(?P<number>\d+))",
     re.DOTALL,
 )
+# A placeholder of PUT and GET stands alone: their paths may hold its signs.
+_WORD = re.compile(rf"(?P<kept>{_STRING})|(?<!\S)(?P<bind>\?|:(?P<number>\d+))(?!\S)", re.DOTALL)
 _IDENTIFIER = re.compile(rf"\bIDENTIFIER\s*\(\s*(?P<name>{_STRING})\s*\)", re.IGNORECASE | re.DOTALL)
 
 
@@ -27,11 +29,7 @@ def inline(text: str, bindings: Bindings) -> str:
 
     :raises SqlError: when a placeholder has no value, or the statement is to run for several rows.
     """
-    rows = bindings.rows() if bindings else []
-    if len(rows) > 1:
-        raise unsupported("several rows of bound values in a statement that is not DML")
-    values = rows[0] if rows else []
-    used = 0
+    values, used = _values(bindings), 0
 
     def replaced(match: re.Match[str]) -> str:
         nonlocal used
@@ -41,14 +39,41 @@ def inline(text: str, bindings: Bindings) -> str:
             return " "
         if not values:
             return match[0]
-        position = int(match["number"]) - 1 if match["number"] else used
         used += 1
-        if not 0 <= position < len(values):
-            raise SqlError("002049", "42601", "SQL compilation error:\nBind variable not set.")
-        return _literal(values[position])
+        return _bound(values, int(match["number"]) if match["number"] else used)
 
     plain = _TOKEN.sub(replaced, text)
     return _IDENTIFIER.sub(lambda match: _unquoted(match["name"]), plain).strip()
+
+
+def inline_words(text: str, bindings: Bindings) -> str:
+    """Return a PUT or GET that needs no bindings; comments stay, because a path may look like one.
+
+    :raises SqlError: as :func:`inline` does.
+    """
+    values, used = _values(bindings), 0
+
+    def replaced(match: re.Match[str]) -> str:
+        nonlocal used
+        if match["kept"] or not values:
+            return match[0]
+        used += 1
+        return _bound(values, int(match["number"]) if match["number"] else used)
+
+    return _WORD.sub(replaced, text)
+
+
+def _values(bindings: Bindings) -> list[Any]:
+    rows = bindings.rows() if bindings else []
+    if len(rows) > 1:
+        raise unsupported("several rows of bound values in a statement that is not DML")
+    return rows[0] if rows else []
+
+
+def _bound(values: list[Any], number: int) -> str:
+    if not 1 <= number <= len(values):
+        raise SqlError("002049", "42601", "SQL compilation error:\nBind variable not set.")
+    return _literal(values[number - 1])
 
 
 def _unquoted(literal: str) -> str:

@@ -24,7 +24,7 @@ _IN = re.compile(r"\bIN\s+(?:(ACCOUNT|DATABASE|SCHEMA|TABLE|PIPE)\b\s*)?(.*)", r
 
 def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
     """DESCRIBE TABLE name."""
-    path, _ = read_path(text.split(None, 2)[2])
+    path, _ = read_path(re.sub(r"\A\w+\s+TABLE\s*", "", text, flags=re.IGNORECASE))
     database, schema, name = session.resolve(path)
     table = database.table(schema, name)
     if table is None:
@@ -80,7 +80,7 @@ def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
     databases = session.catalog.databases
     scope = _scope(text)
     if scope is not None and scope[0] != "ACCOUNT":
-        databases = [session.catalog.database(scope[1][0])]
+        databases = [session.catalog.database(scope[1][0] if scope[1] else session.current_database())]
     elif scope is None and session.database is not None:
         databases = [session.catalog.database(session.database)]
     rows = [

@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
-from airflow_provider_snowpipe.local.sql import error_table
+from airflow_provider_snowpipe.local.sql import error_table, reach
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _VERSION = "10.0.0"
@@ -34,13 +34,17 @@ def to_duckdb(tree: exp.Expr) -> str:
 
 
 def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
-    """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names."""
+    """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names.
+
+    :raises SqlError: for functions and tables that a statement cannot reach.
+    """
+    reach.check(tree)
     name_projections(tree)
     normalize_identifiers(tree)
-    tree = tree.transform(_context_function, session)
-    tree = tree.transform(_subscript)
-    tree = tree.transform(_text_of_json)
-    tree = tree.transform(_placeholder)
+    tree = tree.transform(_context_function, session, copy=False)
+    tree = tree.transform(_subscript, copy=False)
+    tree = tree.transform(_text_of_json, copy=False)
+    tree = tree.transform(_placeholder, copy=False)
     qualify_tables(session, tree)
     return tree
 
@@ -58,7 +62,6 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
 
     :raises SqlError: when a table's database, schema or the table itself does not exist.
     """
-    common = {cte.alias for cte in tree.find_all(exp.CTE)}
     changed = target_of(tree)
     for table in list(tree.find_all(exp.Table)):
         if error_table.is_error_table(table):
@@ -66,7 +69,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             continue
         if not isinstance(table.this, exp.Identifier):
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
-        if not table.args.get("db") and table.name in common:
+        if reach.is_common(table):
             continue
         privileges = _written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, table, privileges)

@@ -27,6 +27,7 @@ _CREDENTIALS = ("AWS_KEY_ID", "AWS_SECRET_KEY", "AWS_TOKEN")
 # A path ends at a blank, or at what can follow a reference in a statement.
 _PATH = re.compile(r"/[^\s'(),;]*")
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][\w$]*)'
+_STAGE = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
 _TABLE = re.compile(rf"(?P<owner>(?:{_PART}\s*\.\s*){{0,2}})%(?P<table>{_PART})")
 
 
@@ -190,10 +191,10 @@ def _reference(session: Session, text: str, *, is_quoted: bool) -> tuple[StageLo
 
 
 def _stage_path(body: str) -> tuple[tuple[str, ...], str]:
-    path, _ = read_path(body)
-    match = re.match(rf"{_PART}(?:\s*\.\s*{_PART}){{0,{len(path) - 1}}}", body)
-    assert match is not None  # noqa: S101 - read_path has just read it
-    return path, body[match.end() :]
+    match = _STAGE.match(body)
+    if match is None:
+        raise compilation_error(f"syntax error: expected the name of a stage at '@{body[:30]}'.")
+    return read_path(match[0])[0], body[match.end() :]
 
 
 def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:

@@ -86,7 +86,8 @@ def _unescaped(match: re.Match[str]) -> str:
     if code is None:
         return "'"
     if code[0] in "ux" and len(code) > 1:
-        return chr(int(code[1:], 16))
+        # Half of a surrogate pair is no character.
+        return chr(int(code[1:], 16)).encode("utf-8", "replace").decode()
     if code in _ESCAPED:
         return _ESCAPED[code]
     return chr(int(code, 8)) if code[0] in "01234567" else code

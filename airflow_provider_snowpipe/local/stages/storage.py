@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -87,6 +87,7 @@ class Storage:
         self._root = root
         self._private = private.resolve()
         self.outside = outside or Outside()
+        self._watchers: list[Callable[[str, str], None]] = []
         for name in (_INCOMING, _DOWNLOADS, _TRASH):
             # Left behind by a service that was killed.
             shutil.rmtree(root / name, ignore_errors=True)
@@ -109,6 +110,15 @@ class Storage:
         :param identity: the stage's folder, see :func:`table_identity` and :func:`user_identity`.
         """
         return FolderArea(self._root / _FILES / identity)
+
+    def watch(self, watcher: Callable[[str, str], None]) -> None:
+        """Call a function with the stage's identity and the path of every file that PUT has stored."""
+        self._watchers.append(watcher)
+
+    def arrived(self, identity: str, path: str) -> None:
+        """Tell the watchers that a file is complete."""
+        for watcher in self._watchers:
+            watcher(identity, path)
 
     def create(self, identity: str) -> None:
         """Create the folder of an internal stage, unless it is there."""
@@ -173,6 +183,11 @@ class Storage:
         base, slash, lead = key.rpartition("/")
         area = S3Area(described, base + slash, self._root / _DOWNLOADS)
         return External(area, f"{scheme}://{bucket}/{base}{slash}", lead)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give the files of a stage another identity; harmless when there are none."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._root / _FILES / old).rename(self._root / _FILES / new)
 
     def remove(self, identities: Iterable[str]) -> None:
         """Delete the files of internal stages; those that never had one do no harm."""

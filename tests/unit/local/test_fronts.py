@@ -8,6 +8,7 @@ import zstandard
 
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.fronts import encoding as encodings
 from airflow_provider_snowpipe.local.fronts import http
 from airflow_provider_snowpipe.local.fronts.stage_upload import BUCKET, Stage, decode_aws_chunked
 
@@ -28,12 +29,12 @@ def _unsized(content: bytes) -> bytes:
     ],
 )
 def test_bodies_are_decoded_frame_after_frame(encoding: str, body: bytes) -> None:
-    assert http.decode_body(body, encoding) == b"abcabc"
+    assert encodings.decode_body(body, encoding) == b"abcabc"
 
 
 def test_a_large_zstd_body_of_several_frames_is_decoded() -> None:
     content = bytes(range(256)) * 20_000
-    assert http.decode_body(_unsized(content) + _unsized(content), "zstd") == content * 2
+    assert encodings.decode_body(_unsized(content) + _unsized(content), "zstd") == content * 2
 
 
 @pytest.mark.parametrize(
@@ -48,17 +49,17 @@ def test_a_large_zstd_body_of_several_frames_is_decoded() -> None:
 )
 def test_broken_bodies_are_refused(encoding: str, body: bytes, status: int) -> None:
     with pytest.raises(Refusal) as refusal:
-        http.decode_body(body, encoding)
+        encodings.decode_body(body, encoding)
     assert refusal.value.status == status
 
 
 @pytest.mark.parametrize("encoding", ["zstd", "gzip"])
 def test_a_decompression_bomb_is_refused(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_DECODED_BYTES", 1 << 20)
+    monkeypatch.setattr(encodings, "MAX_DECODED_BYTES", 1 << 20)
     content = bytes(2 << 20)
     body = _unsized(content) if encoding == "zstd" else gzip.compress(content)
     with pytest.raises(Refusal) as refusal:
-        http.decode_body(body, encoding)
+        encodings.decode_body(body, encoding)
     assert refusal.value.status == 413
 
 

@@ -250,7 +250,8 @@ class TestStartingInTheTriggerer:
         assert task.upstream_task_ids == {"load"}
         kwargs = BaseSerialization.deserialize(task.start_trigger_args.trigger_kwargs)
         assert kwargs["targets"] == (
-            "{{ task_instance.xcom_pull(task_ids='load', dag_id='d', key='targets') | tojson }}"
+            "{{ task_instance.xcom_pull(task_ids='load', dag_id='d', key='targets', "
+            "map_indexes=-1) | tojson }}"
         )
 
     def test_leaves_the_class_as_it_is(self) -> None:
@@ -263,6 +264,25 @@ class TestStartingInTheTriggerer:
     def test_needs_a_sensor_that_defers(self, option: str) -> None:
         with pytest.raises(ConfigurationError, match=f"{option} is True: it needs deferrable=True"):
             make(deferrable=False, **{option: True})
+
+    def test_takes_no_template_that_the_triggerer_would_never_answer(self) -> None:
+        pull = "ti.xcom_pull('load', key='targets'{}) | tojson"
+
+        with pytest.raises(ConfigurationError, match=r"targets is the template .*map_indexes=-1"):
+            make(targets="{{ " + pull.format("") + " }}", deferrable=True, start_from_trigger=True)
+        make(
+            targets="{{ " + pull.format(", map_indexes=-1") + " }}", deferrable=True, start_from_trigger=True
+        )
+
+    def test_takes_nothing_made_of_an_xcom(self) -> None:
+        from airflow.sdk import DAG
+
+        from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+
+        with DAG("d", schedule=None):
+            load = SnowpipeStreamOperator(task_id="load", source={"path": "/data"}, table="T")
+            with pytest.raises(ConfigurationError, match=r"targets is .*a plain XCom such as"):
+                make(targets=load.output.map(dict), deferrable=True, start_from_trigger=True)
 
     def test_takes_no_function_for_the_targets(self) -> None:
         with pytest.raises(ValueError, match="callable"):

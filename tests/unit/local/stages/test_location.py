@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.sql import front
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
 from airflow_provider_snowpipe.local.stages.location import resolve_file_format, resolve_location
@@ -218,3 +219,29 @@ def test_a_format_name_is_completed_by_the_stage(session: Session) -> None:
         resolve_file_format(session, {"FORMAT_NAME": "none"})
     merged = resolve_file_format(session, {"SKIP_HEADER": 1}, {"TYPE": "CSV", "FIELD_DELIMITER": ";"})
     assert (merged["SKIP_HEADER"], merged["FIELD_DELIMITER"]) == (1, ";")
+
+
+def test_a_statement_that_is_not_unicode_is_the_clients_error(session: Session) -> None:
+    with pytest.raises(SqlError, match="not valid Unicode"):
+        front.execute(session, "LIST '@~/\ud800'")
+    assert front.execute(session, "LIST '@~/\\ud800'").rows == []
+
+
+@pytest.mark.parametrize(
+    "text", ["LIST", "LIST @", "LIST @ s", "PUT", "PUT @s", "GET @s", "RM 's3://", "LIST @s.'"]
+)
+def test_a_broken_file_statement_is_a_syntax_error(session: Session, text: str) -> None:
+    session.moves_files = True
+    with pytest.raises(SqlError) as error:
+        front.execute(session, text)
+    assert error.value.code == "001003"
+
+
+def test_files_stay_when_a_table_or_schema_gets_another_name(session: Session) -> None:
+    storage, stages = session.catalog.storage, session.catalog.database("LOCAL").stages
+    _fill(session, table_identity("LOCAL", "PUBLIC", "My T"), "a")
+    stages.rename_table(("PUBLIC", "My T"), ("PUBLIC", "T2"))
+    stages.rename_schema("PUBLIC", "OTHER", ["T2", "WITHOUT FILES"])
+    moved = storage.internal(table_identity("LOCAL", "OTHER", "T2")).list("")
+    assert [f.path for f in moved] == ["a"]
+    assert [(stage.schema, stage.name) for stage in stages.stages] == [("OTHER", "My Stage"), ("OTHER", "S")]

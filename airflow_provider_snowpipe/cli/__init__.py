@@ -1,0 +1,1 @@
+"""``airflow snowpipe``: channels and their offset tokens from a terminal."""

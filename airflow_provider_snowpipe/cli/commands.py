@@ -1,0 +1,187 @@
+"""What the commands below ``airflow snowpipe`` do."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+Command = Callable[[Namespace], None]
+
+
+def _reported(command: Command) -> Command:
+    """End with one line instead of a traceback, and find connections where Airflow's servers do."""
+
+    @functools.wraps(command)
+    def run(args: Namespace) -> None:
+        # Outside of a task, connections of the metadata database are found in this context only; Airflow's
+        # own command "connections test" does the same.
+        os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+        try:
+            command(args)
+        except SnowpipeError as error:
+            raise SystemExit(f"snowpipe: {error}") from None
+
+    return run
+
+
+@_reported
+def channels(args: Namespace) -> None:
+    """Print the channels of a pipe."""
+    _print(
+        args,
+        [
+            {
+                "channel": one.name,
+                "table": one.table,
+                "committed": one.offset_token,
+                "created": None if one.created_on is None else one.created_on.isoformat(),
+                "openings": one.client_sequencer,
+            }
+            for one in _hook(args).list_channels()
+        ],
+    )
+
+
+@_reported
+def lag(args: Namespace) -> None:
+    """Print how far channels are; end with status 1 when a target is not committed."""
+    from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
+    from airflow_provider_snowpipe.streaming.offsets import offset_class
+
+    hook = _hook(args)
+    targets = _targets(args.targets)
+    spelled = offset_class(args.offset_format or "file:line")
+    wanted = CommitTargets.parse(targets, spelled) if targets else None
+    names = list(targets) or [one.name for one in hook.list_channels()]
+    statuses = hook.channel_statuses(names) if names else {}
+    _print(args, [_lag_line(status, wanted) for status in statuses.values()])
+    if wanted is not None and not all(_is_committed(status, wanted) for status in statuses.values()):
+        raise SystemExit(1)
+
+
+@_reported
+def backup(args: Namespace) -> None:
+    """Write a backup, or say what would be written."""
+    from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
+
+    operator = SnowpipeBackupOffsetsOperator(on_lost=args.on_lost, **_file_arguments(args))
+    if args.dry_run:
+        print("\n".join(operator.preview()))
+        return
+    done = operator.perform({})
+    print(f"wrote the tokens of {len(done['channels'])} channels of pipe {done['pipe']} to {done['path']}")
+    for name, moment in done["expiring"].items():
+        print(f"channel {name!r} is deleted with its token on {moment}, unless it takes rows before")
+
+
+@_reported
+def restore(args: Namespace) -> None:
+    """Restore a backup after showing what will be done."""
+    from airflow_provider_snowpipe.operators.offsets import SnowpipeRestoreOffsetsOperator
+
+    operator = SnowpipeRestoreOffsetsOperator(
+        allow_older_tokens=args.allow_older_tokens,
+        allow_active_writer=args.allow_active_writer,
+        **_file_arguments(args),
+    )
+    print("\n".join(operator.preview()) or "nothing to restore")
+    if args.dry_run:
+        return
+    if not args.yes and input("Do this? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise SystemExit("snowpipe: nothing was changed")
+    done = operator.perform({})
+    print(f"restored {len(done['channels'])} channels of pipe {done['pipe']} from {done['path']}")
+
+
+def local(args: Namespace) -> None:
+    """Hand over to the local service's command line."""
+    if find_spec("duckdb") is None:
+        raise SystemExit(
+            "snowpipe: the local service is not installed: pip install 'airflow-provider-snowpipe[local]'"
+        )
+    given = args.arguments[1:] if args.arguments[:1] == ["--"] else args.arguments
+    command = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli", *(given or ["--help"])]
+    raise SystemExit(subprocess.run(command, check=False).returncode)  # noqa: S603  the user's own words
+
+
+def _hook(args: Namespace) -> SnowpipeHook:
+    return SnowpipeHook(
+        args.conn_id, table=args.table, pipe=args.pipe, database=args.database, schema=args.schema
+    )
+
+
+def _file_arguments(args: Namespace) -> dict[str, Any]:
+    return {
+        "task_id": "cli",
+        "path": args.path,
+        "path_conn_id": args.path_conn_id,
+        "channels": args.channels,
+        "offset_format": args.offset_format,
+        "snowflake_conn_id": args.conn_id,
+        "table": args.table,
+        "pipe": args.pipe,
+        "database": args.database,
+        "schema": args.schema,
+    }
+
+
+def _targets(text: str | None) -> dict[str, str]:
+    if not text:
+        return {}
+    try:
+        targets = json.loads(text)
+    except ValueError:
+        targets = None
+    if not isinstance(targets, dict) or not targets:
+        raise ConfigurationError(f"--targets is {text[:80]!r}: give a JSON object of channel to offset token")
+    return targets
+
+
+def _lag_line(status: ChannelStatus, wanted: Any) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "channel": status.channel,
+        "status": status.code,
+        "committed": status.committed,
+        "rows": status.rows_inserted,
+        "rejected": status.rows_error_count,
+        "latency_ms": status.latency_ms,
+    }
+    if wanted is not None:
+        line |= {
+            "target": str(wanted.targets[status.channel]),
+            "done": _is_committed(status, wanted),
+        }
+    return line
+
+
+def _is_committed(status: ChannelStatus, wanted: Any) -> bool:
+    from airflow_provider_snowpipe.streaming.progress import Progress
+
+    committed = (
+        None
+        if status.committed is None
+        else wanted.offset_class.parse(status.committed, channel=status.channel)
+    )
+    return Progress(committed, wanted.targets[status.channel]).is_complete()
+
+
+def _print(args: Namespace, lines: list[dict[str, Any]]) -> None:
+    from airflow.cli.simple_table import AirflowConsole
+
+    if args.output == "json":  # Airflow's own would make every number and NULL a text
+        print(json.dumps(lines))
+        return
+    AirflowConsole().print_as(data=lines, output=args.output)

@@ -1,0 +1,97 @@
+"""The commands below ``airflow snowpipe``, with their arguments."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.cli.cli_config import CLICommand
+
+_COMMANDS = "airflow_provider_snowpipe.cli.commands"
+
+
+def get_cli_commands() -> list[CLICommand]:
+    """The command group, as Airflow asks every provider for it."""
+    from airflow.cli.cli_config import ARG_OUTPUT, ActionCommand, GroupCommand, lazy_load_command
+
+    place = (
+        _arg("--conn-id", help="connection id", default="snowflake_default"),
+        _arg("--table", help="the default pipe of this table"),
+        _arg("--pipe", help="this pipe; not together with --table"),
+        _arg("--database", help="the pipe's database, the connection's if not given"),
+        _arg("--schema", help="the pipe's schema, the connection's if not given"),
+    )
+    offset_format = _arg("--offset-format", help="format of the offset tokens, such as file:line")
+    file = (
+        _arg("path", help="the backup file: a path, or a URL of an object store"),
+        _arg("--path-conn-id", help="connection id for the object store"),
+        _arg("--channel", dest="channels", action="append", help="only this channel; may be repeated"),
+        offset_format,
+        _arg("--dry-run", action="store_true", help="say what would be done, change nothing"),
+    )
+    commands = (
+        ActionCommand(
+            name="channels",
+            help="List the channels of a pipe with their committed tokens",
+            func=lazy_load_command(f"{_COMMANDS}.channels"),
+            args=(*place, ARG_OUTPUT),
+        ),
+        ActionCommand(
+            name="lag",
+            help="Show how far channels are, and whether they have committed target tokens",
+            description="Ends with the status 1 when a target is not committed.",
+            func=lazy_load_command(f"{_COMMANDS}.lag"),
+            args=(
+                *place,
+                _arg("--targets", help="JSON object of channel to target token; without it, all channels"),
+                offset_format,
+                ARG_OUTPUT,
+            ),
+        ),
+        ActionCommand(
+            name="backup",
+            help="Write the offset tokens of a pipe's channels to a file",
+            func=lazy_load_command(f"{_COMMANDS}.backup"),
+            args=(
+                *file,
+                _arg(
+                    "--on-lost",
+                    choices=("fail", "keep"),
+                    default="fail",
+                    help="when a channel has lost the token that the file holds",
+                ),
+                *place,
+            ),
+        ),
+        ActionCommand(
+            name="restore",
+            help="Bring channels back to the offset tokens of a backup",
+            func=lazy_load_command(f"{_COMMANDS}.restore"),
+            args=(
+                *file,
+                _arg("--allow-older-tokens", action="store_true", help="set a token back, too"),
+                _arg("--allow-active-writer", action="store_true", help="in spite of a writer"),
+                _arg("-y", "--yes", action="store_true", help="do not ask"),
+                *place,
+            ),
+        ),
+        ActionCommand(
+            name="local",
+            help="Run the local service's own command line (serve, env, sql, admin)",
+            description="For example: airflow snowpipe local -- serve --data-dir ~/snowpipe",
+            func=lazy_load_command(f"{_COMMANDS}.local"),
+            args=(_arg("arguments", nargs=argparse.REMAINDER, help="after --, what snowpipe-local takes"),),
+        ),
+    )
+    return [
+        GroupCommand(
+            name="snowpipe", help="Snowpipe Streaming channels and their tokens", subcommands=commands
+        )
+    ]
+
+
+def _arg(*flags: str, **options: Any) -> Any:
+    from airflow.cli.cli_config import Arg
+
+    return Arg(flags, **options)  # type: ignore[no-untyped-call]

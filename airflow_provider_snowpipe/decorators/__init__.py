@@ -1,0 +1,1 @@
+"""Task decorators: a function's value becomes rows in a table."""

@@ -1,0 +1,1 @@
+"""Loading of staged files: readers, COPY INTO, load history, file pipes."""

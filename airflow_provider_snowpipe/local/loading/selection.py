@@ -1,0 +1,264 @@
+"""Which value of a record fills which column: by position, by name, or by the expressions of a statement."""
+
+# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import duckdb
+
+from airflow_provider_snowpipe.local.engine import coerce
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
+from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.loading import conversion
+from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, JSON, FileShape
+from airflow_provider_snowpipe.local.tables import Column, Table
+
+RECORDS = "_records"
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A column, and the expressions that fill it from a record.
+
+    :param column: the table's column.
+    :param value: DuckDB expression of its value; NULL when the value cannot be converted. It may use ``raw``.
+    :param raw: expression of the value as the file holds it; None for ``value`` that fails by itself, which
+        must then be a struct with the field ``v``, or NULL when it failed.
+    :param position: number of the record's field, counting from 0, or None.
+    """
+
+    column: Column
+    value: Callable[[str], str]
+    raw: str | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """How the records of one chunk become rows.
+
+    :param source: relation with the columns ``i`` and ``x``, and those that the expressions use.
+    :param filled: columns in the order of the table.
+    :param fields: number of fields that a record must have, or None when it may have any number.
+    """
+
+    source: str
+    filled: tuple[Filled, ...]
+    fields: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What METADATA$... columns tell about a file, as DuckDB expressions by upper-case name."""
+
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Selection(Protocol):
+    """The choice of values that one COPY statement makes."""
+
+    @property
+    def width(self) -> int:
+        """Fields that are needed of each CSV record."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns that the statement fills, in order."""
+
+    def project(self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: FileFacts) -> Projection:
+        """Return the projection of the chunk that is registered under :data:`RECORDS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByPosition:
+    """Fields fill the columns in order; JSON and Parquet fill one semi-structured column.
+
+    :param columns: the columns to fill.
+    :param options: of the file format.
+    """
+
+    columns: tuple[Column, ...]
+    options: Mapping[str, Any]
+
+    @property
+    def width(self) -> int:
+        """As many fields as columns."""
+        return len(self.columns)
+
+    def project(self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: FileFacts) -> Projection:
+        """Return the projection of the registered chunk."""
+        if shape.kind == CSV:
+            strict = bool(self.options.get("ERROR_ON_COLUMN_COUNT_MISMATCH", True))
+            filled = tuple(text_field(column, n, self.options) for n, column in enumerate(self.columns))
+            return Projection(RECORDS, filled, self.width if strict else None)
+        column = self.columns[0]
+        if len(self.columns) != 1 or not column.type.is_semi_structured:
+            kind = "JSON" if shape.kind == JSON else "This"
+            raise SqlError(
+                "002007",
+                "0A000",
+                f"SQL compilation error:\n{kind} file format can produce one and only one column of variant, "
+                "object, or array type. Load data into separate columns using the MATCH_BY_COLUMN_NAME copy "
+                "option or copy with transformation.",
+            )
+        source = RECORDS if shape.kind == COLUMNS else json_source(self.options)
+        whole = whole_row(shape)
+        return Projection(source, (Filled(column, _json(column, self.options), whole),))
+
+
+@dataclass(frozen=True, slots=True)
+class ByName:
+    """MATCH_BY_COLUMN_NAME: fields fill the columns of their name; other columns get their default.
+
+    :param table: the table.
+    :param options: of the file format.
+    :param exact: names are compared with their case.
+    :param included: INCLUDE_METADATA, column to METADATA$... name.
+    """
+
+    table: Table
+    options: Mapping[str, Any]
+    exact: bool
+    included: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def width(self) -> int:
+        """The header tells the number of fields."""
+        return 0
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All columns of the table."""
+        return self.table.columns
+
+    def project(self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: FileFacts) -> Projection:
+        """Return the projection of the registered chunk."""
+        if shape.kind == CSV and not shape.names:
+            raise compilation_error(
+                "MATCH_BY_COLUMN_NAME of CSV files needs FILE_FORMAT = (TYPE = CSV PARSE_HEADER = TRUE)."
+            )
+        source, fields = RECORDS, None
+        if shape.kind == JSON:
+            source, found = self._keys(cursor)
+        else:
+            found = self._fields(shape)
+            if shape.kind == CSV and self.options.get("ERROR_ON_COLUMN_COUNT_MISMATCH", True):
+                fields = len(shape.names)
+        filled = []
+        for column in self.table.columns:
+            if column.name in self.included:
+                filled.append(expression(column, facts.metadata[self.included[column.name]]))
+            else:
+                filled.append(found.get(column.name) or _absent(column))
+        return Projection(source, tuple(filled), fields)
+
+    def _fields(self, shape: FileShape) -> dict[str, Filled]:
+        names = {self._folded(name): number for number, name in reversed(list(enumerate(shape.names)))}
+        found = {}
+        for column in self.table.columns:
+            number = names.get(self._folded(column.name))
+            if number is not None and shape.kind == CSV:
+                found[column.name] = text_field(column, number, self.options)
+            elif number is not None:
+                found[column.name] = arrow_field(column, number, shape, self.options)
+        return found
+
+    def _folded(self, name: str) -> str:
+        return name if self.exact else name.upper()
+
+    def _keys(self, cursor: duckdb.DuckDBPyConnection) -> tuple[str, dict[str, Filled]]:
+        query = coerce.lenient_keys_query(f"(SELECT l FROM {RECORDS} WHERE l IS NOT NULL)")
+        named = [key for (key,) in cursor.execute(query).fetchall()]
+        keys = coerce.KeyMap.of(self.table, named, case_sensitive=self.exact)
+        ranks = max((len(spellings) for _, spellings in keys.columns), default=0)
+        structs = ""
+        for rank in range(ranks):
+            at_rank = {s[rank]: column for column, s in keys.columns if len(s) > rank}
+            raw = {k: "JSON" if c.type.is_semi_structured else "VARCHAR" for k, c in at_rank.items()}
+            digits = {k: c.type.duckdb for k, c in at_rank.items() if c.type.kind == "NUMBER"}
+            structs += f", json_transform(j, {literal(json.dumps(raw))}) AS s{rank}"
+            if digits:
+                structs += f", json_transform(j, {literal(json.dumps(digits))}) AS d{rank}"
+        source = f"(SELECT *{structs} FROM {json_source(self.options)} OFFSET 0)"
+        return source, {column.name: self._key(column, spelled) for column, spelled in keys.columns}
+
+    def _key(self, column: Column, spelled: Sequence[str]) -> Filled:
+        raw = _first(f"s{rank}.{quote(key)}" for rank, key in enumerate(spelled))
+        digits = _first(f"d{rank}.{quote(key)}" for rank, key in enumerate(spelled))
+        present = f"list_has_any(json_keys(j), [{', '.join(literal(key) for key in spelled)}])"
+
+        def value(name: str) -> str:
+            if column.type.kind == "NUMBER":
+                # The digits come from the JSON itself; its text form went through a floating-point number.
+                converted = digits
+            elif column.type.is_semi_structured:
+                converted = _json(column, self.options)(name)
+            else:
+                converted = conversion.text_value(column, name, self.options)
+            if column.default is None:
+                return converted
+            return f"CASE WHEN {present} THEN {converted} ELSE {column.default} END"
+
+        if column.type.is_semi_structured:
+            raw = f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END"
+        return Filled(column, value, raw)
+
+
+def text_field(column: Column, number: int, options: Mapping[str, Any]) -> Filled:
+    """Return how a field of a CSV record fills a column."""
+    return Filled(column, lambda raw: conversion.text_value(column, raw, options), f"c{number}", number)
+
+
+def arrow_field(column: Column, number: int, shape: FileShape, options: Mapping[str, Any]) -> Filled:
+    """Return how a Parquet or ORC column fills a column."""
+    name, kind = f"c{number}", shape.types[number]
+    value = conversion.arrow_value(column, name, kind, options)
+    return Filled(column, lambda _raw: value, conversion.arrow_text(name, kind), number)
+
+
+def expression(column: Column, sql: str) -> Filled:
+    """Return how an expression that may fail fills a column."""
+    wanted = f"to_json({sql})" if column.type.is_semi_structured else f"CAST({sql} AS {column.type.duckdb})"
+    return Filled(column, lambda _raw: f"TRY(struct_pack(v := {wanted}))")
+
+
+def json_source(options: Mapping[str, Any]) -> str:
+    """Return the relation of JSON records with the document as column ``j``; broken ones get a reason."""
+    document = "CASE WHEN json_valid(l) THEN CAST(l AS JSON) END"
+    if options.get("STRIP_NULL_VALUES"):
+        document = f"json_merge_patch(CAST('{{}}' AS JSON), {document})"
+    return (
+        f"(SELECT i, l, j, CASE WHEN x IS NULL AND j IS NULL "
+        f"THEN 'Error parsing JSON: ' || left(trim(l, ' \t\r\n'), 100) "
+        f"ELSE x END AS x FROM (SELECT i, x, l, CASE WHEN x IS NULL THEN {document} END AS j "
+        f"FROM {RECORDS} OFFSET 0) OFFSET 0)"
+    )
+
+
+def whole_row(shape: FileShape) -> str:
+    """Return an expression of a whole record as JSON."""
+    if shape.kind == JSON:
+        return "j"
+    fields = ", ".join(
+        f"{quote(name)} := {conversion.arrow_json(f'c{number}', kind)}"
+        for number, (name, kind) in enumerate(zip(shape.names, shape.types, strict=True))
+    )
+    return f"to_json(struct_pack({fields}))"
+
+
+def _json(column: Column, options: Mapping[str, Any]) -> Callable[[str], str]:
+    return lambda raw: conversion.json_value(column, raw, options)
+
+
+def _absent(column: Column) -> Filled:
+    return Filled(column, lambda _raw: column.default or "NULL", "CAST(NULL AS VARCHAR)")
+
+
+def _first(parts: Any) -> str:
+    listed = list(parts)
+    return listed[0] if len(listed) == 1 else f"coalesce({', '.join(listed)})"

@@ -1,0 +1,142 @@
+"""COPY INTO table: one transaction, one row of result for each file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import duckdb
+
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.loading import history, loader
+from airflow_provider_snowpipe.local.loading.loader import FileOutcome
+from airflow_provider_snowpipe.local.loading.plan import CopyPlan
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.copy_plan import compile_copy, is_unload
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.types import NUMBER, TEXT
+
+_COPY = re.compile(r"COPY\s+INTO\b\s*", re.IGNORECASE)
+_ATTEMPTS = 5
+_COLUMNS = (
+    ResultColumn("file", TEXT),
+    ResultColumn("status", TEXT),
+    *(ResultColumn(name, NUMBER) for name in ("rows_parsed", "rows_loaded", "error_limit", "errors_seen")),
+    ResultColumn("first_error", TEXT),
+    ResultColumn("first_error_line", NUMBER),
+    ResultColumn("first_error_character", NUMBER),
+    ResultColumn("first_error_column_name", TEXT),
+)
+
+
+def copy_into(session: Session, text: str, _bindings: Bindings) -> Result:
+    """COPY INTO table."""
+    match = _COPY.match(text)
+    if match is None:
+        raise compilation_error("syntax error in COPY INTO.")
+    body = text[match.end() :]
+    if is_unload(body):
+        raise unsupported("COPY INTO a location (unloading)")
+    compiled = compile_copy(session, body)
+    if not session.autocommit:
+        session.begin()
+    plan = compiled.plan
+    if session.in_transaction:
+        outcomes = _in_transaction(session, plan)
+    else:
+        outcomes = _alone(plan, session.cursor, loader.run)
+    if plan.purge:
+        loader.purge(plan, outcomes)
+    return _result(plan, outcomes)
+
+
+def _in_transaction(session: Session, plan: CopyPlan) -> list[FileOutcome]:
+    """Run the statement in the open transaction; a failure rolls all of it back, there are no savepoints."""
+    try:
+        return loader.run(plan, session.cursor)
+    except duckdb.TransactionException as error:
+        session.rollback()
+        raise SqlError(
+            "000625",
+            "57014",
+            f"Statement was aborted because table '{plan.table}' is loaded or changed by another "
+            "transaction; run the transaction again.",
+        ) from error
+    except SqlError:
+        session.rollback()
+        raise
+
+
+def _alone(
+    plan: CopyPlan,
+    cursor: duckdb.DuckDBPyConnection,
+    work: Callable[[CopyPlan, duckdb.DuckDBPyConnection], list[FileOutcome]],
+) -> list[FileOutcome]:
+    """Run the statement in a transaction of its own.
+
+    Commits of channels go on while it reads; one that changes the table makes it start again, the last time
+    with everything else held up.
+    """
+    with plan.database.load_lock:
+        for _ in range(_ATTEMPTS):
+            try:
+                return _attempt(plan, cursor, work)
+            except duckdb.TransactionException:
+                continue
+        with plan.database.write_lock:
+            return _attempt(plan, cursor, work)
+
+
+def _attempt(
+    plan: CopyPlan,
+    cursor: duckdb.DuckDBPyConnection,
+    work: Callable[[CopyPlan, duckdb.DuckDBPyConnection], list[FileOutcome]],
+) -> list[FileOutcome]:
+    database = plan.database
+    cursor.execute("BEGIN")
+    try:
+        outcomes = work(plan, cursor)
+        with database.write_lock:
+            database.reach("before-load-commit")
+            cursor.execute("COMMIT")
+            database.dirty = True
+            database.reach("after-load-commit")
+    except BaseException:
+        _roll_back(cursor)
+        raise
+    return outcomes
+
+
+def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
+    try:
+        cursor.execute("ROLLBACK")
+    except duckdb.TransactionException:
+        # A COMMIT that failed has ended the transaction already.
+        return
+
+
+def _result(plan: CopyPlan, outcomes: list[FileOutcome]) -> Result:
+    if not any(outcome.status != history.LOAD_SKIPPED for outcome in outcomes):
+        return status("Copy executed with 0 files processed.")
+    rows: list[Sequence[Any]] = []
+    for outcome in outcomes:
+        if plan.failed_only and outcome.status == history.LOADED:
+            continue
+        first = outcome.first_error
+        rows.append(
+            (
+                outcome.name,
+                outcome.status,
+                outcome.rows_parsed,
+                outcome.rows_loaded,
+                outcome.error_limit,
+                outcome.errors_seen,
+                first.message if first else outcome.message,
+                first.line if first else None,
+                first.character if first else None,
+                first.column if first else None,
+            )
+        )
+    return Result(_COLUMNS, rows, OTHER)

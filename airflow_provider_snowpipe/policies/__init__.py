@@ -1,0 +1,1 @@
+"""What Airflow does when a task of this provider fails."""

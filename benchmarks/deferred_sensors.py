@@ -1,0 +1,104 @@
+"""Many deferred commit sensors on one pipe: status requests, triggerer CPU and memory, time to the end.
+
+Starts a real Airflow (SQLite, LocalExecutor) and a local service behind a counting proxy, all on 127.0.0.1.
+The sensors start and end in the triggerer, so that no worker competes with what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "system")]
+
+from waiting import POLL_SECONDS, RUN_ID, Usage, Waiting, log_errors, worst_count  # noqa: E402
+
+from demo.airflow_processes import AirflowProcesses  # noqa: E402
+from tests.counting_proxy import counting_proxy  # noqa: E402
+from tests.local_service import LocalService  # noqa: E402
+
+INTERVALS = 12
+GROUPS = 10
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sensors", type=int, default=1_000, help="two for each channel")
+    parser.add_argument("--dags", type=int, default=40, help="spread over this many DAGs")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="snowpipe-sensors-") as name:
+        folder = Path(name)
+        service = LocalService.start(folder / "service")
+        dags = folder / "dags"
+        dags.mkdir()
+        (dags / "waiting_sensors.py").symlink_to(REPOSITORY / "tests/system/dags/waiting_sensors.py")
+        airflow = AirflowProcesses(folder / "airflow", dags)
+        try:
+            airflow.prepare()
+            airflow.start(
+                {
+                    **service.env,
+                    "WAITING_SENSORS": str(arguments.sensors),
+                    "WAITING_DAGS": str(arguments.dags),
+                }
+            )
+            airflow.wait_until_healthy()
+            with counting_proxy(service, folder / "proxy") as proxy:
+                measure(Waiting(airflow, proxy, arguments.dags, arguments.sensors))
+        finally:
+            airflow.stop()
+            service.kill()
+
+
+def measure(waiting: Waiting) -> None:
+    """Run the sensors and print what they cost.
+
+    :param waiting: not started yet
+    """
+    waiting.prepare()
+    idle = waiting.usage(INTERVALS)
+    report("triggerer, nobody waits", idle)
+    waiting.start()
+    requests, usage = waiting.watch(INTERVALS)
+    channels = len(waiting.channels)
+    print(f"{waiting.sensors} sensors, {channels} channels, a look every {POLL_SECONDS:g} s")
+    print(
+        f"status requests in {INTERVALS} intervals: {len(requests)}; a look is {waiting.requests_per_round}; "
+        f"no interval is off by more than {worst_count(requests, INTERVALS, waiting.requests_per_round)}"
+    )
+    report("triggerer, all wait", usage)
+    report("difference", Usage(usage.cpu - idle.cpu, usage.resident - idle.resident))
+    seconds: list[float] = []
+    size = -(-channels // GROUPS)
+    for start in range(0, channels, size):
+        group = waiting.channels[start : start + size]
+        committed = waiting.commit(group, 1)
+        seconds += [end - committed for end in waiting.ended(waiting.sensors_of(group, 1), 120).values()]
+    print(
+        f"from commit to the sensor's end: median {statistics.median(seconds):.1f} s, "
+        f"longest {max(seconds):.1f} s"
+    )
+    committed = waiting.commit(waiting.channels, 2)
+    ended = waiting.ended(waiting.sensors_of(waiting.channels, 2), 300)
+    print(f"all other {len(ended)} at once: longest {max(ended.values()) - committed:.1f} s")
+    states = {waiting.airflow.api.wait_for_run(dag_id, RUN_ID, 120) for dag_id in waiting.dags}
+    print(f"runs: {', '.join(sorted(states))}; lines of trouble in the triggerer's log:")
+    for line in log_errors(waiting.airflow)[:20]:
+        print(f"  {line[:160]}")
+
+
+def report(what: str, usage: Usage) -> None:
+    """Print processor and memory.
+
+    :param usage: of the triggerer's processes
+    """
+    print(f"{what}: {usage.cpu * 100:.1f} % of a core, {usage.resident / 2**20:.0f} MiB resident")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""A proxy in front of a local service that counts the status requests of whoever goes through it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests.local_service import LocalService
+from tests.scripted_service import Received, Reply, ScriptedService, error
+
+_HOP_BY_HOP = frozenset({"host", "connection", "content-length", "accept-encoding"})
+_SECONDS = (5.0, 60.0)
+
+
+@dataclass(frozen=True)
+class StatusRequest:
+    """One status request as it passed.
+
+    :param at: when it arrived, seconds since 1970
+    :param channels: what it asked after
+    :param status: HTTP status of the service's answer
+    """
+
+    at: float
+    channels: tuple[str, ...]
+    status: int
+
+
+@dataclass
+class CountingProxy:
+    """What passed, and how to connect through it."""
+
+    service: LocalService
+    front: ScriptedService
+    requests: list[StatusRequest] = field(default_factory=list)
+
+    def connection(self) -> dict[str, Any]:
+        """The service's own Airflow connection, led through the proxy."""
+        fields: dict[str, Any] = json.loads(self.service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
+        port = int(self.front.url.rpartition(":")[2])
+        fields["extra"] = {**fields["extra"], "port": port, "ca_bundle": self.front.ca_bundle}
+        return fields
+
+    def since(self, moment: float) -> list[StatusRequest]:
+        """The requests that arrived after a moment, in order."""
+        return [request for request in list(self.requests) if request.at >= moment]
+
+    def _forward(self, request: Received) -> Reply:
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
+        try:
+            answer = requests.request(
+                request.method,
+                self.service.url + request.path,
+                params=request.query,
+                data=request.body,
+                headers=headers,
+                verify=str(self.service.ca_file),
+                timeout=_SECONDS,
+            )
+        except requests.ConnectionError:
+            return error(503, "ERR_NO_SERVICE", "the service behind the proxy is not there")
+        return Reply(answer.status_code, answer.text)
+
+    def _count(self, request: Received) -> Reply:
+        at = time.time()
+        reply = self._forward(request)
+        channels = tuple(json.loads(request.body)["channel_names"])
+        self.requests.append(StatusRequest(at, channels, reply.status))
+        return reply
+
+
+@contextmanager
+def counting_proxy(service: LocalService, directory: Path) -> Iterator[CountingProxy]:
+    """Run a proxy in front of a service.
+
+    :param directory: for the proxy's certificate
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    front = ScriptedService(directory)
+    proxy = CountingProxy(service, front)
+    front.on("token", proxy._forward)
+    front.on("bulk-channel-status", proxy._count)
+    with front:
+        yield proxy

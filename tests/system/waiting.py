@@ -1,0 +1,186 @@
+"""Sensors that wait under a real scheduler and triggerer, watched through a counting proxy."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
+from demo.airflow_processes import AirflowProcesses
+from tests.counting_proxy import CountingProxy, StatusRequest
+
+TABLE, RUN_ID = "WAITING", "wait"
+POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the triggerer took over a while.
+
+    :param cpu: processor seconds per second, all its processes
+    :param resident: resident bytes, all its processes
+    """
+
+    cpu: float
+    resident: int
+
+
+class Waiting:
+    """A number of sensors over half as many channels.
+
+    :param airflow: where they run
+    :param proxy: in front of the service that holds the channels
+    :param dags: number of DAGs
+    :param sensors: number of sensors in all of them
+    """
+
+    def __init__(self, airflow: AirflowProcesses, proxy: CountingProxy, dags: int, sensors: int) -> None:
+        self.airflow = airflow
+        self.proxy = proxy
+        self.dags = [f"waiting_{number:02}" for number in range(dags)]
+        self.sensors = sensors
+        self.channels = [f"w{number:04}" for number in range(sensors // 2)]
+        self._continuation: dict[str, str] = {}
+
+    @property
+    def requests_per_round(self) -> int:
+        """What one look at all channels costs."""
+        return math.ceil(len(self.channels) / STATUS_NAMES_PER_REQUEST)
+
+    def prepare(self) -> None:
+        """Make table, connection and channels; no channel has committed anything."""
+        self.proxy.service.sql(f"CREATE OR REPLACE TABLE {TABLE} (N INTEGER)")
+        self.airflow.api.add_connection("counted", self.proxy.connection())
+        with self.proxy.service.client(TABLE) as client:
+            for name in [*self.channels, "x0"]:
+                self._continuation[name] = client.open_channel(name).continuation_token
+
+    def start(self) -> None:
+        """Start every DAG and wait until the poll asks after every channel in one interval."""
+        for dag_id in self.dags:
+            self.airflow.api.wait_for_dag(dag_id)
+            self.airflow.api.unpause(dag_id)
+            self.airflow.api.trigger(dag_id, RUN_ID)
+        until(lambda: self._states().get("deferred") == self.sensors, 300, self._states)
+        until(lambda: len(self._asked_lately()) == len(self.channels), 120, lambda: len(self._asked_lately()))
+
+    def watch(self, intervals: int) -> tuple[list[StatusRequest], Usage]:
+        """Watch for a while in which nothing commits: what was asked, and what the triggerer took."""
+        began = time.time()
+        usage = self.usage(intervals)
+        return self.proxy.since(began), usage
+
+    def usage(self, intervals: int) -> Usage:
+        """What the triggerer takes over a number of poll intervals."""
+        processes = self._triggerer()
+        began, before = time.monotonic(), _cpu(processes)
+        time.sleep(intervals * POLL_SECONDS)
+        cpu = (_cpu(processes) - before) / (time.monotonic() - began)
+        return Usage(cpu, sum(one.memory_info().rss for one in processes))
+
+    def commit(self, channels: Sequence[str], token: int) -> float:
+        """Commit one row to each channel; when the last of them was committed, seconds since 1970."""
+        body = json.dumps({"N": token}).encode() + b"\n"
+        with self.proxy.service.client(TABLE) as client:
+            for name in channels:
+                self._continuation[name] = client.append_rows(
+                    name,
+                    body,
+                    continuation_token=self._continuation[name],
+                    start_token=str(token),
+                    end_token=str(token),
+                    content_encoding=None,
+                    raw_length=len(body),
+                )
+            until(
+                lambda: all(s.committed == str(token) for s in client.channel_statuses(channels).values()), 60
+            )
+        return time.time()
+
+    def reopen(self) -> None:
+        """Take the channels over again, as a writer does after the service was away."""
+        with self.proxy.service.client(TABLE) as client:
+            for name in self._continuation:
+                self._continuation[name] = client.open_channel(name).continuation_token
+
+    def ended(self, task_ids: Sequence[str], seconds: float) -> dict[str, float]:
+        """Wait until these sensors have succeeded; when each did, seconds since 1970."""
+        wanted = set(task_ids)
+
+        def found() -> dict[str, float]:
+            rows = self._query("SELECT task_id, end_date FROM task_instance WHERE state = 'success'")
+            return {task_id: _seconds(end) for task_id, end in rows if task_id in wanted}
+
+        until(lambda: len(found()) == len(wanted), seconds, self._states)
+        return found()
+
+    def sensors_of(self, channels: Sequence[str], token: int) -> list[str]:
+        """The sensors whose target is this token of these channels."""
+        first = (token - 1) * len(self.channels)
+        return [f"sensor_{first + self.channels.index(name):04}" for name in channels]
+
+    def _asked_lately(self) -> set[str]:
+        lately = self.proxy.since(time.time() - POLL_SECONDS * 1.5)
+        return {name for request in lately for name in request.channels}
+
+    def _states(self) -> dict[str, int]:
+        return dict(self._query("SELECT state, COUNT(*) FROM task_instance WHERE state <> '' GROUP BY state"))
+
+    def _query(self, statement: str) -> list[tuple[str, str]]:
+        """Ask Airflow's database about the sensors; its API gives a hundred tasks a page."""
+        where = " WHERE task_id LIKE 'sensor_%' AND "
+        uri = f"file:{self.airflow.home / 'airflow.db'}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, timeout=30)
+        try:
+            return connection.execute(statement.replace(" WHERE ", where)).fetchall()
+        finally:
+            connection.close()
+
+    def _triggerer(self) -> list[psutil.Process]:
+        members = self.airflow.members()
+        leaders = [one for one in members if "triggerer" in one.cmdline()]
+        return [*leaders, *(child for one in leaders for child in one.children(recursive=True))]
+
+
+def until(condition: Callable[[], object], seconds: float, what: Callable[[], object] = lambda: "") -> None:
+    """Wait until a condition holds.
+
+    :param what: tells where it stands when it does not
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what()}"
+        time.sleep(0.5)
+
+
+def worst_count(requests: Sequence[StatusRequest], intervals: int, expected: int) -> int:
+    """How far the number of requests of any interval strays from what is expected."""
+    began = requests[0].at - POLL_SECONDS / 2
+    counts = [
+        sum(began + n * POLL_SECONDS <= one.at < began + (n + 1) * POLL_SECONDS for one in requests)
+        for n in range(intervals - 1)
+    ]
+    return max(abs(count - expected) for count in counts)
+
+
+def _cpu(processes: Sequence[psutil.Process]) -> float:
+    return sum(one.cpu_times().user + one.cpu_times().system for one in processes)
+
+
+def _seconds(text: str) -> float:
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def log_errors(airflow: AirflowProcesses) -> list[str]:
+    """Lines of the triggerer's log that speak of something gone wrong."""
+    text = Path(airflow.log_file("triggerer")).read_text(errors="replace")
+    return [line for line in text.splitlines() if "Traceback" in line or "blocked for" in line]

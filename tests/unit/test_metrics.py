@@ -1,0 +1,74 @@
+"""What tasks report to Airflow's metrics, with a receiver in the place of statsd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
+from airflow_provider_snowpipe.metrics import count_change, count_load
+
+
+class Receiver:
+    """Keeps what it is sent, as a metrics backend of Airflow."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, tuple[float | None, dict[str, str]]] = {}
+
+    def _keep(self, stat: str, value: float | None = None, **options: object) -> None:
+        tags = options.get("tags")
+        assert isinstance(tags, dict)
+        self.sent[stat] = (options.get("count", value), tags)  # type: ignore[assignment]
+
+    incr = gauge = timing = _keep
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    from airflow.sdk._shared.observability.metrics import stats
+
+    before = (stats._factory, stats._export_legacy_names)
+    made = Receiver()
+    stats.initialize(factory=lambda: made, export_legacy_names=False)  # type: ignore[arg-type,return-value]
+    yield made
+    stats.initialize(factory=before[0] or stats.NoStatsLogger, export_legacy_names=before[1])
+
+
+def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver: Receiver) -> None:
+    count_load(
+        pipe="DB.S.T-STREAMING",
+        operator="Op",
+        rows=5,
+        raw_bytes=70,
+        rejected=1,
+        retries=2,
+        append_seconds=0.25,
+        commit_seconds=1.5,
+        lag_channels=3,
+    )
+
+    assert {name: value for name, (value, _) in receiver.sent.items()} == {
+        "snowpipe.rows": 5,
+        "snowpipe.bytes": 70,
+        "snowpipe.rejected": 1,
+        "snowpipe.retries": 2,
+        "snowpipe.append_latency": 250.0,
+        "snowpipe.commit_latency": 1500.0,
+        "snowpipe.lag_channels": 3,
+    }
+    for _, tags in receiver.sent.values():
+        assert tags == {"pipe": "DB.S.T-STREAMING", "operator": "Op"}
+
+
+def test_what_was_not_measured_is_not_reported(receiver: Receiver) -> None:
+    count_load(pipe="P", operator="Op", rows=0, raw_bytes=0, rejected=0, run_seconds=2.0)
+
+    assert "snowpipe.commit_latency" not in receiver.sent
+    assert receiver.sent["snowpipe.run"][0] == 2000.0
+
+
+def test_a_change_of_a_channel_is_counted(receiver: Receiver) -> None:
+    count_change("reset", pipe="P", operator="Op")
+
+    assert receiver.sent["snowpipe.channels_reset"][1] == {"pipe": "P", "operator": "Op"}
