@@ -82,6 +82,18 @@ class TestBackup:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == ["offsets.json"]
 
+    def test_is_written_to_any_storage_that_fsspec_knows(
+        self, local_service: LocalService, backup: Run, restore: Run, table: str
+    ) -> None:
+        commit(local_service, table, "a", ["f:1"])
+        address = f"memory:///offsets/{table}.json"
+
+        backup(path=address)
+        drop(local_service, table, "a")
+        restore(path=address)
+
+        assert committed(local_service, table, "a") == "f:1"
+
     def test_takes_the_channels_that_are_named(
         self, local_service: LocalService, backup: Run, table: str
     ) -> None:
