@@ -61,6 +61,7 @@ docs: install ## Build the documentation into docs/_build; a warning is an error
 .PHONY: bench
 bench: install ## Ratios against peers and limits
 	$(BIN)/python benchmarks/spark_files_to_channel.py --rows 400000
+	$(BIN)/python benchmarks/local_service.py
 
 ##@ Change
 

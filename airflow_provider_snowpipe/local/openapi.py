@@ -23,6 +23,7 @@ _BYTES: dict[str, Any] = {"type": "string", "format": "binary"}
 _JSON, _FORM, _LINES = "application/json", "application/x-www-form-urlencoded", "application/x-ndjson"
 _PIPE = "/v2/streaming/databases/{database}/schemas/{schema}/pipes/{pipe}"
 _DATA = "/v2/streaming/data/databases/{database}/schemas/{schema}"
+_FILE_PIPE = "/v1/data/pipes/{pipe}"
 _CHANNEL = "/pipes/{pipe}/channels/{channel}"
 _TOKENS = {"startOffsetToken": False, "endOffsetToken": False, "offsetToken": False}
 _ATTEMPT = {"requestId": True, "retryCount": False}
@@ -75,6 +76,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "Dropped": _shape({"last_committed_offset_token": _TEXT_OR_NULL}),
     "Appended": _shape({"next_continuation_token": _TEXT}, message=_TEXT),
     "Fragments": {"type": "array", "items": _FRAGMENT, "minItems": 1, "maxItems": 1},
+    "Files": _shape(
+        {"files": {"type": "array", "items": _shape({"path": _TEXT}, size=_WHOLE), "maxItems": 5000}}
+    ),
+    "Queued": _shape({"requestId": _TEXT, "status": {"const": "success"}}),
+    "Loads": _shape({"pipe": _TEXT, "completeResult": _FLAG, "files": {"type": "array", "items": _OBJECT}}),
+    "BucketEvents": _shape({"Records": {"type": "array", "items": _OBJECT}}),
     "Submit": _shape(
         {"statement": _TEXT},
         timeout={"type": "integer", "minimum": 0, "maximum": 604_800},
@@ -179,6 +186,15 @@ ROUTES: tuple[Route, ...] = (
     _route("PUT /snowpipe-local-stage/{prefix}/{name}", "Upload a file of the SDK's file mode", "upload",
     "File",
            "Text", accepts="application/octet-stream", returns="application/xml"),
+    _route(f"POST {_FILE_PIPE}/insertFiles", "Queue staged files in a pipe", "original", "Files", "Queued",
+           {"requestId": False}),
+    _route(f"GET {_FILE_PIPE}/insertReport", "Latest loads of a pipe", "original", None, "Loads",
+           {"requestId": False, "beginMark": False}),
+    _route(f"GET {_FILE_PIPE}/loadHistoryScan", "Loads of a pipe in a range of time", "original", None,
+           "Loads",
+           {"requestId": False, "startTimeInclusive": True, "endTimeExclusive": False}),
+    _route("POST /v1/notifications/s3", "Events of a bucket, for pipes with AUTO_INGEST", "original",
+           "BucketEvents", "Queued", {"requestId": False}),
     _route("POST /api/v2/statements", "Submit statements", "original", "Submit", "ResultSet",
            {"requestId": False, "async": False, "nullable": False}, on_202="InProgress"),
     _route("GET /api/v2/statements/{handle}", "Result of a statement", "original", None, "ResultSet",

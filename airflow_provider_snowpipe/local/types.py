@@ -172,7 +172,7 @@ class ColumnType:
         word = text.upper()
         if word in _DUCKDB_INTEGERS:
             return NUMBER
-        match = _DECIMAL.match(word)
+        match = _DECIMAL.fullmatch(word)
         if match:
             return cls("NUMBER", precision=int(match[1]), scale=int(match[2]))
         kind = _FROM_DUCKDB.get(word)

@@ -37,7 +37,8 @@ class Run:
     """One run of the job, step by step.
 
     :meth:`prepare` opens no channel and sends nothing; whatever it raises leaves the channels as they were.
-    :attr:`channels` is filled as far as the run came, also when a step raises.
+    :attr:`channels` is filled as far as the run came, also when a step raises; :attr:`rejected_before`, the
+    rows skipped before this run and its unreported tries, by :meth:`prepare`.
 
     :param plan: what to do
     :param client: the driver's client, which has the credentials
@@ -51,6 +52,7 @@ class Run:
         self._committed: dict[str, FileLineOffset | None] = {}
         self._results: dict[str, PartitionResult] = {}
         self.channels: tuple[ChannelReport, ...] = ()
+        self.rejected_before: dict[str, int] = {}
 
     def prepare(self) -> None:
         """Check pipe, source and committed tokens against each other.
@@ -68,6 +70,10 @@ class Run:
             self._committed[name] = (
                 None if committed is None else FileLineOffset.parse(committed, channel=name)
             )
+        self.rejected_before = {
+            name: plan.rejected_before.get(name, status.rows_error_count)
+            for name, status in self._start.items()
+        }
         for name, position in self._committed.items():
             file_after(self._groups[name], position, plan.on_data_loss, name)
 
@@ -86,7 +92,9 @@ class Run:
             client = partial(
                 SnowpipeClient, self._plan.account_url, token, self._plan.pipe, ca_bundle=self._plan.ca_bundle
             )
-            with ProgressLines(client, groups, self._start):
+            finished = len(groups) - len(pending)
+            done = partial(_finished_channels, spark, finished)
+            with ProgressLines(client, groups, self._start, done=done):
                 results = _one_task_each(spark, partial(load_partition, settings, token), pending)
             self._take(results)
             unfinished = {result.channel for result in results if not result.complete}
@@ -194,8 +202,9 @@ class Run:
         if now is None:
             return report
         committed = None if now.committed is None else FileLineOffset.parse(now.committed, channel=name)
-        rejected = max(now.rows_error_count - start.rows_error_count, 0)
-        counted = now.rows_inserted - start.rows_inserted + rejected
+        rejected = max(now.rows_error_count - self.rejected_before[name], 0)
+        skipped_now = max(now.rows_error_count - start.rows_error_count, 0)
+        counted = now.rows_inserted - start.rows_inserted + skipped_now
         return replace(
             report,
             to_token=now.committed,
@@ -270,6 +279,13 @@ def _one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T
             raise
         raise ours from None
     return results
+
+
+def _finished_channels(spark: SparkContext, before: int) -> int:
+    """Count the channels whose task has ended: those of earlier rounds, and those of the running one."""
+    tracker = spark.statusTracker()
+    infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return before + sum(info.numCompletedTasks for info in infos if info is not None)
 
 
 def elapsed(since: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from airflow_provider_snowpipe.local.errors import compilation_error
+from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, status
@@ -54,8 +54,12 @@ def alter_session(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(_DONE)
 
 
-def begin(session: Session, _text: str, _bindings: Bindings) -> Result:
+def begin(session: Session, text: str, _bindings: Bindings) -> Result:
     """BEGIN [TRANSACTION | WORK]."""
+    if not re.fullmatch(
+        r"(?:BEGIN(?:\s+(?:WORK|TRANSACTION))?|START\s+TRANSACTION)(?:\s+NAME\s+\w+)?\s*", text, re.IGNORECASE
+    ):
+        raise unsupported("Snowflake Scripting (BEGIN .. END)")
     session.begin()
     return status(_DONE)
 

@@ -53,6 +53,9 @@ def describe(session: Session, statement: str) -> Description:
 
 
 def _columns(session: Session, tree: exp.Query, binds: int) -> Result:
-    sql = translate.to_duckdb(translate.prepare(session, tree))
-    found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
+    try:
+        sql = translate.to_duckdb(translate.prepare(session, tree))
+        found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
+    finally:
+        session.take_back()
     return Result(tuple(ResultColumn(row[0], ColumnType.from_duckdb(str(row[1]))) for row in found), [])

@@ -51,8 +51,7 @@ class Execution:
             with self.session.lock:
                 if self._interruption is not None:
                     raise self._interruption
-                self.result = front.execute(self.session, self.statement, self._bindings)
-                self.session.last_query_id = self.query_id
+                self.result = front.execute(self.session, self.statement, self._bindings, self.query_id)
         except SqlError as error:
             self.error = self._interruption or error
         finally:

@@ -19,10 +19,11 @@ from airflow_provider_snowpipe.local.sql import (
     ddl,
     error_table,
     file_formats,
+    file_pipes,
     grants,
     infer_schema,
     options,
-    pipes,
+    pipe_functions,
     query,
     reach,
     roles,
@@ -31,11 +32,13 @@ from airflow_provider_snowpipe.local.sql import (
     stage_files,
     stages,
     users,
+    variables,
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
 from airflow_provider_snowpipe.local.sql.narrowing import narrowed
+from airflow_provider_snowpipe.local.sql.properties import plain
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -44,9 +47,20 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Session, str, Bindings], Result]
 
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
+_IMMEDIATE = re.compile(r"EXECUTE\s+IMMEDIATE\s+('(?:[^']|'')*'|\$\$.*?\$\$)\s*\Z", re.IGNORECASE | re.DOTALL)
 _MODIFIERS = (
     r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL|SCOPED)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
 )
+
+
+def _execute_immediate(session: Session, text: str, bindings: Bindings) -> Result:
+    """EXECUTE IMMEDIATE '..' with the text of one statement."""
+    match = _IMMEDIATE.match(text)
+    if match is None:
+        raise unsupported("EXECUTE IMMEDIATE of something that is not a text")
+    inner = strip_comments(plain(match[1])).rstrip().rstrip(";")
+    return _run(session, inner, bindings)
+
 
 # Owned statements, matched in this order against the start of the statement.
 _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
@@ -59,12 +73,12 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
         (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
         (r"COPY\s+INTO", copy_into.copy_into),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", pipes.create_pipe),
-        (r"DROP\s+PIPE", pipes.drop_pipe),
-        (r"ALTER\s+PIPE", pipes.alter_pipe),
-        (r"SHOW\s+PIPES", pipes.show_pipes),
-        (r"(?:DESCRIBE|DESC)\s+PIPE", pipes.describe_pipe),
-        (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipes.system_function),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", file_pipes.create_pipe),
+        (r"DROP\s+PIPE", file_pipes.drop_pipe),
+        (r"ALTER\s+PIPE", file_pipes.alter_pipe),
+        (r"SHOW\s+PIPES", file_pipes.show_pipes),
+        (r"(?:DESCRIBE|DESC)\s+PIPE", file_pipes.describe_pipe),
+        (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipe_functions.system_function),
         (rf"CREATE\s+{_MODIFIERS}STAGE", stages.create_stage),
         (r"ALTER\s+STAGE", stages.alter_stage),
         (r"DROP\s+STAGE", stages.drop_stage),
@@ -111,6 +125,10 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"(?:DESCRIBE|DESC)\s+WAREHOUSE", warehouses.describe_warehouse),
         (r"USE", context.use),
         (r"ALTER\s+SESSION", context.alter_session),
+        (r"EXECUTE\s+IMMEDIATE", _execute_immediate),
+        (r"SET", variables.set_variables),
+        (r"UNSET", variables.unset_variables),
+        (r"SHOW\s+VARIABLES", variables.show_variables),
         (r"BEGIN|START\s+TRANSACTION", context.begin),
         (r"COMMIT", context.commit),
         (r"ROLLBACK", context.rollback),
@@ -125,13 +143,17 @@ _AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DE
 
 
 def execute(
-    session: Session, statement: str, bindings: Mapping[str, Mapping[str, Any]] | None = None
+    session: Session,
+    statement: str,
+    bindings: Mapping[str, Mapping[str, Any]] | None = None,
+    query_id: str | None = None,
 ) -> Result:
     """Run one statement in a session.
 
     :param session: the session; its lock is held while the statement runs.
     :param statement: one Snowflake statement, with or without a closing semicolon.
     :param bindings: values for ``?`` or ``:1``, in the form of the connector protocol and the SQL API.
+    :param query_id: id under which the result is remembered; None for a new one.
     :raises SqlError: for every failure; no other exception leaves this function.
     """
     text = strip_comments(statement).rstrip().rstrip(";")
@@ -140,8 +162,11 @@ def execute(
     if not _is_unicode(text):
         raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
     with session.lock, snowflake_errors(session):
-        result = _run(session, text, Bindings(bindings or {}))
-        session.last_query_id = str(uuid.uuid4())
+        try:
+            result = _run(session, text, Bindings(bindings or {}))
+        finally:
+            session.take_back()
+        session.remember(query_id or str(uuid.uuid4()), result)
         return result
 
 
@@ -164,6 +189,8 @@ def snowflake_errors(session: Session) -> Iterator[None]:
         yield
     except SqlError:
         raise
+    except sqlglot.errors.UnsupportedError as error:
+        raise unsupported(str(error).split("\n", maxsplit=1)[0]) from error
     except sqlglot.errors.SqlglotError as error:
         raise _syntax_error(error) from error
     except RecursionError as error:

@@ -110,7 +110,13 @@ def encode(value: Any, kind: str) -> str | None:
 def json_text(value: Any) -> str:
     """Return a text value as it is, and a nested value of DuckDB (list, struct, map) as JSON."""
     if isinstance(value, (list, dict)):
-        return json.dumps(value, default=str, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(value, default=_json_value, ensure_ascii=False, separators=(",", ":"))
+    return str(value)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
     return str(value)
 
 

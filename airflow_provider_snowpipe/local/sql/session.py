@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from airflow_provider_snowpipe.local.access import check
 from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
@@ -15,8 +18,10 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
+from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
 
+_REMEMBERED_RESULTS = 16
 _NO_DATABASE = (
     "Cannot perform operation. This session does not have a current database. "
     "Call 'USE DATABASE', or use a qualified name."
@@ -49,8 +54,11 @@ class Session:
     in_transaction: bool = False
     moves_files: bool = False
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
+    results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
+    variables: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
+    _lent: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         access = self.catalog.access
@@ -121,6 +129,34 @@ class Session:
     def autocommit(self) -> bool:
         """False after ``ALTER SESSION SET AUTOCOMMIT = FALSE``: DML opens a transaction by itself."""
         return str(self.parameters.get("AUTOCOMMIT", "true")).lower() != "false"
+
+    def remember(self, query_id: str, result: Result) -> None:
+        """Keep a result for RESULT_SCAN; the oldest ones are forgotten."""
+        self.last_query_id = query_id
+        self.results[query_id] = result
+        while len(self.results) > _REMEMBERED_RESULTS:
+            self.results.popitem(last=False)
+
+    def lend(self, table: pa.Table) -> str:
+        """Make an Arrow table readable under the returned name until the end of the statement."""
+        name = f"_lent_{uuid.uuid4().hex}"
+        # The engine registers nothing while rows of an earlier statement are not fetched.
+        self.cursor.execute("SELECT 1").fetchall()
+        self.cursor.register(name, table)
+        self._lent.append(name)
+        return name
+
+    def is_lent(self, name: str) -> bool:
+        """Return True for a name that :meth:`lend` gave out for the running statement."""
+        return name in self._lent
+
+    def take_back(self) -> None:
+        """Remove the relations that the statement was lent."""
+        if self._cursor is None or not self._lent:
+            return
+        self._cursor.execute("SELECT 1").fetchall()
+        while self._lent:
+            self._cursor.unregister(self._lent.pop())
 
     def close(self) -> None:
         """Roll back an open transaction, drop temporary objects and release the cursor."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
-from airflow_provider_snowpipe.local.sql import error_table, reach
+from airflow_provider_snowpipe.local.sql import copy_history, error_table, functions, names, reach
+from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
+from airflow_provider_snowpipe.local.sql.semi_structured import read_as_text_or_number
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _VERSION = "10.0.0"
+_SNOWFLAKE = sqlglot.Dialect.get_or_raise("snowflake")
 
 
 def parse(text: str) -> exp.Expr:
@@ -18,13 +23,15 @@ def parse(text: str) -> exp.Expr:
 
     :raises SqlError: for more than one statement.
     """
-    trees = [tree for tree in sqlglot.parse(text, dialect="snowflake") if tree is not None]
+    tokens = _SNOWFLAKE.tokenize(text)
+    trees = [tree for tree in _SNOWFLAKE.parser().parse(tokens, text) if tree is not None]
     if len(trees) != 1:
         raise SqlError(
             "000008",
             "0A000",
             f"Actual statement count {len(trees)} did not match the desired statement count 1.",
         )
+    names.note_written(trees[0], tokens, text)
     return trees[0]
 
 
@@ -38,21 +45,27 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
 
     :raises SqlError: for functions and tables that a statement cannot reach.
     """
+    if isinstance(tree, exp.Select) and tree.args.get("into"):
+        raise unsupported("SELECT .. INTO")
     reach.check(tree)
-    _name_projections(tree)
+    name_projections(tree)
     normalize_identifiers(tree)
+    replace_table_functions(session, tree)
     tree = tree.transform(_context_function, session, copy=False)
     tree = tree.transform(_subscript, copy=False)
     tree = tree.transform(_text_of_json, copy=False)
     tree = tree.transform(_placeholder, copy=False)
     qualify_tables(session, tree)
-    return tree
+    tree = functions.rewrite_all(tree)
+    return read_as_text_or_number(session, tree)
 
 
 def normalize_identifiers(tree: exp.Expr) -> None:
     """Upper-case unquoted identifiers and quote all of them."""
     for identifier in tree.find_all(exp.Identifier):
-        if not identifier.args.get("quoted"):
+        # The key of an object literal is a text, not a name.
+        is_key = isinstance(identifier.parent, exp.PropertyEQ) and identifier.arg_key == "this"
+        if not identifier.args.get("quoted") and not is_key:
             identifier.set("this", identifier.this.upper())
             identifier.set("quoted", True)
 
@@ -67,12 +80,17 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
         if error_table.is_error_table(table):
             table.replace(error_table.subquery(session, table))
             continue
+        if table.meta.get("engine"):
+            continue
         if not isinstance(table.this, exp.Identifier):
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
+        if not table.args.get("db") and session.is_lent(table.name):
+            continue
         if reach.is_common(table):
             continue
         privileges = _written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, table, privileges)
+    copy_history.replace_copy_history(session, tree)
 
 
 def target_of(tree: exp.Expr) -> exp.Table | None:
@@ -99,6 +117,10 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
     path = tuple(part.name for part in table.parts)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
+    if path[-2:] == ("INFORMATION_SCHEMA", "LOAD_HISTORY"):
+        owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
+        table.replace(copy_history.load_history(session, owner, table.alias_or_name))
+        return
     if len(path) >= 2 and path[-2] == "INFORMATION_SCHEMA":
         raise unsupported("INFORMATION_SCHEMA")
     database, schema, name = session.resolve(path)
@@ -113,7 +135,7 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
         table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
 
 
-def _name_projections(tree: exp.Expr) -> None:
+def name_projections(tree: exp.Expr) -> None:
     """Name expressions without alias by their text in upper case, as Snowflake does."""
     select = tree
     while isinstance(select, (exp.SetOperation, exp.Subquery)):
@@ -123,7 +145,7 @@ def _name_projections(tree: exp.Expr) -> None:
     for projection in list(select.expressions):
         if isinstance(projection, (exp.Alias, exp.Column, exp.Star)) or projection.is_star:
             continue
-        name = projection.sql(dialect="snowflake").upper()
+        name = names.written(projection)
         projection.replace(exp.alias_(projection.copy(), exp.to_identifier(name, quoted=True)))
 
 
@@ -133,9 +155,23 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         name = node.name.upper()
     elif isinstance(node, exp.Func):
         name = node.sql_name().upper()
+    if not name and not isinstance(node, exp.Parameter):
+        return node
     values = {
         "CURRENT_VERSION": _VERSION,
         "CURRENT_ACCOUNT": "LOCAL",
+        "CURRENT_ORGANIZATION_NAME": "LOCAL",
+        "CURRENT_CLIENT": "snowpipe-local",
+        "CURRENT_IP_ADDRESS": "127.0.0.1",
+        "CURRENT_TRANSACTION": None,
+        "CURRENT_ROLE_TYPE": "ROLE",
+        "CURRENT_SCHEMAS": json.dumps([f"{session.database}.{session.schema}"] if session.schema else []),
+        "CURRENT_AVAILABLE_ROLES": json.dumps(
+            sorted(session.catalog.access.closure(session.catalog.access.roles_of(session.user)))
+        ),
+        "CURRENT_SECONDARY_ROLES": json.dumps(
+            {"roles": "", "value": "ALL" if session.secondary_roles else ""}
+        ),
         "CURRENT_ACCOUNT_NAME": "LOCAL",
         "CURRENT_REGION": "LOCAL",
         "CURRENT_USER": session.user,
@@ -144,8 +180,12 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         "CURRENT_SCHEMA": session.schema,
         "CURRENT_WAREHOUSE": session.warehouse,
         "CURRENT_SESSION": str(session.session_id),
-        "LAST_QUERY_ID": session.last_query_id,
+        "LAST_QUERY_ID": last_query_id(session, functions.arguments(node)),
     }
+    if name == "IS_ROLE_IN_SESSION" and node.expressions:
+        return exp.Boolean(this=node.expressions[0].name in session.roles)
+    if isinstance(node, exp.Parameter) and node.name.upper() in session.variables:
+        return exp.convert(session.variables[node.name.upper()])
     if name not in values:
         return node
     value = values[name]

@@ -97,6 +97,8 @@ class FolderArea:
         """Return the files whose path starts with a text, by path; links that lead outside do not show."""
         folder, _, _ = prefix.rpartition("/")
         start = self.root.joinpath(*_parts(folder))
+        if not self._is_inside(start):
+            return []
         found = [
             staged
             for path in _walk(start)
@@ -142,7 +144,8 @@ class FolderArea:
 
     def _described(self, name: str, path: Path) -> StagedFile | None:
         try:
-            if not self._is_inside(path):
+            # The walk follows no folder's link, so only a file's own link can lead outside.
+            if path.is_symlink() and not self._is_inside(path):
                 return None
             status = path.stat()
             return StagedFile(name, status.st_size, digest(path), status.st_mtime_ns // 1_000_000)

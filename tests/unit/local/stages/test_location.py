@@ -155,6 +155,7 @@ def test_links_out_of_an_allowed_folder_do_not_show(session: Session, outside: P
     (outside / "link.csv").symlink_to(tmp_path / "secret")
     (outside / "inner.csv").symlink_to(outside / "in.csv")
     (outside / "folder").symlink_to(tmp_path)
+    assert resolve_location(session, f"'file://{outside}/'")[0].area.list("folder/") == []
     location, _ = resolve_location(session, f"'file://{outside}/'")
     listed = location.list()
     assert [f.path for f in listed] == ["in.csv", "inner.csv"]

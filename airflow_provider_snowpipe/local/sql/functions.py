@@ -1,0 +1,235 @@
+"""Snowflake functions that neither sqlglot nor DuckDB knows, written as DuckDB expressions."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import sqlglot
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.errors import unsupported
+
+_INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
+# Argument number n is the column _n.
+_TEMPLATES = {
+    "BOOLAND": "(CAST(_0 AS BOOLEAN) AND CAST(_1 AS BOOLEAN))",
+    "BOOLOR": "(CAST(_0 AS BOOLEAN) OR CAST(_1 AS BOOLEAN))",
+    "BOOLXOR": "(CAST(_0 AS BOOLEAN) <> CAST(_1 AS BOOLEAN))",
+    "XOR": "(CAST(_0 AS BOOLEAN) <> CAST(_1 AS BOOLEAN))",
+    "BOOLNOT": "(NOT CAST(_0 AS BOOLEAN))",
+    "ARRAY_SIZE": "json_array_length(to_json(_0))",
+    "TO_OBJECT": "to_json(_0)",
+    "TO_VARIANT": "to_json(_0)",
+    "AS_INTEGER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
+    "AS_NUMBER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
+    "AS_DECIMAL": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
+    "AS_DOUBLE": "CASE WHEN json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END",
+    "AS_REAL": "CASE WHEN json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END",
+    "AS_BOOLEAN": "CASE WHEN json_type(_0) = 'BOOLEAN' THEN CAST(_0 AS BOOLEAN) END",
+    "AS_VARCHAR": "CASE WHEN json_type(_0) = 'VARCHAR' THEN json_extract_string(_0, '$') END",
+    "AS_CHAR": "CASE WHEN json_type(_0) = 'VARCHAR' THEN json_extract_string(_0, '$') END",
+    "AS_ARRAY": "CASE WHEN json_type(_0) = 'ARRAY' THEN _0 END",
+    "AS_OBJECT": "CASE WHEN json_type(_0) = 'OBJECT' THEN _0 END",
+    "IS_OBJECT": "json_type(_0) = 'OBJECT'",
+    "IS_ARRAY": "json_type(_0) = 'ARRAY'",
+    "IS_BOOLEAN": "json_type(_0) = 'BOOLEAN'",
+    "IS_VARCHAR": "json_type(_0) = 'VARCHAR'",
+    "IS_CHAR": "json_type(_0) = 'VARCHAR'",
+    "IS_INTEGER": f"json_type(_0) IN {_INTEGERS}",
+    "IS_DECIMAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
+    "IS_DOUBLE": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
+    "IS_REAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
+    "TYPEOF": (
+        f"CASE WHEN json_type(to_json(_0)) IN {_INTEGERS} THEN 'INTEGER' "
+        "WHEN json_type(to_json(_0)) = 'DOUBLE' THEN 'DECIMAL' "
+        "WHEN json_type(to_json(_0)) = 'NULL' THEN 'NULL_VALUE' ELSE json_type(to_json(_0)) END"
+    ),
+    "OBJECT_KEYS": "to_json(json_keys(to_json(_0)))",
+    "OBJECT_AGG": "json_group_object(_0, to_json(_1))",
+    "TRY_PARSE_JSON": "TRY_CAST(_0 AS JSON)",
+    "WIDTH_BUCKET": (
+        "CASE WHEN _0 < _1 THEN 0 WHEN _0 >= _2 THEN _3 + 1 "
+        "ELSE CAST(floor((_0 - _1) * _3 / (_2 - _1)) AS BIGINT) + 1 END"
+    ),
+    "BITWISE_AND_AGG": "bit_and(CAST(_0 AS HUGEINT))",
+    "BITWISE_OR_AGG": "bit_or(CAST(_0 AS HUGEINT))",
+    "BITWISE_XOR_AGG": "bit_xor(CAST(_0 AS HUGEINT))",
+    "ARRAY_APPEND": "to_json(list_append(CAST(to_json(_0) AS JSON[]), to_json(_1)))",
+    "ARRAY_PREPEND": "to_json(list_prepend(to_json(_1), CAST(to_json(_0) AS JSON[])))",
+    "ARRAY_CONCAT": "to_json(list_concat(CAST(to_json(_0) AS JSON[]), CAST(to_json(_1) AS JSON[])))",
+    "ARRAY_CONTAINS": "list_contains(CAST(to_json(_0) AS JSON[]), to_json(_1))",
+    "ARRAY_POSITION": "list_position(CAST(to_json(_0) AS JSON[]), to_json(_1)) - 1",
+    "ARRAY_OVERLAPS": "list_has_any(CAST(to_json(_0) AS JSON[]), CAST(to_json(_1) AS JSON[]))",
+    "ARRAY_DISTINCT": "to_json(list_distinct(CAST(to_json(_0) AS JSON[])))",
+    "ARRAY_COMPACT": "to_json(list_filter(CAST(to_json(_0) AS JSON[]), lambda x: json_type(x) <> 'NULL'))",
+    "ARRAY_MAX": "to_json(list_max(CAST(to_json(_0) AS JSON[])))",
+    "ARRAY_MIN": "to_json(list_min(CAST(to_json(_0) AS JSON[])))",
+    "ARRAY_SLICE": "to_json(list_slice(CAST(to_json(_0) AS JSON[]), _1 + 1, _2))",
+    "ARRAY_TO_STRING": (
+        "array_to_string(list_transform(CAST(to_json(_0) AS JSON[]), "
+        "lambda x: json_extract_string(x, '$')), _1)"
+    ),
+    "OBJECT_INSERT": "json_merge_patch(to_json(_0), json_object(_1, to_json(_2)))",
+    "HLL": "approx_count_distinct(_0)",
+    "BYTE_LENGTH": "strlen(CAST(_0 AS VARCHAR))",
+    "TIME": "CAST(_0 AS TIME)",
+    "TRY_BASE64_DECODE_STRING": "TRY(decode(from_base64(_0)))",
+    "CURRENT_DATE": "CAST(now() AS DATE)",
+}
+_ZONED = re.compile(r"\s+([+-]\d{2}:?\d{2})\Z")
+_FORMAT = re.compile(
+    r'YYYY|YY|MMMM|MON|MM|DD|DY|HH24|HH12|HH|MI|SS|FF[0-9]?|AM|PM|TZH:?TZM|"[^"]*"|.',
+    re.IGNORECASE | re.DOTALL,
+)
+_STRFTIME = {
+    "YYYY": "%Y", "YY": "%y", "MMMM": "%B", "MON": "%b", "MM": "%m", "DD": "%d", "DY": "%a", "HH24": "%H",
+    "HH12": "%I", "HH": "%H", "MI": "%M", "SS": "%S", "FF": "%n", "FF3": "%g", "FF6": "%f", "FF9": "%n",
+    "AM": "%p", "PM": "%p", "TZHTZM": "%z", "TZH:TZM": "%z",
+}  # fmt: skip
+
+
+def rewrite_all(tree: exp.Expr) -> exp.Expr:
+    """Rewrite every function call of a tree, from the leaves up."""
+    for node in reversed(list(tree.walk())):
+        changed = rewrite(node)
+        if changed is not node:
+            if node is tree:
+                return changed
+            node.replace(changed)
+    return tree
+
+
+def rewrite(node: exp.Expr) -> exp.Expr:
+    """Return the DuckDB form of one function call, or the node as it is.
+
+    :raises SqlError: 000002 for a form of a function that has none.
+    """
+    if isinstance(node, exp.ToChar) and node.args.get("format") is not None:
+        return _to_char(node)
+    if isinstance(node, exp.Window):
+        return _ratio(node)
+    if isinstance(node, (exp.Array, exp.Struct)):
+        return _literal(node)
+    if isinstance(node, exp.Anonymous) and node.name.upper() in {"OBJECT_DELETE", "OBJECT_PICK"}:
+        return _keys(node)
+    if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
+        # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
+        path = sqlglot.parse_one(node.expression.sql(dialect="duckdb"), dialect="duckdb")
+        return exp.Anonymous(this="json_extract", expressions=[node.this.copy(), path])
+    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal) and node.this.is_string:
+        if node.to.is_type(exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ):
+            node.this.set("this", _ZONED.sub(r"\1", node.this.name))
+        return node
+    if not isinstance(node, exp.Func) or isinstance(node, exp.Cast):
+        return node
+    template = _TEMPLATES.get(_name(node))
+    if template is None:
+        return node
+    return fill(template, arguments(node))
+
+
+def fill(template: str, given: list[exp.Expr]) -> exp.Expr:
+    """Return a template with its argument columns ``_0``, ``_1``, .. replaced.
+
+    :raises SqlError: 000002 when there are fewer arguments than the template needs.
+    """
+
+    def replace(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and re.fullmatch(r"_\d+", node.name):
+            index = int(node.name[1:])
+            if index >= len(given):
+                raise unsupported("this number of arguments")
+            return exp.Paren(this=given[index].copy())
+        return node
+
+    return _parsed(template).copy().transform(replace)
+
+
+def arguments(node: exp.Expr) -> list[exp.Expr]:
+    """Return the arguments of a function call in order."""
+    if isinstance(node, exp.Anonymous):
+        return list(node.expressions)
+    found: list[exp.Expr] = []
+    for name in node.arg_types:
+        value = node.args.get(name)
+        found += [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, exp.Expression)]
+    return found
+
+
+@cache
+def _parsed(template: str) -> exp.Expr:
+    return sqlglot.parse_one(template, dialect="duckdb")
+
+
+def _name(node: exp.Expr) -> str:
+    if isinstance(node, exp.Anonymous):
+        return node.name.upper()
+    return node.sql_name().upper() if isinstance(node, exp.Func) else ""
+
+
+def _to_char(node: exp.ToChar) -> exp.Expr:
+    written = node.args["format"]
+    if not isinstance(written, exp.Literal) or re.search(r"(?<![Ff])[90X$]", written.name):
+        raise unsupported("TO_CHAR with a format of numbers")
+    parts = [
+        part.strip('"') if part.startswith('"') else _STRFTIME.get(part.upper(), part)
+        for part in _FORMAT.findall(written.name)
+    ]
+    return exp.Anonymous(this="strftime", expressions=[node.this, exp.Literal.string("".join(parts))])
+
+
+def _ratio(node: exp.Window) -> exp.Expr:
+    call = node.this
+    if not isinstance(call, exp.Anonymous) or call.name.upper() != "RATIO_TO_REPORT":
+        return node
+    total = node.copy()
+    total.set("this", exp.Sum(this=call.expressions[0].copy()))
+    return exp.Div(
+        this=exp.cast(call.expressions[0].copy(), "DOUBLE"), expression=total, typed=False, safe=True
+    )
+
+
+def _literal(node: exp.Expr) -> exp.Expr:
+    """ARRAY_CONSTRUCT, ``[..]``, OBJECT_CONSTRUCT and ``{..}``: JSON, whose elements may differ in type."""
+    if isinstance(node, exp.Array):
+        return exp.Anonymous(this="json_array", expressions=[e.copy() for e in node.expressions])
+    pairs: list[exp.Expr] = []
+    for part in node.expressions:
+        if not isinstance(part, exp.PropertyEQ):
+            raise unsupported("OBJECT_CONSTRUCT of these arguments")
+        key = part.this
+        name = exp.Literal.string(key.name) if isinstance(key, (exp.Identifier, exp.Literal)) else key
+        pair = exp.Tuple(
+            expressions=[name, exp.Anonymous(this="to_json", expressions=[part.expression.copy()])]
+        )
+        pairs.append(pair)
+    if not pairs:
+        return exp.cast(exp.Literal.string("{}"), "JSON")
+    listed = exp.Array(expressions=pairs).sql(dialect="duckdb")
+    # A key whose value is SQL NULL is left out, as in Snowflake; a JSON null stays.
+    return exp.Anonymous(
+        this="to_json",
+        expressions=[
+            sqlglot.parse_one(
+                f"map_from_entries(list_filter({listed}, lambda x: x[2] IS NOT NULL))", dialect="duckdb"
+            )
+        ],
+    )
+
+
+def _keys(node: exp.Anonymous) -> exp.Expr:
+    target, *keys = node.expressions
+    if not keys or not all(isinstance(key, exp.Literal) for key in keys):
+        raise unsupported(f"{node.name.upper()} with keys that are not literals")
+    if node.name.upper() == "OBJECT_DELETE":
+        nothing = [part for key in keys for part in (key.copy(), exp.null())]
+        patch = exp.Anonymous(this="json_object", expressions=nothing)
+        return exp.Anonymous(this="json_merge_patch", expressions=[fill("to_json(_0)", [target]), patch])
+    chosen: list[exp.Expr] = []
+    for key in keys:
+        path = exp.Literal.string(f'$."{key.name}"')
+        value = exp.Anonymous(this="json_extract", expressions=[fill("to_json(_0)", [target]), path])
+        chosen += [key.copy(), value]
+    picked = exp.Anonymous(this="json_object", expressions=chosen)
+    return exp.Anonymous(this="json_merge_patch", expressions=[exp.Literal.string("{}"), picked])

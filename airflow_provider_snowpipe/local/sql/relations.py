@@ -1,0 +1,228 @@
+"""Table functions and other relations of a FROM clause that are no tables."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.sql.results import Result, json_text
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.types import ColumnType
+
+_EACH = """SELECT CAST(1 AS BIGINT) AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
+    regexp_replace(e.fullkey, '^\\$\\.?', '') AS "PATH",
+    CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX", e.value AS "VALUE",
+    json_extract(to_json(__input), e.path) AS "THIS"
+    FROM {function}(to_json(__input), {path}) AS e WHERE NOT e.key IS NULL"""
+_ARROW = {
+    "FLOAT": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIME": pa.time64("us"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+    "TIMESTAMP_LTZ": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_TZ": pa.timestamp("us", tz="UTC"),
+}
+
+
+def replace_table_functions(session: Session, tree: exp.Expr) -> None:
+    """Replace FLATTEN, RESULT_SCAN, GENERATOR, SPLIT_TO_TABLE and VALUES by what DuckDB can read.
+
+    :raises SqlError: 000002 for another table function.
+    """
+    for values in list(tree.find_all(exp.Values)):
+        _name_values(values)
+    for table in list(tree.find_all(exp.Table)):
+        if isinstance(table.this, exp.DynamicIdentifier):
+            _identifier(table)
+        if table.args.get("when") is not None:
+            raise unsupported("time travel (AT and BEFORE)")
+    for node in list(tree.find_all(exp.Lateral, exp.TableFromRows)):
+        _replace(session, node)
+
+
+def _replace(session: Session, node: exp.Expr) -> None:
+    call = node.this
+    alias = node.args.get("alias")
+    if isinstance(call, exp.Explode):
+        _flatten(node, call, alias.this if alias is not None else None)
+        return
+    if isinstance(node, exp.Lateral):
+        return
+    name = call.name.upper() if isinstance(call, exp.Anonymous) else call.key.upper()
+    named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))
+    if name == "RESULT_SCAN":
+        node.replace(exp.Subquery(this=lent_result(session, scanned(session, call)), alias=named))
+    elif name == "GENERATOR":
+        node.replace(exp.Subquery(this=_generator(call), alias=named))
+    elif name == "SPLITTOTABLE":
+        node.replace(exp.Subquery(this=_split(call), alias=named))
+    else:
+        raise unsupported(f"table function {name}")
+
+
+def _identifier_of(name: str) -> exp.Identifier:
+    return exp.to_identifier(name, quoted=True)
+
+
+def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
+    options: dict[str, exp.Expr] = {}
+    for position, given in enumerate((call.this, *call.expressions)):
+        if isinstance(given, exp.Kwarg):
+            options[given.this.name.upper()] = given.expression
+        elif position == 0:
+            options["INPUT"] = given
+        else:
+            raise compilation_error("FLATTEN takes named arguments after the first one.")
+    unknown = set(options) - {"INPUT", "PATH", "OUTER", "RECURSIVE"}
+    if unknown or "INPUT" not in options:
+        raise unsupported(f"FLATTEN with {', '.join(sorted(unknown)) or 'no INPUT'}")
+    path = options["PATH"].name if "PATH" in options else ""
+    recursive = _is_true(options.get("RECURSIVE"))
+    text = _EACH.format(function="json_tree" if recursive else "json_each", path=literal(_json_path(path)))
+    query = _query(text, {"__input": options["INPUT"]})
+    subquery = exp.Subquery(this=query)
+    subquery.meta["flatten"] = True
+    named = exp.TableAlias(this=alias.copy() if alias is not None else _identifier_of("FLATTEN"))
+    join = node.parent
+    if not isinstance(join, exp.Join):
+        subquery.set("alias", named)
+        node.replace(subquery)
+        return
+    node.replace(exp.Lateral(this=subquery, alias=named))
+    if _is_true(options.get("OUTER")) or str(join.args.get("side") or "").upper() == "LEFT":
+        join.set("side", "LEFT")
+        join.set("kind", None)
+        join.set("on", join.args.get("on") or exp.true())
+
+
+def _json_path(path: str) -> str:
+    """Return the JSON path of a FLATTEN path such as ``a.b[0]``."""
+    if not path:
+        return "$"
+    return "$" + (path if path.startswith("[") else f".{path}")
+
+
+def _is_true(node: exp.Expr | None) -> bool:
+    return isinstance(node, exp.Boolean) and bool(node.this)
+
+
+def _generator(call: exp.Expr) -> exp.Expr:
+    count = call.args.get("rowcount")
+    if not isinstance(count, exp.Literal) or call.args.get("timelimit") is not None:
+        raise unsupported("GENERATOR without a literal ROWCOUNT")
+    return _query(f"SELECT NULL AS n FROM range({int(count.name)})", {})  # noqa: S608 - a number
+
+
+def _split(call: exp.Expr) -> exp.Expr:
+    template = (
+        'SELECT CAST(1 AS BIGINT) AS "SEQ", generate_subscripts(p.p, 1) AS "INDEX", unnest(p.p) AS "VALUE" '
+        "FROM (SELECT string_split(__text, __by) AS p) AS p"
+    )
+    return _query(template, {"__text": call.this, "__by": call.expression})
+
+
+def _query(text: str, columns: dict[str, exp.Expr]) -> exp.Expr:
+    """Parse a DuckDB query of our own and put expressions in place of some of its columns."""
+    query = sqlglot.parse_one(text, dialect="duckdb")
+    for table in query.find_all(exp.Table):
+        table.meta["engine"] = True
+    for column in list(query.find_all(exp.Column)):
+        if column.name in columns:
+            column.replace(columns[column.name].copy())
+    return query
+
+
+def _name_values(values: exp.Values) -> None:
+    """Columns of VALUES are COLUMN1, COLUMN2, .. unless the alias names them; ``$1`` is the first."""
+    rows = values.expressions
+    if not isinstance(values.parent, (exp.From, exp.Join)) or not rows:
+        return
+    width = len(rows[0].expressions) if isinstance(rows[0], exp.Tuple) else 1
+    alias = values.args.get("alias") or exp.TableAlias(this=_identifier_of("VALUES"))
+    if not alias.args.get("columns"):
+        alias.set("columns", [_identifier_of(f"COLUMN{n}") for n in range(1, width + 1)])
+    values.set("alias", alias)
+    select = values.find_ancestor(exp.Select)
+    for parameter in list(select.find_all(exp.Parameter)) if select is not None else ():
+        number = parameter.name
+        if number.isdigit() and 0 < int(number) <= width:
+            named: exp.Expr = exp.column(alias.args["columns"][int(number) - 1].copy())
+            holder = parameter.parent if isinstance(parameter.parent, exp.Column) else parameter
+            if isinstance(holder.parent, exp.Select):
+                named = exp.alias_(named, _identifier_of(f"${number}"))
+            holder.replace(named)
+
+
+def _identifier(table: exp.Table) -> None:
+    """IDENTIFIER('name') names a table by a text."""
+    given = table.this.this
+    if not isinstance(given, exp.Literal):
+        raise unsupported("IDENTIFIER of something that is not a literal")
+    parsed = exp.to_table(given.name, dialect="snowflake")
+    for part in ("this", "db", "catalog"):
+        table.set(part, parsed.args.get(part))
+    for identifier in table.find_all(exp.Identifier):
+        if not identifier.args.get("quoted"):
+            identifier.set("this", identifier.this.upper())
+            identifier.set("quoted", True)
+
+
+def scanned(session: Session, call: exp.Expr) -> Result:
+    """Return the result that RESULT_SCAN(..) names: by query id, or by LAST_QUERY_ID([n]).
+
+    :raises SqlError: 000709 when it is not, or no longer, known.
+    """
+    given = call.expressions[0] if call.expressions else None
+    if isinstance(given, exp.Literal) and given.is_string:
+        query_id: str | None = given.name
+    elif isinstance(given, exp.Anonymous) and given.name.upper() == "LAST_QUERY_ID":
+        query_id = last_query_id(session, given.expressions)
+    else:
+        raise unsupported("RESULT_SCAN of something that is not a query id or LAST_QUERY_ID()")
+    result = session.results.get(query_id or "")
+    if result is None:
+        raise SqlError("000709", "02000", f"Statement {query_id} not found")
+    return result
+
+
+def last_query_id(session: Session, given: list[exp.Expr]) -> str | None:
+    """Return the id of an earlier statement of the session, or None: -1 is the last one, 1 the first."""
+    position = int(given[0].sql()) if given and re.fullmatch(r"-?\d+", given[0].sql()) else -1
+    known = list(session.results)
+    index = position if position < 0 else position - 1
+    return known[index] if -len(known) <= index < len(known) else None
+
+
+def lent_result(session: Session, result: Result) -> exp.Expr:
+    """Return a query for the rows of a result, readable until the end of the statement."""
+    arrays = []
+    for position, column in enumerate(result.columns):
+        values = [row[position] for row in result.rows]
+        arrays.append(_array(values, column.type))
+    table = pa.Table.from_arrays(arrays, names=[str(position) for position in range(len(arrays))])
+    relation = session.lend(table)
+    selected = ", ".join(
+        f"{_converted(position, column.type)} AS {quote(column.name)}"
+        for position, column in enumerate(result.columns)
+    )
+    return sqlglot.parse_one(f"SELECT {selected} FROM {quote(relation)}", dialect="duckdb")  # noqa: S608
+
+
+def _array(values: list[object], kind: ColumnType) -> pa.Array:
+    if kind.kind == "NUMBER":
+        return pa.array(values, pa.decimal128(38, kind.scale or 0))
+    if kind.kind in _ARROW:
+        return pa.array(values, _ARROW[kind.kind])
+    return pa.array([None if value is None else json_text(value) for value in values], pa.string())
+
+
+def _converted(position: int, kind: ColumnType) -> str:
+    name = quote(str(position))
+    return f"json_extract({name}, '$')" if kind.is_semi_structured else name

@@ -1,0 +1,159 @@
+"""VARIANT values inside expressions: where Snowflake reads a text or a number, DuckDB needs to be told.
+
+DuckDB knows VARIANT as JSON and would compare, join and cast the JSON text with its quotes. Which columns
+hold JSON is known by name: from the tables of the query, from FLATTEN, and from aliases of such expressions.
+Dates are followed the same way, because Snowflake's DATEADD of days keeps a DATE a DATE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import Column
+
+_JSON_CALLS = frozenset(
+    {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
+     "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT", "OBJECT_AGG", "OBJECT_INSERT"}
+)  # fmt: skip
+_FLATTENED = frozenset({"VALUE", "THIS"})
+# Functions of text: an argument that holds JSON is read as its text.
+_OF_TEXT = (
+    exp.Upper, exp.Lower, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Like, exp.ILike, exp.Length, exp.Trim,
+    exp.Substring, exp.SplitPart, exp.Split, exp.RegexpLike, exp.RegexpReplace, exp.RegexpExtract,
+    exp.Replace, exp.Left, exp.Right, exp.StartsWith, exp.EndsWith, exp.Contains, exp.Initcap, exp.Reverse,
+)  # fmt: skip
+_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
+_COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg)
+_SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "MAP", "LIST"})
+
+
+def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
+    """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
+    dates = _date_names(session, tree)
+    names = _json_names(session, tree)
+
+    def change(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Cast):
+            return _cast(node, names)
+        if isinstance(node, (exp.DateAdd, exp.TimestampTrunc)) and _stays_date(node, dates):
+            return exp.cast(node.copy(), "DATE")
+        if isinstance(node, _OF_TEXT):
+            _each(node, names, "VARCHAR")
+        elif isinstance(node, _COMPARED):
+            _compare(node, names)
+        elif isinstance(node, _COUNTED):
+            _each(node, names, "DOUBLE")
+        return node
+
+    # From the leaves up: an inner cast decides what the outer one sees.
+    for node in reversed(list(tree.walk())):
+        changed = change(node)
+        if changed is not node:
+            if node is tree:
+                return changed
+            node.replace(changed)
+    return tree
+
+
+def _stays_date(node: exp.Expr, dates: set[str]) -> bool:
+    unit = node.args.get("unit")
+    word = unit.name.upper().rstrip("S") if unit is not None else "DAY"
+    value = node.this
+    is_date = isinstance(value, exp.Column) and value.name in dates
+    is_date = is_date or (isinstance(value, exp.Cast) and _word(value.to) == "DATE")
+    return is_date and word in {"DAY", "WEEK", "MONTH", "QUARTER", "YEAR"}
+
+
+def _date_names(session: Session, tree: exp.Expr) -> set[str]:
+    dates: set[str] = set()
+    others: set[str] = set()
+    for column in _columns(session, tree):
+        (dates if column.type.kind == "DATE" else others).add(column.name)
+    return dates - others
+
+
+def _columns(session: Session, tree: exp.Expr) -> Iterator[Column]:
+    for table in tree.find_all(exp.Table):
+        database = session.catalog.find(table.catalog)
+        known = database.table(table.db, table.name) if database is not None else None
+        yield from known.columns if known is not None else ()
+
+
+def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
+    """Return True for an expression whose value is JSON."""
+    if isinstance(node, exp.Paren):
+        return is_json(node.this, names)
+    if isinstance(node, exp.Column):
+        return node.name in names
+    if isinstance(node, (exp.JSONExtract, exp.ParseJSON, exp.Bracket)):
+        return not isinstance(node, exp.Bracket) or is_json(node.this, names)
+    if isinstance(node, (exp.Coalesce, exp.If)):
+        return any(is_json(child, names) for child in (node.this, *node.expressions, node.args.get("true")))
+    if isinstance(node, exp.Cast):
+        return _word(node.to) in _SEMI_STRUCTURED
+    return isinstance(node, exp.Anonymous) and node.name.upper() in _JSON_CALLS
+
+
+def _json_names(session: Session, tree: exp.Expr) -> set[str]:
+    names: set[str] = set()
+    plain: set[str] = set()
+    for column in _columns(session, tree):
+        (names if column.type.is_semi_structured else plain).add(column.name)
+    if any(node.meta.get("flatten") for node in tree.find_all(exp.Subquery)):
+        names |= _FLATTENED
+    names -= plain
+    aliases = [alias for alias in tree.find_all(exp.Alias) if alias.alias not in plain]
+    grown = True
+    while grown:
+        found = {alias.alias for alias in aliases if is_json(alias.this, names)}
+        grown = not found <= names
+        names |= found
+    return names
+
+
+def _word(kind: exp.Expr) -> str:
+    return str(getattr(kind.this, "value", kind.this)).upper()
+
+
+def _text(node: exp.Expr) -> exp.Expr:
+    return exp.Anonymous(this="json_extract_string", expressions=[node.copy(), exp.Literal.string("$")])
+
+
+def _as(node: exp.Expr, kind: str) -> exp.Expr:
+    return _text(node) if kind == "VARCHAR" else exp.cast(_text(node), kind)
+
+
+def _cast(node: exp.Cast, names: set[str]) -> exp.Expr:
+    if _word(node.to) == "JSON":
+        # No type of Snowflake: a cast that the service itself wrote.
+        return node
+    if _word(node.to) in _SEMI_STRUCTURED:
+        if is_json(node.this, names):
+            return node
+        return exp.Anonymous(this="to_json", expressions=[node.this.copy()])
+    if is_json(node.this, names):
+        node.set("this", _text(node.this))
+    return node
+
+
+def _each(node: exp.Expr, names: set[str], kind: str) -> None:
+    for child in list(node.iter_expressions()):
+        if is_json(child, names):
+            child.replace(_as(child, kind))
+
+
+def _compare(node: exp.Expr, names: set[str]) -> None:
+    children = list(node.iter_expressions())
+    held = [child for child in children if is_json(child, names)]
+    others = [child for child in children if child not in held]
+    if not held or not others:
+        return
+    numeric = any(
+        (isinstance(child, exp.Literal) and not child.is_string) or isinstance(child, exp.Neg)
+        for child in others
+    )
+    for child in held:
+        child.replace(_as(child, "DOUBLE") if numeric else _text(child))

@@ -1,0 +1,215 @@
+"""Snowflake's functions, VARIANT paths and table functions, as the local service answers them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.local.sql_sessions import SqlSessions
+
+DOCUMENT = '{"a":{"b":[1,2,{"c":"x"}]},"name":"bob","arr":[1,2,3]}'
+
+
+@pytest.fixture(scope="module")
+def sql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlSessions]:
+    sql = SqlSessions(tmp_path_factory.mktemp("functions"))
+    sql.run(
+        "CREATE TABLE t (id INT, v VARIANT, s VARCHAR, ts TIMESTAMP_NTZ, d DATE, n NUMBER(10,2))",
+        f"INSERT INTO t SELECT 1, PARSE_JSON('{DOCUMENT}'), 'a', '2026-01-02 03:04:05'::TIMESTAMP_NTZ, "
+        "'2026-01-02'::DATE, 1.5",
+        "CREATE TABLE many (id INT, s VARCHAR)",
+        "INSERT INTO many VALUES (1, 'b'), (2, 'a'), (3, NULL)",
+    )
+    yield sql
+    sql.close()
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("v:a.b[0]::INT", 1),
+        ("v:name::STRING", "bob"),
+        ("v['name']::VARCHAR", "bob"),
+        ("v:a.b[2].c::STRING", "x"),
+        ("v:arr[0] + 1", 2.0),
+        ("v:name = 'bob'", True),
+        ("v:arr[1] > 1.5", True),
+        ("UPPER(v:name)", "BOB"),
+        ("v:name || '!'", "bob!"),
+        ("v:name LIKE 'b%'", True),
+        ("v:name IN ('ann', 'bob')", True),
+        ("COALESCE(v:nope, v:name)::STRING", "bob"),
+        ("v:nope", None),
+        ("TYPEOF(v:arr)", "ARRAY"),
+        ("TYPEOF(v:arr[0])", "INTEGER"),
+        ("TYPEOF(v:name)", "VARCHAR"),
+        ("TRY_PARSE_JSON('{')", None),
+        ("PARSE_JSON('{\"k\":[1]}'):k[0]::INT", 1),
+        ("OBJECT_CONSTRUCT('a', 1, 'b', NULL)", '{"a":1}'),
+        ("OBJECT_CONSTRUCT('k', v:name):k::STRING", "bob"),
+        ("{'a': 1, 'B': [1, 'x']}", '{"a":1,"B":[1,"x"]}'),
+        ("ARRAY_CONSTRUCT(1, 'x', NULL)", '[1,"x",null]'),
+        ("ARRAY_SIZE(v:arr)", 3),
+        ("ARRAY_CONTAINS(2::VARIANT, v:arr)", True),
+        ("ARRAY_APPEND(ARRAY_CONSTRUCT(1), 'x')", '[1,"x"]'),
+        ("ARRAY_CAT(ARRAY_CONSTRUCT(1), ARRAY_CONSTRUCT(2))", "[1,2]"),
+        ("ARRAY_SLICE(ARRAY_CONSTRUCT(1, 2, 3), 0, 2)", "[1,2]"),
+        ("ARRAY_POSITION(3::VARIANT, v:arr)", 2),
+        ("ARRAY_TO_STRING(v:arr, '-')", "1-2-3"),
+        ("OBJECT_INSERT(OBJECT_CONSTRUCT('a', 1), 'b', 2)", '{"a":1,"b":2}'),
+        ("OBJECT_DELETE(OBJECT_CONSTRUCT('a', 1, 'b', 2), 'a')", '{"b":2}'),
+        ("IS_OBJECT(v)", True),
+        ("AS_INTEGER(v:arr[2])", 3),
+        ("TO_TIMESTAMP('2026-01-01 00:00:00')", dt.datetime(2026, 1, 1)),
+        ("TO_TIMESTAMP_NTZ(1767225600)", dt.datetime(2026, 1, 1)),
+        ("TO_TIMESTAMP(1767225600000, 3)", dt.datetime(2026, 1, 1)),
+        ("TO_TIMESTAMP('01/02/2026', 'MM/DD/YYYY')", dt.datetime(2026, 1, 2)),
+        ("TO_TIMESTAMP_TZ('2026-01-01 02:00:00 +02:00')", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        ("TO_DATE('01.02.2026', 'DD.MM.YYYY')", dt.date(2026, 2, 1)),
+        ("TRY_TO_TIMESTAMP('x')", None),
+        ("TRY_TO_DATE('x')", None),
+        ("TIME('10:11:12')", dt.time(10, 11, 12)),
+        ("TO_NUMBER('12.345', 10, 2)", Decimal("12.35")),
+        ("TRY_TO_NUMBER('x')", None),
+        ("TO_CHAR(ts, 'YYYY-MM-DD\"T\"HH24:MI:SS')", "2026-01-02T03:04:05"),
+        ("DATEADD(DAY, 1, d)", dt.date(2026, 1, 3)),
+        ("DATEADD(HOUR, 1, ts)", dt.datetime(2026, 1, 2, 4, 4, 5)),
+        ("DATEDIFF(DAY, d, '2026-02-01'::DATE)", 30),
+        ("DATE_TRUNC('MONTH', d)", dt.date(2026, 1, 1)),
+        ("DATE_TRUNC('HOUR', ts)", dt.datetime(2026, 1, 2, 3)),
+        ("LAST_DAY(d)", dt.date(2026, 1, 31)),
+        ("IFF(id = 1, 'one', 'other')", "one"),
+        ("NVL(NULL, 2)", 2),
+        ("NVL2(NULL, 1, 2)", 2),
+        ("ZEROIFNULL(NULL)", 0),
+        ("DECODE(id, 1, 'a', 'b')", "a"),
+        ("EQUAL_NULL(NULL, NULL)", True),
+        ("BOOLAND(TRUE, FALSE)", False),
+        ("DIV0(1, 0)", 0),
+        ("WIDTH_BUCKET(5, 0, 10, 5)", 3),
+        ("SPLIT_PART('a,b', ',', 2)", "b"),
+        ("REGEXP_SUBSTR('abc', 'b.')", "bc"),
+        ("SHA2('a')", "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"),
+        ("BASE64_DECODE_STRING('YQ==')", "a"),
+        ("CURRENT_ACCOUNT()", "LOCAL"),
+        ("CURRENT_SCHEMAS()", '["LOCAL.PUBLIC"]'),
+        ("IS_ROLE_IN_SESSION('SYSADMIN')", True),
+        ("CURRENT_TRANSACTION()", None),
+    ],
+)
+def test_an_expression_has_snowflakes_value(sql: SqlSessions, expression: str, value: Any) -> None:
+    assert sql.values(f"SELECT {expression} FROM t") == [(value,)]
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT LISTAGG(s, ',') WITHIN GROUP (ORDER BY s) FROM many", [("a,b",)]),
+        ("SELECT ARRAY_AGG(id) WITHIN GROUP (ORDER BY id DESC) FROM many", [([3, 2, 1],)]),
+        ("SELECT OBJECT_AGG(s, id) FROM many WHERE id = 1", [('{"b":1}',)]),
+        ("SELECT id FROM many QUALIFY ROW_NUMBER() OVER (ORDER BY s NULLS LAST) = 1", [(2,)]),
+        ("SELECT RATIO_TO_REPORT(id) OVER () FROM many WHERE id < 2", [(1.0,)]),
+        ("SELECT BITOR_AGG(id) FROM many", [(3,)]),
+        ("SELECT column1, column2 FROM VALUES (1, 'x'), (2, 'y') ORDER BY 1", [(1, "x"), (2, "y")]),
+        ("SELECT $2 FROM VALUES (1, 'x') AS v", [("x",)]),
+        ("SELECT COUNT(*) FROM TABLE(GENERATOR(ROWCOUNT => 1000))", [(1000,)]),
+        ("SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 2))", [(0,), (1,)]),
+        ("SELECT value FROM TABLE(SPLIT_TO_TABLE('a,b', ',')) ORDER BY index", [("a",), ("b",)]),
+        ("SELECT id FROM IDENTIFIER('local.public.t')", [(1,)]),
+        (
+            "SELECT f.index, f.path, f.value::INT, f.key FROM t, LATERAL FLATTEN(v:arr) f ORDER BY 1",
+            [(0, "[0]", 1, None), (1, "[1]", 2, None), (2, "[2]", 3, None)],
+        ),
+        (
+            "SELECT f.value:c::STRING FROM t, LATERAL FLATTEN(INPUT => v, PATH => 'a.b') f WHERE f.index = 2",
+            [("x",)],
+        ),
+        ("SELECT key FROM TABLE(FLATTEN(PARSE_JSON('{\"k\":1}')))", [("k",)]),
+        (
+            "SELECT t.id, f.value FROM t, LATERAL FLATTEN(INPUT => v:nope, OUTER => TRUE) f",
+            [(1, None)],
+        ),
+        (
+            "SELECT f.path FROM t, TABLE(FLATTEN(v:a, RECURSIVE => TRUE)) f ORDER BY 1",
+            [("b",), ("b[0]",), ("b[1]",), ("b[2]",), ("b[2].c",)],
+        ),
+        (
+            "WITH e AS (SELECT f.value AS item FROM t, LATERAL FLATTEN(v:a.b) f) "
+            "SELECT item:c::STRING, item::STRING FROM e WHERE item:c = 'x'",
+            [("x", '{"c":"x"}')],
+        ),
+    ],
+)
+def test_a_query_returns_snowflakes_rows(sql: SqlSessions, query: str, rows: list[Any]) -> None:
+    assert sql.values(query) == rows
+
+
+def test_result_scan_reads_earlier_results_like_a_table(sql: SqlSessions) -> None:
+    sql.run("SHOW TABLES")
+    named = 'SELECT "name" FROM TABLE(RESULT_SCAN(LAST_QUERY_ID())) WHERE "rows" = 3'
+    assert sql.values(named) == [("MANY",)]
+    sql.run("SELECT id, s FROM many", "SELECT 7")
+    joined = (
+        "SELECT r.s, m.id FROM TABLE(RESULT_SCAN(LAST_QUERY_ID(-2))) r JOIN many m ON r.id = m.id "
+        "WHERE r.s IS NOT NULL ORDER BY 2"
+    )
+    assert sql.values(joined) == [("b", 1), ("a", 2)]
+    sql.run("SELECT v, d, ts, n FROM t")
+    assert sql.values("SELECT v:name::STRING, d, n FROM TABLE(RESULT_SCAN(LAST_QUERY_ID()))") == [
+        ("bob", dt.date(2026, 1, 2), Decimal("1.50"))
+    ]
+    assert sql.refused("SELECT * FROM TABLE(RESULT_SCAN('nope'))").code == "000709"
+
+
+def test_columns_without_alias_are_named_by_their_text(sql: SqlSessions) -> None:
+    (row,) = sql.run("select v:name::string, count(*),  nvl(id,0)+1, 'x' from t group by all")
+    assert list(row) == ["V:NAME::STRING", "COUNT(*)", "NVL(ID,0)+1", "'X'"]
+
+
+def test_session_variables_are_set_used_and_forgotten(sql: SqlSessions) -> None:
+    sql.run("SET (lowest, word) = (2, 'a')")
+    assert sql.values("SELECT id FROM many WHERE id >= $lowest AND s = $word") == [(2,)]
+    assert [row["name"] for row in sql.run("SHOW VARIABLES")] == ["LOWEST", "WORD"]
+    sql.run("UNSET (lowest, word)")
+    assert sql.run("SHOW VARIABLES") == []
+
+
+def test_execute_immediate_runs_the_text_of_one_statement(sql: SqlSessions) -> None:
+    assert sql.values("EXECUTE IMMEDIATE $$SELECT 'it''s'$$") == [("it's",)]
+    assert sql.refused("EXECUTE IMMEDIATE some_variable").code == "000002"
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("SELECT NO_SUCH_FUNCTION(1)", "002140"),
+        ("SELECT SOUNDEX('a')", "000002"),
+        ("SELECT TO_CHAR(1.5, '9,999.00')", "000002"),
+        ("SELECT * FROM t AT(OFFSET => -60)", "000002"),
+        ("SELECT id INTO x FROM t", "000002"),
+        ("SELECT * FROM TABLE(FLATTEN(INPUT => 1, MODE => 'OBJECT'))", "000002"),
+        ("SELECT * FROM TABLE(NO_SUCH_TABLE_FUNCTION())", "000002"),
+        ("BEGIN LET x := 1; RETURN x; END", "000002"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(sql: SqlSessions, query: str, code: str) -> None:
+    assert sql.refused(query).code == code
+
+
+def test_no_query_reads_files_or_the_engines_own_tables(sql: SqlSessions, tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    for query in (
+        f"SELECT * FROM read_csv('{tmp_path}/secret.csv')",
+        f"SELECT * FROM '{tmp_path}/secret.csv'",
+        f"SELECT * FROM TABLE(read_csv('{tmp_path}/secret.csv'))",
+        "SELECT * FROM _lent_0123",
+        "SELECT * FROM duckdb_tables()",
+        'SELECT * FROM "_snowpipe".tables',
+        "SELECT * FROM IDENTIFIER('local._snowpipe.tables')",
+    ):
+        assert sql.refused(query).code in {"000002", "002003", "001003", "002140"}, query
