@@ -12,7 +12,15 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObject
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
-from airflow_provider_snowpipe.local.sql import error_table, functions, names, reach, sequences, views
+from airflow_provider_snowpipe.local.sql import (
+    error_table,
+    functions,
+    information_schema,
+    names,
+    reach,
+    sequences,
+    views,
+)
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
 from airflow_provider_snowpipe.local.sql.semi_structured import read_as_text_or_number
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -120,8 +128,13 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
     path = tuple(part.name for part in table.parts)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
-    if len(path) >= 2 and path[-2] == "INFORMATION_SCHEMA":
-        raise unsupported("INFORMATION_SCHEMA")
+    if len(path) >= 2 and path[-2] == information_schema.SCHEMA:
+        owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
+        rows = exp.Subquery(this=information_schema.relation(session, owner, path[-1]))
+        named = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(path[-1], quoted=True))
+        rows.set("alias", named)
+        table.replace(rows)
+        return
     database, schema, name = session.resolve(path)
     view = database.objects.find("VIEW", schema, name)
     if view is not None:
