@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import requests
+
 KEY_ID, SECRET = "AKIALOCALTEST", "local-test-secret"
 
 
@@ -46,6 +48,8 @@ def s3_service() -> Iterator[S3Service]:
     server.start()
     try:
         host, port = server.get_host_and_port()
+        # moto keeps the buckets of one process over servers.
+        requests.post(f"http://{host}:{port}/moto-api/reset", timeout=10).raise_for_status()
         client = boto3.client(
             "s3",
             endpoint_url=f"http://{host}:{port}",

@@ -234,7 +234,7 @@ def ensure_account(home: DataDirectory, access: Access | None = None) -> Account
             "instance": secrets.token_hex(16),
         }
         # Written last: its presence says that the key files are complete.
-        write_file(home.account_file, json.dumps(described, indent=1).encode(), mode=0o644)
+        write_file(home.account_file, json.dumps(described, indent=1).encode(), mode=0o600)
     stored = home.read_account()
     access = access or Access(home.access_file)
     with access.change() as state:

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exi
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.loading.file_pipes import PipeFailure
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
 
 DEFAULT_DATABASE = "LOCAL"
@@ -57,6 +58,10 @@ class Catalog:
         self._limits = limits
         self._folder = folder
         self._faults = faults
+        # Set when a file pipe may have something to load; and why pipes do not load, by full name.
+        self.files_queued = threading.Event()
+        self.file_pipes_changed = threading.Event()
+        self.pipe_failures: dict[tuple[str, str, str], PipeFailure] = {}
         self._lock = threading.Lock()
         self._instance = duckdb.connect(":memory:")
         readable = (folder, *self.storage.readable_folders)
@@ -69,6 +74,8 @@ class Catalog:
             f"SET allowed_directories = [{', '.join(literal(str(f)) for f in readable)}]",
             # A statement must not reach files of the machine.
             "SET enable_external_access = false",
+            # Nor variables of this process.
+            "SET python_enable_replacements = false",
         ):
             self._instance.execute(setting)
         self._databases: dict[str, Database] = {}
@@ -87,6 +94,11 @@ class Catalog:
             for database in self._databases.values():
                 database.close()
             self._instance.close()
+
+    def watch_changed(self) -> None:
+        """Say that file pipes were created, changed or dropped: queues and folders are looked at anew."""
+        self.files_queued.set()
+        self.file_pipes_changed.set()
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """Return a new cursor on the instance, with its own transaction."""
@@ -144,8 +156,10 @@ class Catalog:
                 raise object_missing("Database", name)
             del self._databases[name]
             identities = list(_identities(database))
-            database.close()
-            self._instance.execute(f"DETACH {quote(name)}")
+            # A load of files that still runs must end first; the engine cannot detach what it writes to.
+            with database.load_lock:
+                database.close()
+                self._instance.execute(f"DETACH {quote(name)}")
             self._file(name).unlink()
             self._file(name).with_suffix(".duckdb.wal").unlink(missing_ok=True)
             self.storage.remove(identities)

@@ -144,7 +144,7 @@ class DataDirectory:
 
     def remember_port(self, port: int) -> None:
         """Write the port down for the next start."""
-        write_file(self.port_file, f"{port}\n".encode(), mode=0o644)
+        write_file(self.port_file, f"{port}\n".encode(), mode=0o600)
 
     def remembered_proxy_port(self) -> int | None:
         """Return the port of the CONNECT proxy of the last start, or None."""
@@ -152,7 +152,7 @@ class DataDirectory:
 
     def remember_proxy_port(self, port: int) -> None:
         """Write the port of the CONNECT proxy down for the next start."""
-        write_file(self.proxy_port_file, f"{port}\n".encode(), mode=0o644)
+        write_file(self.proxy_port_file, f"{port}\n".encode(), mode=0o600)
 
     def read_account(self) -> dict[str, Any]:
         """Read the account file.

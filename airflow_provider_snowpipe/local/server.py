@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import ssl
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
@@ -29,6 +31,7 @@ from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import stage_upload
 from airflow_provider_snowpipe.local.fronts.connector import ConnectorFront
+from airflow_provider_snowpipe.local.fronts.file_pipes import FilePipesFront
 from airflow_provider_snowpipe.local.fronts.http import (
     Receive,
     Request,
@@ -45,6 +48,8 @@ from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.loading.auto_ingest import FolderWatch
+from airflow_provider_snowpipe.local.loading.pipe_loads import PipeLoads
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
@@ -89,19 +94,24 @@ class Service:
         assert catalog.spool is not None  # noqa: S101 - serve() gives the catalog one
         self._stage = Stage(home.stage_dir, catalog.spool)
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
+        self._file_pipes = FilePipesFront(account, catalog)
+        self._pipe_loads = PipeLoads(catalog)
+        self._folder_watch = FolderWatch(catalog)
         self._sql_api = SqlApiFront(account, catalog)
         self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
         self._connector = ConnectorFront(account, password, catalog, self._files)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""
+        self._folder_watch.close()
+        self._pipe_loads.close()
         self._sql_api.close()
         self._connector.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every failure becomes a JSON error."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send, self._proxy)
+            await _lifespan(receive, send, self._proxy, self.close)
             return
         if scope["type"] != "http":
             return
@@ -130,22 +140,7 @@ class Service:
 
     def _answer(self, request: Request) -> Response:
         try:
-            match request.segments[0]:
-                case "health":
-                    return Response.of_json({"status": "ready", "instance": self._account.instance})
-                case "local" if request.segments == STATUS_PATH:
-                    return self._status(request)
-                case "openapi.json":
-                    return Response.of_json(openapi.document())
-                case "api":
-                    return self._sql_api.handle(request)
-                case stage_upload.BUCKET:
-                    return stage_upload.put_object(self._account, self._stage, request)
-                case "session" | "queries" | "monitoring":
-                    return self._connector.handle(request)
-                case "telemetry" if request.segments == ("telemetry", "send"):
-                    return self._connector.handle(request)
-            return self._streaming.handle(request)
+            return self._handled(request)
         except Refusal as refusal:
             return Response.of_refusal(refusal)
         except Exception:
@@ -155,6 +150,26 @@ class Service:
             return Response.of_refusal(
                 Refusal(400, "INTERNAL_ERROR", "the local service failed on this request; see its log")
             )
+
+    def _handled(self, request: Request) -> Response:
+        match request.segments[0]:
+            case "health":
+                return Response.of_json({"status": "ready", "instance": self._account.instance})
+            case "local" if request.segments == STATUS_PATH:
+                return self._status(request)
+            case "openapi.json":
+                return Response.of_json(openapi.document())
+            case "api":
+                return self._sql_api.handle(request)
+            case "v1":
+                return self._file_pipes.handle(request)
+            case stage_upload.BUCKET:
+                return stage_upload.put_object(self._account, self._stage, request)
+            case "session" | "queries" | "monitoring":
+                return self._connector.handle(request)
+            case "telemetry" if request.segments == ("telemetry", "send"):
+                return self._connector.handle(request)
+        return self._streaming.handle(request)
 
     def _status(self, request: Request) -> Response:
         user, _ = self._account.verify_original(request.bearer())
@@ -184,6 +199,8 @@ def serve(
     :raises DataDirectoryError: when the directory or the port is in use.
     :raises ConfigurationError: when the declaration names what does not exist.
     """
+    # The engine makes files of its own; they hold rows and are for the owner only.
+    os.umask(0o077)
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
     signal.signal(signal.SIGTERM, _exit)
@@ -254,7 +271,7 @@ def _bind(wanted: int) -> socket.socket:
     return listener
 
 
-async def _lifespan(receive: Receive, send: Send, proxy: ConnectProxy) -> None:
+async def _lifespan(receive: Receive, send: Send, proxy: ConnectProxy, cancel: Callable[[], None]) -> None:
     pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="request")
     asyncio.get_running_loop().set_default_executor(pool)
     while True:
@@ -263,6 +280,8 @@ async def _lifespan(receive: Receive, send: Send, proxy: ConnectProxy) -> None:
             await proxy.start()
         else:
             await proxy.stop()
+            # The event loop waits for its threads, and those for the statements they run.
+            await asyncio.to_thread(cancel)
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return

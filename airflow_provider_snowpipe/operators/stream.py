@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,23 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.metrics import count_load
-from airflow_provider_snowpipe.operators.process import stop_process_tree
+from airflow_provider_snowpipe.operators.driver_place import (
+    DIRECTORY_PREFIX,
+    DriverMemory,
+    DriverPlace,
+)
+from airflow_provider_snowpipe.operators.driver_run import DriverRun
 from airflow_provider_snowpipe.operators.submission import (
     application_name,
     job_error,
     launch_environment,
+    limits_argument,
     report_lines,
+    report_or_none,
     require_client_mode,
+    settled,
+    targets_of,
+    value_of,
 )
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
@@ -31,8 +41,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.spark.plan import JobPlan
-    from airflow_provider_snowpipe.spark.report import RunReport
-    from airflow_provider_snowpipe.streaming.auth import Credentials
 
 TARGETS_KEY = "targets"
 _OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
@@ -129,6 +137,9 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         self.commit_timeout = commit_timeout
         self.batch_limits = batch_limits
         self._directory: Path | None = None
+        self._run: DriverRun | None = None
+        self._rejected_before: Mapping[str, int] = {}
+        self._killed = False
         self._check_arguments()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -138,22 +149,32 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         """
         ti = context["ti"]
         self.name = self.name or application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index)
-        self._directory = Path(tempfile.mkdtemp(prefix="snowpipe-"))
+        memory = DriverMemory(context, durable=self.durable)
+        self._killed = False
         try:
-            plan = self._prepare(self._directory)
             self._leave_link(context)
-            self._submit(context, plan)
-            return self._finish(context, plan)
+            plan = self._rejoin(memory) or self._start(context, memory)
+            value = self._finish(context, plan)
+            memory.forget()
+            return value
         except (ConfigurationError, AuthenticationError) as error:
             raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
+        except AirflowFailException:
+            memory.forget()
+            raise
+        except AirflowException:
+            memory.forget_place()
+            raise
         finally:
             self._clean_up()
 
     def on_kill(self) -> None:
         """Stop Spark, driver and all, and remove what the run left on the disk; the channels resume."""
+        self._killed = True
         try:
+            if self._run is not None:
+                self._run.stop()
             if self._hook is not None:
-                stop_process_tree(self._hook._submit_sp)
                 super().on_kill()
         finally:
             self._clean_up()
@@ -167,7 +188,55 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
                 **launch_environment(self._directory / "java"),
                 **{name: str(value) for name, value in (self.env_vars or {}).items()},
             }
+        if self._run is not None:
+            hook.submit = partial(self._run.submit, hook)  # type: ignore[method-assign]
         return hook
+
+    def _rejoin(self, memory: DriverMemory) -> JobPlan | None:
+        """Wait for the driver of an earlier try, whose worker died; its plan if it has loaded everything."""
+        from airflow_provider_snowpipe.spark.plan import read_plan
+
+        place = memory.place()
+        if place is None:
+            return None
+        if not place.is_here():
+            self.log.warning(
+                "an earlier try ran its driver on %s, of which nothing is to be seen here; a new driver is "
+                "submitted, and shuts that one out of its channels if it still runs",
+                place.host,
+            )
+            return None
+        if not place.is_ours():
+            return None
+        self._directory = Path(place.directory)
+        self._run = DriverRun(place, memory, self.log.info)
+        self._run.rejoin()
+        report = report_or_none(str(place.report_path))
+        if report is not None and report.error is None:
+            return read_plan(place.plan_path)
+        text, permanent = job_error(report, "") or ("it left no report", False)
+        if permanent:
+            raise AirflowFailException(text)
+        self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)
+        self._clean_up()
+        return None
+
+    def _start(self, context: Context, memory: DriverMemory) -> JobPlan:
+        """Submit a new driver and wait for it.
+
+        Its place is remembered before anything is in it: a worker that dies on the way leaves a place where
+        nothing runs, never a driver that nobody knows of.
+        """
+        if self._killed:
+            raise AirflowException("the task was killed; no new application is submitted")
+        self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
+        self._rejected_before = memory.rejected_before()
+        place = DriverPlace.here(self._directory)
+        memory.keep_place(place)
+        self._run = DriverRun(place, memory, self.log.info)
+        plan = self._prepare(self._directory)
+        self._submit(context, plan)
+        return plan
 
     def _pipe_hook(self) -> SnowpipeHook:
         return SnowpipeHook(
@@ -193,7 +262,7 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         write_plan(plan, path)
         self.application_args = [str(path)]
         self._hook = None
-        write_credentials(_settled(hook.credentials()), plan.credentials_path)
+        write_credentials(settled(hook.credentials()), plan.credentials_path)
         self.log.info(
             "loading %s through pipe %s as %s (channels %s_%s_<partition>)",
             plan.source.path,
@@ -221,15 +290,18 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
             "commit_timeout": self.commit_timeout,
             "report_path": str(directory / "report.json"),
             "credentials_path": str(directory / "credentials.json"),
+            "rejected_before": dict(self._rejected_before),
         }
-        limits = BatchLimits(**checked_values(BatchLimits, _limits(self.batch_limits), "batch_limits"))
+        limits = BatchLimits(
+            **checked_values(BatchLimits, limits_argument(self.batch_limits), "batch_limits")
+        )
         return JobPlan(pipe=hook.pipe_name(), source=source, limits=limits, **values)
 
     def _submit(self, context: Context, plan: JobPlan) -> None:
         try:
             super().execute(context)
         except AirflowException as error:
-            found = job_error(_report_or_none(plan.report_path), str(error))
+            found = job_error(report_or_none(plan.report_path), str(error))
             if found is None:
                 raise
             text, permanent = found
@@ -241,42 +313,27 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         report = RunReport.read(plan.report_path)
         for line in report_lines(report):
             self.log.info("%s", line)
-        targets = {
-            channel.channel: channel.target_token
-            for channel in report.channels
-            if channel.target_token is not None
-        }
-        context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
+        context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report))
         count_load(
             pipe=str(plan.pipe),
             operator=type(self).__name__,
             rows=report.rows,
             raw_bytes=report.bytes,
             rejected=sum(channel.rejected for channel in report.channels),
+            retries=sum(channel.retries for channel in report.channels),
+            append_seconds=max((channel.append_seconds for channel in report.channels), default=None),
+            commit_seconds=max((channel.commit_seconds for channel in report.channels), default=None)
+            if self.wait_for_commit
+            else None,
             run_seconds=report.seconds,
-            lag_channels=sum(not channel.committed for channel in report.channels),
+            lag_channels=sum(
+                channel.target_token is not None and not channel.committed for channel in report.channels
+            ),
         )
-        return {
-            "application": report.application,
-            "pipe": str(plan.pipe),
-            "offset_format": plan.offset_format,
-            "rows": report.rows,
-            "bytes": report.bytes,
-            "seconds": report.seconds,
-            "channels": {
-                channel.channel: {
-                    "from": channel.from_token,
-                    "to": channel.to_token,
-                    "rows": channel.rows,
-                    "bytes": channel.bytes,
-                    "rejected": channel.rejected,
-                }
-                for channel in report.channels
-            },
-        }
+        return value_of(report, plan)
 
     def _clean_up(self) -> None:
-        directory, self._directory = self._directory, None
+        directory, self._directory, self._run = self._directory, None, None
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -298,30 +355,3 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
                 f"source is {dict(self.source)!r}: it needs a 'path', the directory that holds the files"
             )
         require_client_mode(self._deploy_mode, None)
-
-
-def _settled(credentials: Credentials) -> Credentials:
-    """Turn credentials that fetch a token into the token: the driver has no Airflow connection."""
-    from airflow_provider_snowpipe.hooks.oauth import OAuthClient
-    from airflow_provider_snowpipe.streaming.auth import OAuthToken
-
-    return OAuthToken(credentials.bearer()) if isinstance(credentials, OAuthClient) else credentials
-
-
-def _limits(value: Mapping[str, Any] | str | None) -> Any:
-    """Take batch limits as given, or from the JSON text that a template renders."""
-    if not isinstance(value, str):
-        return value or {}
-    try:
-        return json.loads(value or "null") or {}
-    except ValueError:
-        raise ConfigurationError(
-            f"batch_limits is the text {value[:80]!r}, which is no JSON object: give a mapping, or a "
-            'template that ends in "| tojson"'
-        ) from None
-
-
-def _report_or_none(path: str) -> RunReport | None:
-    from airflow_provider_snowpipe.spark.report import RunReport
-
-    return RunReport.read(path) if Path(path).is_file() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -13,7 +14,9 @@ from airflow_provider_snowpipe.spark.jvm import OLDEST_JAVA, ensure_java_home
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.plan import JobPlan
     from airflow_provider_snowpipe.spark.report import RunReport
+    from airflow_provider_snowpipe.streaming.auth import Credentials
 
 _JOB_ERROR = re.compile(r"^.*?snowpipe error: (?P<kind>\w+): (?P<text>.*)$", re.MULTILINE)
 _PERMANENT = frozenset({"ConfigurationError", "OffsetTokenError", "RowsRejectedError"})
@@ -110,3 +113,65 @@ def report_lines(report: RunReport) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in (header, *rows)
     ]
+
+
+def settled(credentials: Credentials) -> Credentials:
+    """Turn credentials that fetch a token into the token: the driver has no Airflow connection."""
+    from airflow_provider_snowpipe.hooks.oauth import OAuthClient
+    from airflow_provider_snowpipe.streaming.auth import OAuthToken
+
+    return OAuthToken(credentials.bearer()) if isinstance(credentials, OAuthClient) else credentials
+
+
+def limits_argument(value: Mapping[str, Any] | str | None) -> Any:
+    """Take batch limits as given, or from the JSON text that a template renders."""
+    if not isinstance(value, str):
+        return value or {}
+    try:
+        return json.loads(value or "null") or {}
+    except ValueError:
+        raise ConfigurationError(
+            f"batch_limits is the text {value[:80]!r}, which is no JSON object: give a mapping, or a "
+            'template that ends in "| tojson"'
+        ) from None
+
+
+def report_or_none(path: str) -> RunReport | None:
+    """Read a run report, None if the driver has left none.
+
+    :param path: the file
+    """
+    from airflow_provider_snowpipe.spark.report import RunReport
+
+    return RunReport.read(path) if Path(path).is_file() else None
+
+
+def targets_of(report: RunReport) -> dict[str, str]:
+    """The target offset token of each channel that has one, as a commit sensor takes them."""
+    return {
+        channel.channel: channel.target_token
+        for channel in report.channels
+        if channel.target_token is not None
+    }
+
+
+def value_of(report: RunReport, plan: JobPlan) -> dict[str, Any]:
+    """The task's value: what the run did, channel by channel."""
+    return {
+        "application": report.application,
+        "pipe": str(plan.pipe),
+        "offset_format": plan.offset_format,
+        "rows": report.rows,
+        "bytes": report.bytes,
+        "seconds": report.seconds,
+        "channels": {
+            channel.channel: {
+                "from": channel.from_token,
+                "to": channel.to_token,
+                "rows": channel.rows,
+                "bytes": channel.bytes,
+                "rejected": channel.rejected,
+            }
+            for channel in report.channels
+        },
+    }

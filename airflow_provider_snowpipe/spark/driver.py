@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,7 +37,8 @@ class Run:
     """One run of the job, step by step.
 
     :meth:`prepare` opens no channel and sends nothing; whatever it raises leaves the channels as they were.
-    :attr:`channels` is filled as far as the run came, also when a step raises.
+    :attr:`channels` is filled as far as the run came, also when a step raises; :attr:`rejected_before`, the
+    rows skipped before this run and its unreported tries, by :meth:`prepare`.
 
     :param plan: what to do
     :param client: the driver's client, which has the credentials
@@ -50,6 +52,7 @@ class Run:
         self._committed: dict[str, FileLineOffset | None] = {}
         self._results: dict[str, PartitionResult] = {}
         self.channels: tuple[ChannelReport, ...] = ()
+        self.rejected_before: dict[str, int] = {}
 
     def prepare(self) -> None:
         """Check pipe, source and committed tokens against each other.
@@ -67,6 +70,10 @@ class Run:
             self._committed[name] = (
                 None if committed is None else FileLineOffset.parse(committed, channel=name)
             )
+        self.rejected_before = {
+            name: plan.rejected_before.get(name, status.rows_error_count)
+            for name, status in self._start.items()
+        }
         for name, position in self._committed.items():
             file_after(self._groups[name], position, plan.on_data_loss, name)
 
@@ -85,7 +92,9 @@ class Run:
             client = partial(
                 SnowpipeClient, self._plan.account_url, token, self._plan.pipe, ca_bundle=self._plan.ca_bundle
             )
-            with ProgressLines(client, groups, self._start):
+            finished = len(groups) - len(pending)
+            done = partial(_finished_channels, spark, finished)
+            with ProgressLines(client, groups, self._start, done=done):
                 results = _one_task_each(spark, partial(load_partition, settings, token), pending)
             self._take(results)
             unfinished = {result.channel for result in results if not result.complete}
@@ -158,6 +167,9 @@ class Run:
                 position=result.position or before.position,
                 rows=before.rows + result.rows,
                 bytes=before.bytes + result.bytes,
+                append_seconds=before.append_seconds + result.append_seconds,
+                commit_seconds=before.commit_seconds + result.commit_seconds,
+                retries=before.retries + result.retries,
                 complete=result.complete,
             )
         if failed:
@@ -183,20 +195,20 @@ class Run:
             bytes=result.bytes,
             rejected=0,
             committed=False,
+            append_seconds=round(result.append_seconds, 3),
+            commit_seconds=round(result.commit_seconds, 3),
+            retries=result.retries,
         )
         if now is None:
             return report
         committed = None if now.committed is None else FileLineOffset.parse(now.committed, channel=name)
-        rejected = max(now.rows_error_count - start.rows_error_count, 0)
-        counted = now.rows_inserted - start.rows_inserted + rejected
-        return ChannelReport(
-            channel=name,
-            partition=report.partition,
-            from_token=report.from_token,
+        rejected = max(now.rows_error_count - self.rejected_before[name], 0)
+        skipped_now = max(now.rows_error_count - start.rows_error_count, 0)
+        counted = now.rows_inserted - start.rows_inserted + skipped_now
+        return replace(
+            report,
             to_token=now.committed,
-            target_token=report.target_token,
             rows=max(result.rows, counted),
-            bytes=result.bytes,
             rejected=rejected,
             committed=target is None or (committed is not None and committed >= target),
         )
@@ -267,6 +279,13 @@ def _one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T
             raise
         raise ours from None
     return results
+
+
+def _finished_channels(spark: SparkContext, before: int) -> int:
+    """Count the channels whose task has ended: those of earlier rounds, and those of the running one."""
+    tracker = spark.statusTracker()
+    infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return before + sum(info.numCompletedTasks for info in infos if info is not None)
 
 
 def elapsed(since: float) -> float:

@@ -7,6 +7,7 @@ command line is.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ from airflow_provider_snowpipe.spark.driver import Run, elapsed, start_spark
 from airflow_provider_snowpipe.spark.failures import error_type_of
 from airflow_provider_snowpipe.spark.jvm import check_versions
 from airflow_provider_snowpipe.spark.plan import JobPlan, read_plan
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport, write_whole
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -49,6 +50,8 @@ def _run(plan: JobPlan, credentials: Credentials) -> int:
         try:
             check_versions()
             run.prepare()
+            write_whole(json.dumps(run.rejected_before), Path(plan.report_path).with_name(START_FILE))
+            print(f"snowpipe start channels={len(run.rejected_before)}", flush=True)
             _load(plan, run)
             run.verify()
         except SnowpipeError as error:

@@ -105,6 +105,8 @@ class JobPlan:
     :param wait_for_commit: False ends the run when the service has received the rows, committed or not
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch is closed and sent
+    :param rejected_before: rows skipped before an earlier try of the same run began, by channel; what that
+        try skipped counts as this one's, since nobody has reported it. Other channels count from now on
     """
 
     application: str
@@ -122,6 +124,7 @@ class JobPlan:
     wait_for_commit: bool = True
     commit_timeout: float = 600.0
     limits: BatchLimits = field(default_factory=BatchLimits)
+    rejected_before: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("application", "account_url", "channel_prefix", "source_name"):
@@ -135,6 +138,9 @@ class JobPlan:
                 )
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"plan commit_timeout is {self.commit_timeout}: give seconds above 0")
+        for channel, count in checked_counts(self.rejected_before).items():
+            if count < 0:
+                raise ConfigurationError(f"plan rejected_before of {channel!r} is {count}: give 0 or more")
         if not issubclass(offset_class(self.offset_format), FileLineOffset):
             raise ConfigurationError(
                 f"plan offset_format is {self.offset_format!r}: a source of kind 'files' writes "
@@ -168,7 +174,7 @@ class JobPlan:
                 "airflow-provider-snowpipe where Airflow and where Spark run"
             )
         nested: dict[str, Any] = {"pipe": PipeName, "source": FileSourceSpec, "limits": BatchLimits}
-        values = checked_values(cls, data, "plan", skip_types=frozenset(nested))
+        values = checked_values(cls, data, "plan", skip_types=frozenset(nested) | {"rejected_before"})
         for key, kind in nested.items():
             if key in values:
                 values[key] = kind(**checked_values(kind, values[key], f"plan {key}"))
@@ -194,6 +200,19 @@ def read_plan(path: str | os.PathLike[str]) -> JobPlan:
 def write_plan(plan: JobPlan, path: str | os.PathLike[str]) -> None:
     """Write a plan's file."""
     Path(path).write_text(plan.to_json(), encoding="utf-8")
+
+
+def checked_counts(values: Any) -> Mapping[str, int]:
+    """Check the plan's numbers of rows.
+
+    :raises ConfigurationError: if it is no mapping of channels to numbers
+    """
+    if not isinstance(values, Mapping) or not all(
+        isinstance(name, str) and isinstance(count, int) and not isinstance(count, bool)
+        for name, count in values.items()
+    ):
+        raise ConfigurationError(f"plan rejected_before is {values!r}: give a number of rows by channel")
+    return values
 
 
 def checked_values(

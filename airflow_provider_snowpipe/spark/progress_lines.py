@@ -1,9 +1,11 @@
-"""Progress of a running job, one line for each channel every other second."""
+"""Progress of a running job: a line for each channel and one for all, every other second."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from threading import Event, Thread
 from types import TracebackType
 from typing import Self
@@ -26,6 +28,7 @@ class ProgressLines:
     :param client: makes the thread's client
     :param groups: the source's groups by channel name
     :param start: the channels' statuses when the run began
+    :param done: tells how many channels have finished
     """
 
     def __init__(
@@ -34,8 +37,10 @@ class ProgressLines:
         groups: Mapping[str, FileGroup],
         start: Mapping[str, ChannelStatus],
         *,
+        done: Callable[[], int] = lambda: 0,
         interval: float = _INTERVAL_SECONDS,
     ) -> None:
+        self._done = done
         self._client = client
         self._groups = dict(groups)
         self._start = dict(start)
@@ -54,6 +59,7 @@ class ProgressLines:
         self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
+        totals = Totals(time.monotonic())
         with self._client() as client:
             while not self._stop.wait(self._interval):
                 try:
@@ -61,8 +67,74 @@ class ProgressLines:
                 except SnowpipeError as error:
                     print(f"snowpipe progress unknown: {error}", file=sys.stderr, flush=True)
                     continue
+                rows = behind = 0
                 for name, status in statuses.items():
                     print(progress_line(status, self._start[name], self._groups[name]), flush=True)
+                    rows += max(status.rows_inserted - self._start[name].rows_inserted, 0)
+                    behind += bytes_behind(status, self._groups[name])
+                totals.take(time.monotonic(), rows, behind)
+                print(totals.line(min(self._done(), len(statuses)), len(statuses)), flush=True)
+
+
+@dataclass(slots=True)
+class Totals:
+    """All channels together, as far as the looks so far tell.
+
+    :param began: when the run began, seconds of a clock that only goes forward
+    """
+
+    began: float
+    at: float = field(init=False)
+    rows: int = field(init=False, default=0)
+    rate: float = field(init=False, default=0.0)
+    behind: int | None = field(init=False, default=None)
+    behind_at_first: int | None = field(init=False, default=None)
+    first_at: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.at = self.began
+
+    def take(self, now: float, rows: int, behind: int) -> None:
+        """Take in one look.
+
+        :param now: when it was made
+        :param rows: rows committed since the run began
+        :param behind: bytes of the files that are not committed, at most
+        """
+        self.rate = max(rows - self.rows, 0) / (now - self.at) if now > self.at else 0.0
+        self.at, self.rows, self.behind = now, rows, behind
+        if self.behind_at_first is None:
+            self.behind_at_first, self.first_at = behind, now
+
+    def seconds_left(self) -> float | None:
+        """Seconds to the end at the pace since the first look, None where nothing tells."""
+        if self.behind is None or self.behind_at_first is None or self.at <= self.first_at:
+            return None
+        pace = (self.behind_at_first - self.behind) / (self.at - self.first_at)
+        return self.behind / pace if pace > 0 else None
+
+    def line(self, done: int, channels: int) -> str:
+        """Put it in a line.
+
+        :param done: channels that have finished
+        :param channels: all of them
+        """
+        left = self.seconds_left()
+        return (
+            f"snowpipe progress total done={done}/{channels} rows={self.rows} "
+            f"rows_per_second={self.rate:.0f} bytes_behind<={self.behind or 0} "
+            f"seconds_left<={'unknown' if left is None else f'{left:.0f}'}"
+        )
+
+
+def bytes_behind(status: ChannelStatus, group: FileGroup) -> int:
+    """Bytes of a channel's files that are not committed; the file it is in counts as a whole.
+
+    :param status: the channel's status now
+    :param group: the files that it loads
+    """
+    committed_file = (status.committed or "").rpartition(":")[0]
+    return sum(file.size for file in group.files if file.name >= committed_file)
 
 
 def progress_line(status: ChannelStatus, start: ChannelStatus, group: FileGroup) -> str:
@@ -74,14 +146,13 @@ def progress_line(status: ChannelStatus, start: ChannelStatus, group: FileGroup)
     """
     committed_file = (status.committed or "").rpartition(":")[0]
     behind = [file for file in group.files if file.name > committed_file]
-    current = sum(file.size for file in group.files if file.name == committed_file)
     rows = status.rows_inserted - start.rows_inserted
     rejected = status.rows_error_count - start.rows_error_count
     line = (
         f"snowpipe progress channel={status.channel} committed={status.committed or 'NULL'} "
         f"rows={max(rows, 0)} "
         f"rejected={max(rejected, 0)} files_behind={len(behind)} "
-        f"bytes_behind<={sum(file.size for file in behind) + current}"
+        f"bytes_behind<={bytes_behind(status, group)}"
     )
     latency = "" if status.latency_ms is None else f" latency_ms={status.latency_ms}"
     return line + latency

@@ -12,7 +12,9 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
+START_FILE = "start.json"
+"""Beside the report: rows that were skipped before the run began, by channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,12 @@ class ChannelReport:
     :param target_token: the offset token that proves this run complete, None if the partition has no row
     :param rows: rows that this run put behind ``from_token``
     :param bytes: their size as NDJSON, before compression
-    :param rejected: rows that the service skipped during the run; part of ``rows``
+    :param rejected: rows that the service skipped during the run, part of ``rows``, and during earlier tries
+        of it that could not report any more
     :param committed: True when the committed token was seen at or past the target
+    :param append_seconds: time until the service had received the rows
+    :param commit_seconds: time from then until they were committed, 0 where nobody waited
+    :param retries: requests that had to be repeated
     """
 
     channel: str
@@ -40,6 +46,9 @@ class ChannelReport:
     bytes: int
     rejected: int
     committed: bool
+    append_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +117,7 @@ class RunReport:
 
         :param path: the file, replaced if it exists
         """
-        target = Path(path)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(self.to_json())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(self.to_json(), Path(path))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -134,3 +133,21 @@ class RunReport:
                 "before it could write it; its log says why"
             ) from None
         return cls.from_json(text)
+
+
+def write_whole(text: str, target: Path) -> None:
+    """Write a file so that a reader sees all of it or nothing.
+
+    :param text: what it is to hold
+    :param target: the file, replaced if it exists
+    """
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -117,6 +117,9 @@ class PartitionResult:
     :param position: the last position that the service has, None if the partition has no row
     :param rows: rows sent by this attempt
     :param bytes: their size as NDJSON
+    :param append_seconds: time until the service had received them
+    :param commit_seconds: time from then until they were committed
+    :param retries: requests that had to be repeated
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can mend, None for success
@@ -127,6 +130,9 @@ class PartitionResult:
     position: FileLineOffset | None = None
     rows: int = 0
     bytes: int = 0
+    append_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    retries: int = 0
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -167,12 +173,24 @@ class _Sink:
             Channel.open(client, name, FileLineOffset, limits=settings.limits) as channel,
         ):
             committed = _file_line(channel.committed, name)
+            began = time.monotonic()
             complete = self._send(channel, committed)
             channel.flush()
+            received = time.monotonic()
             sent = _file_line(channel.sent, name)
             if sent is not None and settings.wait_for_commit:
                 channel.wait_for_commit(sent, timeout=settings.commit_timeout)
-        return PartitionResult(name, sent or committed, self._rows, self._bytes, complete)
+            waited = time.monotonic() - received
+        return PartitionResult(
+            channel=name,
+            position=sent or committed,
+            rows=self._rows,
+            bytes=self._bytes,
+            append_seconds=received - began,
+            commit_seconds=waited,
+            retries=client.retries,
+            complete=complete,
+        )
 
     def _send(self, channel: Channel, committed: FileLineOffset | None) -> bool:
         """Append what is not committed; False if it stopped ahead of the scoped token's end."""

@@ -104,3 +104,13 @@ def test_hundreds_of_thousands_of_empty_frames_are_read_in_no_time(
     body = frame * ((4 << 20) // len(frame))
     query = {"continuationToken": opened["next_continuation_token"], "endOffsetToken": "1"}
     assert wire.append("FRAMED", "frames", body, query, {"Content-Encoding": encoding}).status == 200
+
+
+def test_a_first_row_nested_too_deeply_for_python_is_committed(wire: Wire) -> None:
+    wire.rows("CREATE TABLE deep (id INT, v VARIANT)")
+    opened = wire.open("DEEP", "deep")
+    body = b'{"id":1,"v":' + b"[" * 5000 + b"]" * 5000 + b'}\n{"id":2}\n'
+    query = {"continuationToken": opened["next_continuation_token"], "endOffsetToken": "2"}
+    assert wire.append("DEEP", "deep", body, query).status == 200
+    wait_for_token(wire, "DEEP", "deep", "2")
+    assert wire.rows("SELECT count(*) FROM deep") == [["2"]]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from hypothesis import currently_in_test_context, note
+
 from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from tests.local_service import LocalService
@@ -85,6 +87,9 @@ class Wire:
         body: bytes | None = None,
     ) -> Answer:
         """Send one request and check the form of its answer; a hang is a failure."""
+        if currently_in_test_context():
+            # Printed for the smallest failing case.
+            note(f"{method} {target} {(body or b'')[:2000]!r}")
         try:
             answer = self._exchange(method, target, headers or {}, body)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLError):
@@ -187,6 +192,11 @@ def check(answer: Answer, method: str, target: str) -> None:
     assert answer.status < 500, told
     for words in _FORBIDDEN:
         assert words.encode() not in answer.body, told
+    if (answer.status, answer.body) == (400, b"Invalid HTTP request received."):
+        # Not a request to the parser of HTTP, so nothing of ours has seen it.
+        return
+    if method == "HEAD":
+        return
     if answer.status >= 400:
         found = answer.json
         assert isinstance(found, dict), told
@@ -194,7 +204,7 @@ def check(answer: Answer, method: str, target: str) -> None:
         assert isinstance(found["message"], str), told
     elif answer.content_type.startswith("text/plain"):
         assert target.partition("?")[0] in _PLAIN_PATHS, told
-    elif not answer.content_type.startswith("application/xml"):
+    elif not answer.content_type.startswith(("application/xml", "application/octet-stream")):
         assert isinstance(answer.json, dict), told
 
 

@@ -89,9 +89,9 @@ def test_csv_and_table_are_for_people(local_service: LocalService) -> None:
         ("CREATE TABLE g (a GEOGRAPHY)", "000002"),
         ("SELECT * FROM LOCAL._snowpipe.channels", "002003"),
         ('SELECT * FROM LOCAL."_snowpipe".channels', "002003"),
-        ("SELECT * FROM read_csv('/etc/passwd')", "000002"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "002140"),
         ("SELECT * FROM '/etc/passwd'", "000002"),
-        ("SELECT read_text('/etc/passwd')", "000904"),
+        ("SELECT read_text('/etc/passwd')", "002140"),
         ("USE SCHEMA nowhere", "002003"),
     ],
 )

@@ -10,11 +10,15 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.local_service import LocalService
+from tests.streaming_rest import Rest
+
+ServiceFactory = Callable[..., LocalService]
 
 _PRELUDE = """
 import json, os, sys, time
@@ -252,3 +256,133 @@ def test_rows_are_committed_with_pat_and_with_oauth(local_service: LocalService,
     )
     assert seen == {"inserted": 1}
     assert local_service.sql("SELECT id FROM t8") == [{"ID": 1}]
+
+
+def test_statuses_of_a_thousand_channels_are_answered_in_requests_of_100(
+    local_service: LocalService,
+) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t9 (id INT)")
+    rest = Rest(local_service, "T9")
+    for number in range(500):
+        assert rest.open(f"c{number}", offset_token=str(number)).status_code == 200
+    seen = _run(
+        local_service,
+        """
+        client = connect("T9")
+        names = [f"c{number}" for number in range(1000)]
+        tokens = client.get_latest_committed_offset_tokens(names)
+        statuses = client.get_channel_statuses(names)
+        report(
+            known=sum(tokens[f"c{n}"] == str(n) for n in range(500)),
+            unknown=sum(tokens[f"c{n}"] is None for n in range(500, 1000)),
+            codes=sorted({statuses[name].status_code for name in names}),
+            count=[len(tokens), len(statuses)],
+        )
+        client.close()
+        """,
+    )
+    assert seen["count"] == [1000, 1000]
+    assert (seen["known"], seen["unknown"]) == (500, 500)
+    assert seen["codes"] == ["ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED", "SUCCESS"]
+
+
+def test_a_client_made_from_a_table_writes_through_its_default_pipe(local_service: LocalService) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t10 (id INT)")
+    seen = _run(
+        local_service,
+        """
+        client = StreamingIngestClient.from_table("client", "LOCAL", "PUBLIC", "T10", properties=PROPERTIES)
+        channel, _ = client.open_channel("c0")
+        channel.append_rows([{"id": i} for i in range(3)], "0", "2")
+        committed(channel, 2)
+        report(pipe=client.pipe_name, token=channel.get_latest_committed_offset_token())
+        channel.close(); client.close()
+        """,
+    )
+    assert seen == {"pipe": "T10-STREAMING", "token": "2"}
+    assert local_service.sql("SELECT count(*) n FROM t10") == [{"N": 3}]
+
+
+def test_elastic_handlers_hear_of_every_append_with_its_token(local_service: LocalService) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE t11 (id INT, filler VARCHAR)")
+    seen = _run(
+        local_service,
+        """
+        client = connect("T11")
+        channel = client.get_elastic_channel()
+        heard, failed = [], []
+        channel.set_success_handler(lambda detail: heard.extend(detail.append_tokens))
+        channel.set_error_handler(lambda detail: failed.extend(detail.append_tokens))
+        for number in range(20):
+            channel.append_row({"id": number, "filler": "x"}, f"row{number}")
+        channel.append_rows([{"id": i, "filler": "y" * 500} for i in range(20, 5000)], "file")
+        channel.wait_for_flush(60)
+        deadline = time.monotonic() + 60
+        while len(heard) + len(failed) < 21 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        report(heard=sorted(heard), failed=failed)
+        client.close()
+        """,
+    )
+    assert seen["failed"] == []
+    assert seen["heard"] == sorted(["file", *(f"row{number}" for number in range(20))])
+    assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t11") == [{"N": 5000, "D": 5000}]
+
+
+def test_the_elastic_error_handler_hears_of_an_append_that_failed(service_factory: ServiceFactory) -> None:
+    service = service_factory(admin=True)
+    service.sql("CREATE TABLE t (id INT)")
+    service.admin("faults", set="answer-append=403x100")
+    seen = _run(
+        service,
+        """
+        client = connect("T")
+        channel = client.get_elastic_channel()
+        heard, failed = [], []
+        channel.set_success_handler(lambda detail: heard.extend(detail.append_tokens))
+        channel.set_error_handler(lambda detail: failed.extend(detail.append_tokens))
+        channel.append_row({"id": 1}, "doomed")
+        deadline = time.monotonic() + 60
+        while not failed and not heard and time.monotonic() < deadline:
+            time.sleep(0.05)
+        report(heard=heard, failed=failed)
+        sys.stdout.flush(); os._exit(0)
+        """,
+    )
+    assert seen == {"heard": [], "failed": ["doomed"]}
+    assert service.sql("SELECT count(*) n FROM t") == [{"N": 0}]
+
+
+def test_a_client_on_a_pipe_that_failed_over_is_invalid_and_a_new_one_resumes(
+    service_factory: ServiceFactory,
+) -> None:
+    service = service_factory(admin=True)
+    service.sql("CREATE TABLE t (id INT)")
+    first = """
+        client = connect("T", "first")
+        channel, status = client.open_channel("c0")
+        start = status.latest_committed_offset_token
+        number = 0 if start is None else int(start) + 1
+        channel.append_row({"id": number}, str(number))
+        committed(channel, number)
+        report(start=start)
+        channel.close(); client.close()
+        """
+    assert _run(service, first) == {"start": None}
+    service.admin("failover", pipe="LOCAL.PUBLIC.T-STREAMING")
+    seen = _run(
+        service,
+        """
+        try:
+            client = connect("T", "during")
+            client.open_channel("c0"); error = ""
+        except Exception as caught:
+            error = str(caught)
+        report(error=error)
+        sys.stdout.flush(); os._exit(0)
+        """,
+    )
+    assert "410" in seen["error"] or "FAILED_OVER" in seen["error"].upper()
+    service.admin("failover", pipe="LOCAL.PUBLIC.T-STREAMING", back=True)
+    assert _run(service, first) == {"start": "0"}
+    assert service.sql("SELECT id FROM t ORDER BY id") == [{"ID": 0}, {"ID": 1}]

@@ -2,37 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
-import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
 from airflow_provider_snowpipe.metrics import count_change, count_load
+from tests.metrics_receiver import Receiver, receiver
 
-
-class Receiver:
-    """Keeps what it is sent, as a metrics backend of Airflow."""
-
-    def __init__(self) -> None:
-        self.sent: dict[str, tuple[float | None, dict[str, str]]] = {}
-
-    def _keep(self, stat: str, value: float | None = None, **options: object) -> None:
-        tags = options.get("tags")
-        assert isinstance(tags, dict)
-        self.sent[stat] = (options.get("count", value), tags)  # type: ignore[assignment]
-
-    incr = gauge = timing = _keep
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    from airflow.sdk._shared.observability.metrics import stats
-
-    before = (stats._factory, stats._export_legacy_names)
-    made = Receiver()
-    stats.initialize(factory=lambda: made, export_legacy_names=False)  # type: ignore[arg-type,return-value]
-    yield made
-    stats.initialize(factory=before[0] or stats.NoStatsLogger, export_legacy_names=before[1])
+__all__ = ["receiver"]
 
 
 def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver: Receiver) -> None:

@@ -31,6 +31,7 @@ from airflow_provider_snowpipe.local.errors import Refusal, object_exists, objec
 from airflow_provider_snowpipe.local.faults import Faults, die
 from airflow_provider_snowpipe.local.identifiers import find_name, quote
 from airflow_provider_snowpipe.local.limits import Limits
+from airflow_provider_snowpipe.local.loading.file_pipes import FilePipes
 from airflow_provider_snowpipe.local.loading.history import LoadHistory
 from airflow_provider_snowpipe.local.stages.registry import Stages
 from airflow_provider_snowpipe.local.stages.storage import Storage
@@ -86,6 +87,7 @@ class Database:
         self._cursor = connect()
         self.store.create(self._cursor)
         self.history = LoadHistory(name, self._cursor)
+        self.file_pipes = FilePipes(name, self._cursor, self.write_lock)
         self.stages = Stages(name, self._cursor, self.write_lock, storage)
         self.objects = SchemaObjects(name, self._cursor, self.write_lock)
         self.schemas = self.store.load_schemas(self._cursor)
@@ -164,6 +166,7 @@ class Database:
                 if schema == name:
                     self.drop_table(schema, table)
             self.stages.drop_schema(name)
+            self.file_pipes.drop_schema(name)
             self.objects.drop_schema(name)
             self._cursor.execute(f"DROP SCHEMA {quoted_schema(self.name, name)} CASCADE")
             self.schemas = self.schemas - {name}

@@ -236,7 +236,7 @@ def _insert_strictly(
         if not keys.columns or not keys.has_one_spelling_each():
             raise _StrictPathError(table)
         cursor.execute(coerce.strict_insert(table, keys, _SOURCE, clusters=clusters))
-    except (*_DATA_ERRORS, ValueError) as error:
+    except (*_DATA_ERRORS, ValueError, RecursionError) as error:
         raise _StrictPathError(table) from error
 
 

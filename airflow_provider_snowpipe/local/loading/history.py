@@ -139,6 +139,56 @@ class LoadHistory:
         ).fetchall()
         return {key: (etag, size) for key, etag, size in rows}
 
+    def loaded_by_pipe(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        schema: str,
+        pipe: str,
+        since_ms: int,
+        *,
+        or_failed: bool = False,
+    ) -> set[str]:
+        """Return the keys of the files that a pipe has loaded, whatever their content was.
+
+        :param or_failed: also of those that it failed to load.
+        """
+        rows = cursor.execute(
+            f"SELECT DISTINCT file_key FROM {self.relation} WHERE pipe_schema = ? AND pipe_name = ? "
+            f"AND loaded_on_ms >= ? AND (status <> ? OR ?)",
+            [schema, pipe, since_ms, LOAD_FAILED, or_failed],
+        ).fetchall()
+        return {key for (key,) in rows}
+
+    def events_of_pipe(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        schema: str,
+        pipe: str,
+        *,
+        after_id: int = 0,
+        from_ms: int = 0,
+        until_ms: int | None = None,
+        newest: int | None = None,
+        oldest: int | None = None,
+    ) -> list[tuple[int, LoadEvent]]:
+        """Return the loads of a pipe with their numbers, in order.
+
+        :param after_id: only loads after this number.
+        :param from_ms: first moment, epoch milliseconds.
+        :param until_ms: moment after the last one, or None.
+        :param newest: keep so many of the newest.
+        :param oldest: keep so many of the oldest.
+        """
+        direction = "DESC" if newest is not None else "ASC"
+        limit = newest if newest is not None else oldest
+        rows = cursor.execute(
+            f"SELECT id, {', '.join(_FIELDS)} FROM {self.relation} WHERE pipe_schema = ? AND pipe_name = ? "
+            f"AND id > ? AND loaded_on_ms >= ? AND loaded_on_ms < ? ORDER BY id {direction} "
+            + ("" if limit is None else f"LIMIT {int(limit)}"),
+            [schema, pipe, after_id, from_ms, 2**62 if until_ms is None else until_ms],
+        ).fetchall()
+        return sorted(((row[0], LoadEvent(*row[1:])) for row in rows), key=lambda numbered: numbered[0])
+
     def first_load_ms(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> int | None:
         """Return when a table was loaded first, or None."""
         ((first_ms,),) = cursor.execute(

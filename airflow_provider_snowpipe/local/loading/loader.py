@@ -83,8 +83,7 @@ def load_file(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection, file: StagedFil
     staged = StagedRecords(cursor, plan)
     name = plan.location.listed_name(file)
     try:
-        with plan.location.local_copy(file) as path:
-            staged.fill(file, path, plan.database.clock.now_ms())
+        read_file(plan, staged, file)
     except SqlError as error:
         # A statement that is wrong is wrong for every file.
         if plan.on_error.action == ABORT_STATEMENT or error.sqlstate.startswith(("0A", "42")):
@@ -103,6 +102,20 @@ def load_file(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection, file: StagedFil
     loaded = staged.insert()
     status = history.PARTIALLY_LOADED if rejected else history.LOADED
     return FileOutcome(file, name, status, parsed, loaded, limit, rejected, first)
+
+
+def read_file(plan: CopyPlan, staged: StagedRecords, file: StagedFile) -> None:
+    """Read one file into the temporary table.
+
+    :raises SqlError: when it cannot be read.
+    """
+    try:
+        with plan.location.local_copy(file) as path:
+            staged.fill(file, path, plan.database.clock.now_ms())
+    except FileNotFoundError as error:
+        raise SqlError(
+            "091016", "22000", f"Remote file '{file.path}' was not found; it was removed."
+        ) from error
 
 
 def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> _Choice:
@@ -187,7 +200,7 @@ def event_of(
         pipe_schema=None if pipe is None else pipe[0],
         pipe_name=None if pipe is None else pipe[1],
         file_key=plan.file_key(file),
-        file_name=file.path.removeprefix(location.prefix) or file.path,
+        file_name=file.path.removeprefix(location.path_of("")),
         stage_location=location.url,
         etag=file.etag,
         file_size=file.size,

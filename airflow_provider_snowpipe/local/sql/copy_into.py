@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -12,14 +12,15 @@ from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, 
 from airflow_provider_snowpipe.local.loading import history, loader
 from airflow_provider_snowpipe.local.loading.loader import FileOutcome
 from airflow_provider_snowpipe.local.loading.plan import CopyPlan
+from airflow_provider_snowpipe.local.loading.transaction import commit_load
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.copy_plan import compile_copy, is_unload
+from airflow_provider_snowpipe.local.sql.copy_validation import validate
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT
 
 _COPY = re.compile(r"COPY\s+INTO\b\s*", re.IGNORECASE)
-_ATTEMPTS = 5
 _COLUMNS = (
     ResultColumn("file", TEXT),
     ResultColumn("status", TEXT),
@@ -40,13 +41,15 @@ def copy_into(session: Session, text: str, _bindings: Bindings) -> Result:
     if is_unload(body):
         raise unsupported("COPY INTO a location (unloading)")
     compiled = compile_copy(session, body)
+    if compiled.options.validation is not None:
+        return validate(session, compiled.plan, compiled.options.validation)
     if not session.autocommit:
         session.begin()
     plan = compiled.plan
     if session.in_transaction:
         outcomes = _in_transaction(session, plan)
     else:
-        outcomes = _alone(plan, session.cursor, loader.run)
+        outcomes = commit_load(plan.database, session.cursor, lambda: loader.run(plan, session.cursor))
     if plan.purge:
         loader.purge(plan, outcomes)
     return _result(plan, outcomes)
@@ -67,54 +70,6 @@ def _in_transaction(session: Session, plan: CopyPlan) -> list[FileOutcome]:
     except SqlError:
         session.rollback()
         raise
-
-
-def _alone(
-    plan: CopyPlan,
-    cursor: duckdb.DuckDBPyConnection,
-    work: Callable[[CopyPlan, duckdb.DuckDBPyConnection], list[FileOutcome]],
-) -> list[FileOutcome]:
-    """Run the statement in a transaction of its own.
-
-    Commits of channels go on while it reads; one that changes the table makes it start again, the last time
-    with everything else held up.
-    """
-    with plan.database.load_lock:
-        for _ in range(_ATTEMPTS):
-            try:
-                return _attempt(plan, cursor, work)
-            except duckdb.TransactionException:
-                continue
-        with plan.database.write_lock:
-            return _attempt(plan, cursor, work)
-
-
-def _attempt(
-    plan: CopyPlan,
-    cursor: duckdb.DuckDBPyConnection,
-    work: Callable[[CopyPlan, duckdb.DuckDBPyConnection], list[FileOutcome]],
-) -> list[FileOutcome]:
-    database = plan.database
-    cursor.execute("BEGIN")
-    try:
-        outcomes = work(plan, cursor)
-        with database.write_lock:
-            database.reach("before-load-commit")
-            cursor.execute("COMMIT")
-            database.dirty = True
-            database.reach("after-load-commit")
-    except BaseException:
-        _roll_back(cursor)
-        raise
-    return outcomes
-
-
-def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
-    try:
-        cursor.execute("ROLLBACK")
-    except duckdb.TransactionException:
-        # A COMMIT that failed has ended the transaction already.
-        return
 
 
 def _result(plan: CopyPlan, outcomes: list[FileOutcome]) -> Result:

@@ -158,12 +158,23 @@ def _update_token(session: Session, table: str, channel: str, token: str) -> str
     if database.table(schema, name) is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("INSERT", "TABLE", database.name, schema, name)
-    try:
-        pipe = database.pipe(schema, name + DEFAULT_PIPE_SUFFIX)
-        database.set_offset_token(pipe, channel, token)
-    except Refusal as error:
-        raise object_missing("Channel", channel) from error
+    for pipe in _pipes_of(database, schema, name):
+        if database.find_channel(pipe, channel) is not None:
+            try:
+                database.set_offset_token(pipe, channel, token)
+            except Refusal as error:
+                raise object_missing("Channel", channel) from error
+            break
+    else:
+        raise object_missing("Channel", channel)
     return f"Channel {channel} offset token updated to {token}."
+
+
+def _pipes_of(database: Database, schema: str, table: str) -> list[Pipe]:
+    """The pipes that fill a table, its default pipe first: a channel's name may occur in more than one."""
+    default = table + DEFAULT_PIPE_SUFFIX
+    found = [pipe for pipe in database.pipes if pipe.key.schema == schema and pipe.table == table]
+    return sorted(found, key=lambda pipe: (pipe.key.name != default, pipe.key.name))
 
 
 def _existing(session: Session, path: tuple[str, ...]) -> tuple[Database, Pipe]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import duckdb
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import unsupported
@@ -14,9 +17,15 @@ from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.types import ColumnType
 
+_CONSTANT_LENGTH = 200
+_CONSTANT_NODES = (exp.Select, exp.Literal, exp.Boolean, exp.Null)
+
 
 def select(session: Session, text: str, bindings: Bindings) -> Result:
     """SELECT, WITH ... SELECT and VALUES."""
+    constant = _constant(text)
+    if constant is not None and not bindings.rows():
+        return _fetched(session.cursor.execute(constant))
     tree = translate.parse(text)
     if isinstance(tree, (exp.Insert, exp.Update, exp.Delete, exp.Merge)):
         return modify(session, text, bindings)
@@ -24,11 +33,33 @@ def select(session: Session, text: str, bindings: Bindings) -> Result:
         raise unsupported(" ".join(text.split()[:3]))
     sql = translate.to_duckdb(translate.prepare(session, tree))
     rows = bindings.rows()
-    cursor = session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql)
+    return _fetched(session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql))
+
+
+def _fetched(cursor: duckdb.DuckDBPyConnection) -> Result:
     columns = tuple(
         ResultColumn(name, ColumnType.from_duckdb(str(kind))) for name, kind, *_ in cursor.description
     )
     return Result(columns, list(cursor.fetchall()))
+
+
+@functools.lru_cache(maxsize=64)
+def _constant(text: str) -> str | None:
+    """Return the translation of a query of literals only, or None.
+
+    Pools ask ``SELECT 1`` before every use of a connection. Such a query means the same in every session, so
+    it is translated once; all others depend on names, privileges or the session.
+    """
+    if len(text) > _CONSTANT_LENGTH:
+        return None
+    try:
+        tree = translate.parse(text)
+    except SqlglotError:
+        return None
+    if not isinstance(tree, exp.Select) or not all(isinstance(node, _CONSTANT_NODES) for node in tree.walk()):
+        return None
+    translate.name_projections(tree)
+    return translate.to_duckdb(tree)
 
 
 def modify(session: Session, text: str, bindings: Bindings) -> Result:

@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
     text_field,
     whole_row,
 )
-from airflow_provider_snowpipe.local.sql import translate
+from airflow_provider_snowpipe.local.sql import reach, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -85,6 +85,7 @@ def read_expressions(text: str) -> list[exp.Expr]:
             "SQL compilation error:\nCOPY statement only supports simple SELECT from stage statements "
             "for import.",
         )
+    reach.check(tree)
     tree = tree.transform(_without_alias)
     found = list(tree.expressions)
     for projection in found:

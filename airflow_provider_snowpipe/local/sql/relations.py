@@ -53,8 +53,11 @@ def _replace(session: Session, node: exp.Expr) -> None:
     if isinstance(call, exp.Explode):
         _flatten(node, call, alias.this if alias is not None else None)
         return
-    if isinstance(node, exp.Lateral):
+    if isinstance(node, exp.Lateral) or (isinstance(call, exp.Dot) and call.name.upper() == "COPY_HISTORY"):
+        # Read when tables are looked up, with the history of loads.
         return
+    if isinstance(call, exp.Dot) and call.expression.name.upper() == "COPY_HISTORY":
+        return  # its columns are made from the qualified names, later
     name = call.name.upper() if isinstance(call, exp.Anonymous) else call.key.upper()
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))
     if name == "RESULT_SCAN":

@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObject
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql import (
+    copy_history,
     error_table,
     functions,
     information_schema,
@@ -59,7 +60,7 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     if isinstance(tree, exp.Select) and tree.args.get("into"):
         raise unsupported("SELECT .. INTO")
     reach.check(tree)
-    _name_projections(tree)
+    name_projections(tree)
     normalize_identifiers(tree)
     replace_table_functions(session, tree)
     tree = tree.transform(_context_function, session, copy=False)
@@ -102,6 +103,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             continue
         privileges = _written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, table, privileges)
+    copy_history.replace_copy_history(session, tree)
 
 
 def target_of(tree: exp.Expr) -> exp.Table | None:
@@ -128,6 +130,10 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
     path = tuple(part.name for part in table.parts)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
+    if path[-2:] == (information_schema.SCHEMA, "LOAD_HISTORY"):
+        owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
+        table.replace(copy_history.load_history(session, owner, table.alias_or_name))
+        return
     if len(path) >= 2 and path[-2] == information_schema.SCHEMA:
         owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
         rows = exp.Subquery(this=information_schema.relation(session, owner, path[-1]))
@@ -167,7 +173,7 @@ def _expand(session: Session, table: exp.Table, database: Database, view: Schema
     table.replace(query)
 
 
-def _name_projections(tree: exp.Expr) -> None:
+def name_projections(tree: exp.Expr) -> None:
     """Name expressions without alias by their text in upper case, as Snowflake does."""
     select = tree
     while isinstance(select, (exp.SetOperation, exp.Subquery)):

@@ -15,6 +15,8 @@ from airflow_provider_snowpipe.operators.channels import (
     SnowpipeOpenChannelOperator,
     SnowpipeResetOffsetOperator,
 )
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     ChannelInvalidError,
@@ -22,6 +24,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     UncommittedRowsError,
     WriterActiveError,
 )
+from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_connections import SetConnection
 from tests.local_connection import append, commit, committed, connect, context, ids, make_table
 from tests.local_service import LocalService
@@ -142,7 +145,7 @@ class TestDrop:
     def test_a_commit_that_takes_too_long_leaves_the_channel(
         self, service_factory: Callable[..., LocalService], set_connection: SetConnection
     ) -> None:
-        slow = service_factory(faults="commit-delay=5")
+        slow = service_factory(faults="commit-delay=60")
         table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
         append(slow, table, "c", ["a:1"])
         operator = SnowpipeDropChannelOperator(
@@ -160,7 +163,7 @@ class TestDrop:
         set_connection: SetConnection,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        slow = service_factory(faults="commit-delay=5")
+        slow = service_factory(faults="commit-delay=60")
         table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
         append(slow, table, "c", ["a:1"])
 
@@ -237,6 +240,23 @@ class TestReset:
         assert run(reset(channel=name, offset_token="a:9"))["new"] == "a:9"
         assert committed(local_service, table, name) == "a:9"
 
+    def test_a_channel_of_a_pipe_that_somebody_created_is_reset(
+        self, local_service: LocalService, reset: Make, table: str
+    ) -> None:
+        local_service.sql(
+            f"CREATE PIPE P_{table} AS COPY INTO {table} FROM (SELECT $1:ID::INTEGER, $1:NAME::VARCHAR "
+            "FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
+        )
+        credentials = KeyPair(local_service.account, local_service.user, local_service.key_file.read_bytes())
+        pipe = PipeName("LOCAL", "PUBLIC", f"P_{table}")
+        ca_bundle = str(local_service.ca_file)
+        with SnowpipeClient(local_service.url, credentials, pipe, ca_bundle=ca_bundle) as client:
+            client.open_channel("c", offset_token="a:1")
+
+            run(reset(table=None, pipe=f"P_{table}", offset_token="a:9"))
+
+            assert client.channel_statuses(["c"])["c"].committed == "a:9"
+
     def test_refuses_while_somebody_writes_and_changes_nothing(
         self, local_service: LocalService, reset: Make, table: str
     ) -> None:
@@ -262,7 +282,7 @@ class TestReset:
     def test_refuses_uncommitted_rows_unless_told(
         self, service_factory: Callable[..., LocalService], set_connection: SetConnection
     ) -> None:
-        slow = service_factory(faults="commit-delay=6")
+        slow = service_factory(faults="commit-delay=60")
         table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
         append(slow, table, "c", ["a:5"])
         options: dict[str, Any] = {

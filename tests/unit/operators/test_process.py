@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider_snowpipe.operators.process import _runs, stop_process_tree
+from airflow_provider_snowpipe.operators.process import runs, stop_process_tree
 
 
 def _start(script: str) -> subprocess.Popen[str]:
@@ -34,7 +34,7 @@ def test_descendants_end_with_the_process(script: str, monkeypatch: pytest.Monke
     stop_process_tree(process)
 
     assert process.poll() is not None
-    assert not [child for child in family if _runs(child)]
+    assert not [child for child in family if runs(child)]
 
 
 def test_a_process_that_ignores_the_request_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

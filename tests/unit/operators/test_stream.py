@@ -22,11 +22,14 @@ from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_connections import PASSPHRASE, SetConnection
+from tests.metrics_receiver import Receiver, receiver
+
+__all__ = ["receiver"]
 
 REPORT = RunReport(
     "app",
     (
-        ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 2, 20, 0, True),
+        ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 2, 20, 0, True, 0.5, 2.0, 3),
         ChannelReport("p_src_JFK", "JFK", "b:1", "b:1", "b:1", 0, 0, 0, True),
         ChannelReport("p_src_LGA", "LGA", None, None, None, 0, 0, 0, True),
     ),
@@ -225,6 +228,22 @@ class TestResult:
         printed = capsys.readouterr().out
         assert "p_src_EWR  2     20     0         NULL  a:2   yes" in printed
         assert PASSPHRASE not in printed
+
+    def test_is_reported_to_airflows_metrics(self, submit: Any, tmp_path: Path, receiver: Receiver) -> None:
+        program, _ = submit(self.success(tmp_path))
+
+        run(make(spark_binary=program))
+
+        assert {name: value for name, (value, _) in receiver.sent.items() if name.startswith("snowpipe")} == {
+            "snowpipe.rows": 2,
+            "snowpipe.bytes": 20,
+            "snowpipe.rejected": 0,
+            "snowpipe.retries": 3,
+            "snowpipe.append_latency": 500.0,
+            "snowpipe.commit_latency": 2000.0,
+            "snowpipe.run": 1500.0,
+            "snowpipe.lag_channels": 0,
+        }
 
     def test_success_without_a_report_is_no_success(self, submit: Any) -> None:
         program, _ = submit("exit 0")

@@ -1,0 +1,314 @@
+"""CREATE, ALTER, DROP, SHOW and DESCRIBE of pipes; file pipes here, streaming pipes by their own module."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_snowpipe.local.access.model import Securable
+from airflow_provider_snowpipe.local.engine.channels import PipeKey
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.errors import (
+    SqlError,
+    compilation_error,
+    object_exists,
+    unsupported,
+)
+from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
+from airflow_provider_snowpipe.local.loading.history import DAY_MS
+from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, OnError
+from airflow_provider_snowpipe.local.sql import pipes
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.copy_plan import CompiledCopy, compile_copy
+from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
+from airflow_provider_snowpipe.local.stages.settings import (
+    Setting,
+    invalid_parameter,
+    invalid_value,
+    read_settings,
+)
+
+STALE_MS = 14 * DAY_MS
+_CREATE = re.compile(
+    r"CREATE\s+(?P<replace>OR\s+REPLACE\s+)?PIPE\s+(?P<exists>IF\s+NOT\s+EXISTS\s+)?(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_STREAM = re.compile(r"TABLE\s*\(\s*DATA_SOURCE\s*\(", re.IGNORECASE)
+_BODY = re.compile(r"AS\s+(?P<copy>COPY\s+INTO\s+.*)", re.IGNORECASE | re.DOTALL)
+_HEAD = re.compile(
+    r"(?:DROP|ALTER|DESCRIBE|DESC)\s+PIPE\s+(?P<exists>IF\s+EXISTS\s+)?(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_OPTIONS = ("AUTO_INGEST", "COMMENT", "INTEGRATION", "AWS_SNS_TOPIC", "ERROR_INTEGRATION")
+# Documentation page "CREATE PIPE": copy options that a pipe may not have.
+_FORBIDDEN = ("FILES", "SIZE_LIMIT", "PURGE", "FORCE", "RETURN_FAILED_ONLY", "VALIDATION_MODE")
+_DONE = "Statement executed successfully."
+
+
+def create_pipe(session: Session, text: str, bindings: Bindings) -> Result:
+    """CREATE [OR REPLACE] PIPE [IF NOT EXISTS] name [options] AS COPY INTO table FROM @stage .."""
+    session.commit()
+    head = _CREATE.match(text)
+    if head is None:
+        raise compilation_error("syntax error in CREATE PIPE.")
+    path, rest = read_path(head["rest"])
+    database, schema, name = session.resolve(path)
+    key = PipeKey(schema, name)
+    existing = database.file_pipes.find(key)
+    if existing is not None and head["exists"]:
+        return status(f"{name} already exists, statement succeeded.")
+    if existing is not None:
+        if not head["replace"]:
+            raise object_exists(f"{database.name}.{schema}.{name}")
+        session.require("OWNERSHIP", "PIPE", database.name, schema, name)
+    if _STREAM.search(text):
+        result = pipes.create_pipe(session, text, bindings)
+        if existing is not None:
+            database.file_pipes.drop(key)
+        return result
+    if database.find_pipe(key) is not None and head["exists"]:
+        return status(f"{name} already exists, statement succeeded.")
+    session.require("CREATE PIPE", "SCHEMA", database.name, schema)
+    pipe = _compiled(session, database, key, rest)
+    _replace_streaming(session, database, key, replace=bool(head["replace"]))
+    database.file_pipes.create(pipe, replace=bool(head["replace"]))
+    session.created("PIPE", database.name, schema, name)
+    session.catalog.pipe_failures.pop((database.name, schema, name), None)
+    session.catalog.watch_changed()
+    return status(f"Pipe {name} successfully created.")
+
+
+def drop_pipe(session: Session, text: str, bindings: Bindings) -> Result:
+    """DROP PIPE [IF EXISTS] name; files that wait in its queue are not loaded."""
+    found = _find(session, text)
+    if found is None:
+        return pipes.drop_pipe(session, text, bindings)
+    session.commit()
+    database, pipe, _ = found
+    place = (database.name, pipe.key.schema, pipe.key.name)
+    session.require("OWNERSHIP", "PIPE", *place)
+    database.file_pipes.drop(pipe.key)
+    session.dropped("PIPE", *place)
+    session.catalog.pipe_failures.pop(place, None)
+    session.catalog.watch_changed()
+    return status(f"{pipe.key.name} successfully dropped.")
+
+
+def show_pipes(session: Session, text: str, bindings: Bindings) -> Result:
+    """SHOW PIPES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
+    streaming = pipes.show_pipes(session, text, bindings)
+    rows = [
+        _row(session, database, pipe)
+        for database, schema in schemas_in_scope(session, text)
+        for pipe in database.file_pipes.pipes
+        if pipe.key.schema == schema and matches(text, pipe.key.name) and _shows(session, database, pipe)
+    ]
+    merged = sorted([*streaming.rows, *rows], key=lambda row: (row[2], row[3], row[1]))
+    return Result(streaming.columns, merged, streaming.statement_type)
+
+
+def describe_pipe(session: Session, text: str, bindings: Bindings) -> Result:
+    """DESCRIBE PIPE name."""
+    found = _find(session, text)
+    if found is None:
+        return pipes.describe_pipe(session, text, bindings)
+    columns = pipes.show_pipes(session, "SHOW PIPES LIKE ''", bindings).columns
+    return Result(columns, [_row(session, found[0], found[1])])
+
+
+def alter_pipe(session: Session, text: str, bindings: Bindings) -> Result:
+    """ALTER PIPE [IF EXISTS] name SET .. | UNSET .. | REFRESH .."""
+    found = _find(session, text)
+    if found is None:
+        head = _HEAD.match(text)
+        if head is not None and head["exists"]:
+            database, schema, name = session.resolve(read_path(head["rest"])[0])
+            if database.find_pipe(PipeKey(schema, name)) is None:
+                return status(_DONE)
+        return pipes.alter_pipe(session, text, bindings)
+    session.commit()
+    database, pipe, rest = found
+    verb, _, more = rest.partition(" ")
+    if verb.upper() == "SET":
+        _set(session, database, pipe, more)
+    elif verb.upper() == "UNSET":
+        _unset(session, database, pipe, more)
+    elif verb.upper() == "REFRESH":
+        from airflow_provider_snowpipe.local.sql import pipe_refresh
+
+        return pipe_refresh.refresh(session, database, pipe, more)
+    else:
+        raise unsupported(f"ALTER PIPE .. {verb.upper()}")
+    return status(_DONE)
+
+
+def resume(session: Session, database: Database, pipe: FilePipe, *, forced: bool) -> None:
+    """End the pause of a pipe.
+
+    :param forced: also when it is stale, as SYSTEM$PIPE_FORCE_RESUME does.
+    :raises SqlError: for a pipe that was paused for 14 days.
+    """
+    now_ms = database.clock.now_ms()
+    if pipe.paused_on_ms is not None and now_ms - pipe.paused_on_ms >= STALE_MS and not forced:
+        raise SqlError(
+            "003605",
+            "55000",
+            f"Pipe {database.name}.{pipe.key.schema}.{pipe.key.name} is stale: it was paused for more than "
+            "14 days. Use SYSTEM$PIPE_FORCE_RESUME('pipe', 'staleness_check_override') to resume it.",
+        )
+    database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=None))
+    session.catalog.watch_changed()
+
+
+def find_file_pipe(session: Session, name: str) -> tuple[Database, FilePipe] | None:
+    """Return the file pipe of a dotted name, or None; hidden pipes are not found.
+
+    :param name: as in the argument of SYSTEM$PIPE_STATUS.
+    """
+    database, schema, exact = session.resolve(read_path(name)[0])
+    pipe = database.file_pipes.find(PipeKey(schema, exact))
+    return None if pipe is None or not _shows(session, database, pipe) else (database, pipe)
+
+
+def _find(session: Session, text: str) -> tuple[Database, FilePipe, str] | None:
+    head = _HEAD.match(text)
+    if head is None:
+        return None
+    path, rest = read_path(head["rest"])
+    database, schema, name = session.resolve(path)
+    pipe = database.file_pipes.find(PipeKey(schema, name))
+    if pipe is None or not _shows(session, database, pipe):
+        return None
+    return database, pipe, rest
+
+
+def _compiled(session: Session, database: Database, key: PipeKey, text: str) -> FilePipe:
+    settings, rest = read_settings(text)
+    body = _BODY.match(rest)
+    if body is None:
+        raise compilation_error("syntax error: CREATE PIPE needs AS COPY INTO table FROM @stage.")
+    for name in settings:
+        if name not in _OPTIONS:
+            raise invalid_parameter(name)
+    auto_ingest = settings.get("AUTO_INGEST", False)
+    if not isinstance(auto_ingest, bool):
+        raise invalid_value("AUTO_INGEST", auto_ingest, "TRUE or FALSE")
+    copy = body["copy"].strip()
+    compiled = compile_copy(session, copy.split(None, 2)[2], default=OnError(SKIP_FILE))
+    _check(compiled)
+    table = compiled.plan.table
+    if table.database != database.name:
+        raise unsupported("a pipe and its table in different databases")
+    return FilePipe(
+        key,
+        database.clock.now_ms(),
+        copy,
+        table.schema,
+        table.name,
+        auto_ingest,
+        _text(settings, "COMMENT"),
+        _text(settings, "INTEGRATION"),
+        _text(settings, "AWS_SNS_TOPIC"),
+        _text(settings, "ERROR_INTEGRATION"),
+        compiled.plan.pattern,
+    )
+
+
+def _check(compiled: CompiledCopy) -> None:
+    plan, options = compiled.plan, compiled.options
+    written = {
+        "FILES": options.files is not None,
+        "SIZE_LIMIT": options.size_limit is not None,
+        "VALIDATION_MODE": options.validation is not None,
+        **{name: options.flags.get(name, False) for name in ("PURGE", "FORCE", "RETURN_FAILED_ONLY")},
+    }
+    for name in _FORBIDDEN:
+        if written[name]:
+            raise compilation_error(f"copy option {name} is not supported in a pipe.")
+    if plan.on_error.action not in ("CONTINUE", SKIP_FILE):
+        raise compilation_error("copy option ON_ERROR = ABORT_STATEMENT is not supported in a pipe.")
+    stage = plan.location.stage
+    if plan.location.kind == "USER" or (stage is not None and stage.temporary):
+        raise compilation_error("a pipe cannot load from a user stage or a temporary stage.")
+    if plan.location.kind == "URL":
+        raise compilation_error("a pipe loads from a stage, not from a URL.")
+
+
+def _text(settings: Mapping[str, Setting], name: str) -> str | None:
+    value = settings.get(name)
+    if value is not None and not isinstance(value, str):
+        raise invalid_value(name, value, "a string or a name")
+    return None if value is None else str(value)
+
+
+def _replace_streaming(session: Session, database: Database, key: PipeKey, *, replace: bool) -> None:
+    if database.find_pipe(key) is None:
+        return
+    if not replace:
+        raise object_exists(f"{database.name}.{key.schema}.{key.name}")
+    session.require("OWNERSHIP", "PIPE", database.name, key.schema, key.name)
+    database.drop_pipe(key)
+
+
+def _set(session: Session, database: Database, pipe: FilePipe, text: str) -> None:
+    settings, rest = read_settings(text)
+    if rest or not settings:
+        raise compilation_error(f"syntax error: unexpected '{rest[:30]}'.")
+    for name, value in settings.items():
+        current = database.file_pipes.find(pipe.key) or pipe
+        if name == "PIPE_EXECUTION_PAUSED":
+            if not isinstance(value, bool):
+                raise invalid_value(name, value, "TRUE or FALSE")
+            _pause_or_resume(session, database, current, paused=value)
+        elif name == "COMMENT":
+            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+            database.file_pipes.change(dataclasses.replace(current, comment=_text(settings, name)))
+        elif name in ("ERROR_INTEGRATION", "INTEGRATION"):
+            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+            changed = _text(settings, name)
+            field = name.lower()
+            database.file_pipes.change(dataclasses.replace(current, **{field: changed}))  # type: ignore[arg-type]
+        else:
+            raise invalid_parameter(name)
+
+
+def _unset(session: Session, database: Database, pipe: FilePipe, text: str) -> None:
+    for name in text.split(","):
+        current = database.file_pipes.find(pipe.key) or pipe
+        if name.strip().upper() == "PIPE_EXECUTION_PAUSED":
+            _pause_or_resume(session, database, current, paused=False)
+        elif name.strip().upper() == "COMMENT":
+            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+            database.file_pipes.change(dataclasses.replace(current, comment=None))
+        else:
+            raise invalid_parameter(name.strip())
+
+
+def _pause_or_resume(session: Session, database: Database, pipe: FilePipe, *, paused: bool) -> None:
+    session.require("OPERATE", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+    if not paused:
+        resume(session, database, pipe, forced=False)
+    elif pipe.paused_on_ms is None:
+        database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=database.clock.now_ms()))
+
+
+def _shows(session: Session, database: Database, pipe: FilePipe) -> bool:
+    return session.can_see("PIPE", database.name, pipe.key.schema, pipe.key.name)
+
+
+def _row(session: Session, database: Database, pipe: FilePipe) -> Sequence[Any]:
+    owner = session.catalog.access.owner(Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name)))
+    created = dt.datetime.fromtimestamp(pipe.created_on_ms / 1000, dt.UTC)
+    channel = pipe.sns_topic or ("local" if pipe.auto_ingest else None)
+    failure = session.catalog.pipe_failures.get((database.name, pipe.key.schema, pipe.key.name))
+    return (
+        created, pipe.key.name, database.name, pipe.key.schema, pipe.text, owner, channel, pipe.comment,
+        pipe.integration, pipe.pattern, pipe.error_integration, "ROLE",
+        failure.message if failure else None, "STAGE",
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+"""A Spark driver on this machine that outlives the worker that started it, and how the next try finds it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+    from psutil import Process  # type: ignore[import-untyped]
+
+DIRECTORY_PREFIX = "snowpipe-"
+_DRIVER_KEY = "snowpipe_driver"
+_REJECTED_KEY = "snowpipe_rejected_before"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPlace:
+    """Where a try put its driver. Its plan's path is in the driver's command line and in no other's.
+
+    :param host: the machine's name
+    :param directory: holds plan, log and report
+    """
+
+    host: str
+    directory: str
+
+    @classmethod
+    def here(cls, directory: Path) -> Self:
+        """Name a place on this machine.
+
+        :param directory: the directory of this try
+        """
+        return cls(socket.gethostname(), str(directory))
+
+    @property
+    def plan_path(self) -> Path:
+        """The plan that the driver reads."""
+        return Path(self.directory, "plan.json")
+
+    @property
+    def log_path(self) -> Path:
+        """What ``spark-submit`` prints; a file, since a pipe would break with the worker."""
+        return Path(self.directory, "driver.log")
+
+    @property
+    def report_path(self) -> Path:
+        """The run report, there when the driver has ended by itself."""
+        return Path(self.directory, "report.json")
+
+    @property
+    def start_path(self) -> Path:
+        """Rows that were skipped before the run began, by channel; there when the run has begun."""
+        return Path(self.directory, "start.json")
+
+    @classmethod
+    def of(cls, kept: Any) -> Self | None:
+        """Read a place that an earlier try kept.
+
+        :param kept: what the task state holds
+        :returns: None if it is no place
+        """
+        if not isinstance(kept, Mapping) or not all(isinstance(kept.get(f.name), str) for f in fields(cls)):
+            return None
+        return cls(host=kept["host"], directory=kept["directory"])
+
+    def is_here(self) -> bool:
+        """True when this is the machine."""
+        return self.host == socket.gethostname()
+
+    def is_ours(self) -> bool:
+        """True when the directory is there and one that a try has made: it will be read, and removed."""
+        directory = Path(self.directory)
+        return (
+            directory.parent == Path(tempfile.gettempdir())
+            and directory.name.startswith(DIRECTORY_PREFIX)
+            and directory.is_dir()
+            and not directory.is_symlink()
+            and directory.stat().st_uid == os.getuid()
+        )
+
+    def processes(self) -> list[Process]:
+        """List the living processes that run this place's plan, ``spark-submit`` and the driver."""
+        import psutil
+
+        plan = str(self.plan_path)
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if plan in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+
+class DriverMemory:
+    """What a task instance knows from one try to the next, in the task state that Airflow has since 3.3.
+
+    Before that, and with ``durable=False``, it knows nothing.
+
+    :param context: the task's context
+    :param durable: False forgets everything
+    """
+
+    def __init__(self, context: Context, *, durable: bool) -> None:
+        values: Any = context
+        self._store = values.get("task_state_store") if durable else None
+
+    def place(self) -> DriverPlace | None:
+        """Where the try before put its driver, None if there was none or it ended in order."""
+        return DriverPlace.of(self._get(_DRIVER_KEY))
+
+    def rejected_before(self) -> Mapping[str, int]:
+        """Rows that were skipped before the first of the tries that have not reported yet, by channel."""
+        kept: Mapping[str, int] = self._get(_REJECTED_KEY) or {}
+        return kept
+
+    def keep_place(self, place: DriverPlace) -> None:
+        """Remember where the driver is about to run.
+
+        :param place: the place
+        """
+        if self._store is not None:
+            self._store.set(_DRIVER_KEY, asdict(place))
+
+    def keep_rejected_before(self, counts: Mapping[str, int]) -> None:
+        """Remember the first counts that a try has seen; later ones would hide what it skipped.
+
+        :param counts: skipped rows by channel
+        """
+        if self._store is not None:
+            self._store.set(_REJECTED_KEY, {**counts, **self.rejected_before()})
+
+    def forget_place(self) -> None:
+        """Forget the driver, so that a cleared task starts a new one."""
+        if self._store is not None:
+            self._store.delete(_DRIVER_KEY)
+
+    def forget(self) -> None:
+        """Forget everything: what there was to report has been reported."""
+        self.forget_place()
+        if self._store is not None:
+            self._store.delete(_REJECTED_KEY)
+
+    def _get(self, key: str) -> Any:
+        return None if self._store is None else self._store.get(key)

@@ -1,0 +1,299 @@
+"""A worker that dies leaves a driver that the next try finds; a script stands in for Spark itself."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_provider_snowpipe.operators.driver_place import DriverPlace
+from airflow_provider_snowpipe.operators.process import follow
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.spark.plan import read_plan
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from tests.airflow_connections import SetConnection
+from tests.stream_worker import FileState, TaskInstance, execute, start_worker
+
+CHANNEL = ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 2, 20, 0, True)
+DONE = RunReport("app", (CHANNEL,), 1.5)
+REJECTED = RunReport("app", (CHANNEL,), 1.5, error="3 row(s) skipped", error_type="RowsRejectedError")
+PASSING = RunReport("app", (CHANNEL,), 1.5, error="service away", error_type="RetriesExhaustedError")
+
+DRIVER = """#!/bin/bash
+plan="${@: -1}"; work="$(dirname "$plan")"
+echo x >> RUNS; cp "$plan" NOTES/plan-$(wc -l < RUNS).json
+echo '{"p_src_EWR": 7}' > "$work/start.json"; echo "snowpipe start channels=1"
+until [ -f NOTES/end ]; do sleep 0.05; done
+echo "the driver goes on"; cp NOTES/report.json "$work/report.json"
+grep -q '"error": null' NOTES/report.json
+"""
+
+
+class Lab:
+    """A task whose worker and driver a test can end one by one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        self.state = FileState(folder / "state.json")
+        self._state_file = folder / "state.json"
+        program = folder / "fake-spark-submit"
+        program.write_text(DRIVER.replace("RUNS", str(self.notes / "runs")).replace("NOTES", str(self.notes)))
+        program.chmod(0o755)
+        self.options: dict[str, Any] = {
+            "source": {"path": "/data/src"},
+            "table": "FLIGHTS",
+            "channel_prefix": "p",
+            "spark_binary": str(program),
+        }
+
+    def kill_worker_after_submission(self) -> psutil.Process:
+        """Start a try in a process of its own, kill it once its driver runs; the driver."""
+        log = self.notes / "worker.log"
+        worker = start_worker(self.options, self._state_file, log)
+        try:
+            until(lambda: "snowpipe_rejected_before" in self.state.values(), log)
+        finally:
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+        until(lambda: len(self.place().processes()) == 1)  # a shell that forks is two for a moment
+        driver: psutil.Process = psutil.Process(self.place().processes()[0].pid)
+        while (parent := driver.parent()) is not None and str(self.place().plan_path) in parent.cmdline():
+            driver = parent
+        return driver
+
+    def place(self) -> DriverPlace:
+        return DriverPlace(**self.state.values()["snowpipe_driver"])
+
+    def end_driver(self, report: RunReport) -> None:
+        (self.notes / "report.json").write_text(report.to_json())
+        (self.notes / "end").touch()
+
+    def let_driver_end(self, report: RunReport) -> None:
+        place = self.place()
+        self.end_driver(report)
+        until(lambda: not place.processes())
+
+    def execute(self) -> dict[str, Any]:
+        return execute(self.options, self.state)
+
+    @property
+    def submissions(self) -> int:
+        return len((self.notes / "runs").read_text().splitlines())
+
+
+@pytest.fixture
+def lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_connection: SetConnection, pem: str
+) -> Iterator[Lab]:
+    set_connection("spark_default", conn_type="spark", host="local[2,4]")
+    set_connection(
+        "snowflake_default",
+        login="LOADER",
+        schema="PUBLIC",
+        extra={"account": "LOCAL", "host": "127.0.0.1", "database": "LOCAL", "private_key_content": pem},
+    )
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    lab = Lab(tmp_path)
+    yield lab
+    for process in psutil.process_iter(["cmdline"]):
+        if str(lab.notes.parent / "fake-spark-submit") in (process.info["cmdline"] or []):
+            process.kill()
+
+
+@pytest.fixture
+def leftovers(tmp_path: Path) -> Callable[[], list[Path]]:
+    return lambda: list((tmp_path / "tmp").glob("snowpipe-*"))
+
+
+def test_the_next_try_waits_for_the_driver_that_still_runs(
+    lab: Lab, leftovers: Callable[[], list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = lab.kill_worker_after_submission()
+    threading.Timer(1.0, lab.end_driver, [DONE]).start()
+
+    value = lab.execute()
+
+    assert lab.submissions == 1
+    assert value["rows"] == 2
+    printed = capsys.readouterr().out
+    assert f"reconnecting to the driver that an earlier try started (process {driver.pid})" in printed
+    assert "the driver goes on" in printed
+    assert lab.state.values() == {}
+    assert leftovers() == []
+
+
+def test_the_next_try_takes_the_report_of_a_driver_that_has_ended(
+    lab: Lab, leftovers: Callable[[], list[Path]]
+) -> None:
+    lab.kill_worker_after_submission()
+    lab.let_driver_end(DONE)
+
+    assert lab.execute()["rows"] == 2
+    assert lab.submissions == 1
+    assert leftovers() == []
+
+
+def test_rejected_rows_are_reported_though_nobody_watched(
+    lab: Lab, leftovers: Callable[[], list[Path]]
+) -> None:
+    lab.kill_worker_after_submission()
+    lab.let_driver_end(REJECTED)
+
+    with pytest.raises(AirflowFailException, match=r"RowsRejectedError: 3 row\(s\) skipped"):
+        lab.execute()
+    assert lab.submissions == 1
+    assert lab.state.values() == {}
+    assert leftovers() == []
+
+
+@pytest.mark.parametrize("end", ["killed", "failed"])
+def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_old_counts(
+    lab: Lab, leftovers: Callable[[], list[Path]], end: str
+) -> None:
+    driver = lab.kill_worker_after_submission()
+    if end == "killed":
+        driver.kill()
+        until(lambda: not lab.place().processes())
+    else:
+        lab.let_driver_end(PASSING)
+    lab.end_driver(DONE)
+
+    assert lab.execute()["rows"] == 2
+    assert lab.submissions == 2
+    assert read_plan(lab.notes / "plan-1.json").rejected_before == {}
+    assert read_plan(lab.notes / "plan-2.json").rejected_before == {"p_src_EWR": 7}
+    assert leftovers() == []
+
+
+def test_counts_survive_tries_that_fail_and_end_with_the_one_that_reports(lab: Lab) -> None:
+    lab.end_driver(PASSING)
+    with pytest.raises(AirflowException, match="RetriesExhaustedError"):
+        lab.execute()
+    lab.end_driver(REJECTED)
+    with pytest.raises(AirflowFailException, match="RowsRejectedError"):
+        lab.execute()
+    lab.end_driver(DONE)
+    lab.execute()
+
+    befores = [read_plan(lab.notes / f"plan-{number}.json").rejected_before for number in (1, 2, 3)]
+    assert befores == [{}, {"p_src_EWR": 7}, {}]
+
+
+def test_a_task_that_is_cleared_after_its_success_submits_again(lab: Lab) -> None:
+    lab.end_driver(DONE)
+
+    lab.execute()
+    lab.execute()
+
+    assert lab.submissions == 2
+
+
+def test_a_driver_on_another_machine_is_not_waited_for(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.state.set("snowpipe_driver", {"host": "elsewhere", "directory": "/none"})
+    lab.end_driver(DONE)
+
+    lab.execute()
+
+    assert lab.submissions == 1
+    assert "an earlier try ran its driver on elsewhere" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kept", ["x", {"host": 5}, {"host": "h", "directory": None}, [1]])
+def test_a_state_that_is_no_place_is_not_followed(kept: Any) -> None:
+    assert DriverPlace.of(kept) is None
+
+
+def test_no_directory_is_removed_that_no_try_has_made(lab: Lab, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    disguised = tmp_path / "tmp" / "snowpipe-link"
+    disguised.symlink_to(precious)
+    lab.end_driver(DONE)
+
+    for directory in (precious, disguised, tmp_path / "snowpipe-none"):
+        lab.state.set("snowpipe_driver", {"host": socket.gethostname(), "directory": str(directory)})
+        lab.execute()
+
+    assert precious.is_dir()
+    assert lab.submissions == 3
+
+
+def test_nothing_is_kept_where_airflow_has_no_task_state_or_the_user_wants_none(lab: Lab) -> None:
+    lab.end_driver(DONE)
+
+    execute(lab.options, None)
+    execute({**lab.options, "durable": False}, lab.state)
+
+    assert lab.state.values() == {}
+    assert lab.submissions == 2
+
+
+def test_kill_ends_a_driver_that_an_earlier_try_started(
+    lab: Lab, leftovers: Callable[[], list[Path]]
+) -> None:
+    driver = lab.kill_worker_after_submission()
+    operator = SnowpipeStreamOperator(task_id="load", **lab.options)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            operator.execute({"ti": TaskInstance(), "task_state_store": lab.state})  # type: ignore[typeddict-item]
+        except AirflowException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: operator._run is not None)
+    began = time.monotonic()
+
+    operator.on_kill()
+
+    assert time.monotonic() - began < 5
+    until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert [str(error) for error in errors] == ["the task was killed; no new application is submitted"]
+    assert lab.submissions == 1
+    assert leftovers() == []
+
+
+class TestFollow:
+    def test_reads_whole_lines_until_the_writer_has_ended(self, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        log.write_text("one\ntw")
+        runs = iter([True, True, False])
+
+        def still_runs() -> bool:
+            alive = next(runs)
+            with log.open("a") as file:
+                file.write("o\nend" if alive else "")
+            return alive
+
+        assert list(follow(log, still_runs)) == ["one\n", "two\n", "endo\n", "end"]
+
+    def test_may_begin_at_the_end(self, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        log.write_text("old\n")
+
+        assert list(follow(log, lambda: False, from_start=False)) == []
+
+
+def until(condition: Callable[[], object], log: Path | None = None, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        text = log.read_text() if log is not None and log.is_file() else ""
+        assert time.monotonic() < deadline, f"the condition did not come true\n{text[-3000:]}"
+        time.sleep(0.02)
