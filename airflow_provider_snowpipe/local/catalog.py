@@ -156,8 +156,10 @@ class Catalog:
                 raise object_missing("Database", name)
             del self._databases[name]
             identities = list(_identities(database))
-            database.close()
-            self._instance.execute(f"DETACH {quote(name)}")
+            # A load of files that still runs must end first; the engine cannot detach what it writes to.
+            with database.load_lock:
+                database.close()
+                self._instance.execute(f"DETACH {quote(name)}")
             self._file(name).unlink()
             self._file(name).with_suffix(".duckdb.wal").unlink(missing_ok=True)
             self.storage.remove(identities)

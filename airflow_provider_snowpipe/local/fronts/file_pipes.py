@@ -164,11 +164,13 @@ class FilePipesFront:
         from_ms = max(start_ms, now_ms - PIPE_MEMORY_MS, pipe.created_on_ms)
         events = self._events(database, pipe, from_ms=from_ms, until_ms=end_ms, oldest=MAX_EVENTS + 1)
         complete = len(events) <= MAX_EVENTS
+        last_ms = events[-1][1].loaded_on_ms if events else start_ms
         if not complete:
-            # The next page begins at a moment: all loads of that moment belong to it.
-            cut_ms = events[MAX_EVENTS][1].loaded_on_ms
-            shorter = [numbered for numbered in events if numbered[1].loaded_on_ms < cut_ms]
-            events = shorter or events[:MAX_EVENTS]
+            # The next page begins at a moment; all loads of that moment belong to it.
+            last_ms = events[MAX_EVENTS][1].loaded_on_ms
+            if events[0][1].loaded_on_ms == last_ms:
+                last_ms += 1
+            events = self._events(database, pipe, from_ms=from_ms, until_ms=last_ms)
         answer: dict[str, Any] = {
             "pipe": _full_name(database, pipe),
             "completeResult": complete,
@@ -178,7 +180,7 @@ class FilePipesFront:
         }
         if events:
             answer["rangeStartTime"] = iso(events[0][1].loaded_on_ms)
-            answer["rangeEndTime"] = iso(events[-1][1].loaded_on_ms + (0 if complete else 1))
+            answer["rangeEndTime"] = iso(last_ms)
         return Response.of_json(answer)
 
     def _events(self, database: Database, pipe: FilePipe, **bounds: int) -> list[tuple[int, LoadEvent]]:

@@ -83,7 +83,7 @@ def load_file(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection, file: StagedFil
     staged = StagedRecords(cursor, plan)
     name = plan.location.listed_name(file)
     try:
-        _read(plan, staged, file)
+        read_file(plan, staged, file)
     except SqlError as error:
         # A statement that is wrong is wrong for every file.
         if plan.on_error.action == ABORT_STATEMENT or error.sqlstate.startswith(("0A", "42")):
@@ -104,7 +104,11 @@ def load_file(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection, file: StagedFil
     return FileOutcome(file, name, status, parsed, loaded, limit, rejected, first)
 
 
-def _read(plan: CopyPlan, staged: StagedRecords, file: StagedFile) -> None:
+def read_file(plan: CopyPlan, staged: StagedRecords, file: StagedFile) -> None:
+    """Read one file into the temporary table.
+
+    :raises SqlError: when it cannot be read.
+    """
     try:
         with plan.location.local_copy(file) as path:
             staged.fill(file, path, plan.database.clock.now_ms())

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
-import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.local.engine import coerce
 from airflow_provider_snowpipe.local.errors import unsupported
@@ -87,6 +87,14 @@ class StagedRecords:
         ).fetchall()
         return int(count)
 
+    def first_rows(self, most: int) -> list[tuple[Any, ...]]:
+        """Return the first good records as rows of the columns that the statement fills."""
+        values = ", ".join(f"v{n}" for n in range(len(self._plan.selection.columns)))
+        rows: list[tuple[Any, ...]] = self._cursor.execute(
+            f"SELECT {values} FROM {STAGED} WHERE bad IS NULL ORDER BY i LIMIT {int(most)}"
+        ).fetchall()
+        return rows
+
     def _add(self, chunk: Chunk, projection: Projection) -> None:
         size = chunk.table.num_rows
         if not size:
@@ -113,22 +121,18 @@ class StagedRecords:
             code, sqlstate, message = row_errors.describe(bad, shown, columns, fields, found)
             place = chunk.locate(record, _field(bad, projection.filled, fields))
             name = row_errors.column_name(self._plan.table, bad, columns, fields, found)
-            text = self._record_text(chunk, record) if self._with_records else None
+            text = self._record_text(chunk, record - first) if self._with_records else None
             self.errors.append(
                 RowError(code, sqlstate, message, record + 1, place.line, place.character, name, text)
             )
 
-    def _record_text(self, chunk: Chunk, record: int) -> str:
-        row = chunk.table.filter(_equals(chunk, record)).to_pylist()[0]
+    def _record_text(self, chunk: Chunk, position: int) -> str:
+        (row,) = chunk.table.slice(position, 1).to_pylist()
         if "l" in row:
             return str(row["l"] or "").strip()
         delimiter = self._plan.file_format.get("FIELD_DELIMITER") or ","
         values = [value for name, value in row.items() if name.startswith("c")]
         return str(delimiter).join("" if value is None else str(value) for value in values)
-
-
-def _equals(chunk: Chunk, record: int) -> object:
-    return pc.equal(chunk.table["i"], record)
 
 
 def _field(bad: int, filled: tuple[Filled, ...], fields: int) -> int | None:

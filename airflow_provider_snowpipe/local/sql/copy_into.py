@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.local.loading.plan import CopyPlan
 from airflow_provider_snowpipe.local.loading.transaction import commit_load
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.copy_plan import compile_copy, is_unload
+from airflow_provider_snowpipe.local.sql.copy_validation import validate
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT
@@ -40,6 +41,8 @@ def copy_into(session: Session, text: str, _bindings: Bindings) -> Result:
     if is_unload(body):
         raise unsupported("COPY INTO a location (unloading)")
     compiled = compile_copy(session, body)
+    if compiled.options.validation is not None:
+        return validate(session, compiled.plan, compiled.options.validation)
     if not session.autocommit:
         session.begin()
     plan = compiled.plan

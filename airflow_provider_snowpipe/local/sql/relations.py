@@ -55,6 +55,8 @@ def _replace(session: Session, node: exp.Expr) -> None:
         return
     if isinstance(node, exp.Lateral):
         return
+    if isinstance(call, exp.Dot) and call.expression.name.upper() == "COPY_HISTORY":
+        return  # its columns are made from the qualified names, later
     name = call.name.upper() if isinstance(call, exp.Anonymous) else call.key.upper()
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))
     if name == "RESULT_SCAN":

@@ -581,3 +581,38 @@ def test_sql_cannot_read_files_of_the_machine_or_of_stages(local: LocalCatalog, 
     for path in ("/etc/passwd", str(staged)):
         assert local.refused(query.format(path=path)).code != "000603"
     assert ids(local) == []
+
+
+# -- validation ---------------------------------------------------------------------------------------------
+
+
+def test_validation_returns_every_error_and_loads_nothing(local: LocalCatalog) -> None:
+    local.put("a.csv", BAD)
+    local.put("b.csv", b"x,y\n")
+    errors = local.sql(f"COPY INTO t FROM @s {CSV} VALIDATION_MODE = RETURN_ERRORS")
+    assert [(row["file"], row["line"], row["row_number"]) for row in errors] == [
+        ("s/a.csv", 2, 2),
+        ("s/a.csv", 3, 3),
+        ("s/a.csv", 4, 4),
+        ("s/a.csv", 5, 5),
+        ("s/a.csv", 6, 6),
+        ("s/b.csv", 1, 1),
+    ]
+    assert errors[0]["error"] == "Numeric value 'bad' is not recognized"
+    assert (errors[0]["code"], errors[0]["sql_state"]) == (100038, "22018")
+    assert (errors[0]["column_name"], errors[0]["rejected_record"]) == ('"T"["ID":1]', "bad,y")
+    assert ids(local) == []
+    local.sql(f"COPY INTO t FROM @s/a {CSV} ON_ERROR = CONTINUE")
+    assert len(local.sql(f"COPY INTO t FROM @s {CSV} VALIDATION_MODE = RETURN_ERRORS")) == 1
+    assert len(local.sql(f"COPY INTO t FROM @s {CSV} VALIDATION_MODE = RETURN_ALL_ERRORS")) == 6
+
+
+def test_validation_returns_the_first_rows_or_their_error(local: LocalCatalog) -> None:
+    local.put("a.csv", b"1,x\n2,y\nbad,z\n")
+    assert local.sql("COPY INTO t FROM @s VALIDATION_MODE = RETURN_2_ROWS") == [
+        {"id": Decimal(1), "name": "x"},
+        {"id": Decimal(2), "name": "y"},
+    ]
+    assert local.refused("COPY INTO t FROM @s VALIDATION_MODE = RETURN_3_ROWS").code == "100038"
+    assert local.refused("COPY INTO t FROM @s VALIDATION_MODE = RETURN_SOME").code == "001008"
+    assert ids(local) == []
