@@ -142,7 +142,9 @@ def test_rejected_rows_are_counted_and_the_token_still_advances() -> None:
 
 
 @pytest.mark.parametrize(
-    "token", ["01_0", "1_00", "\u0661_0", "1_\u0660", "1_0\n", " 1_0", "1" * 5000 + "_0", "-1_0"]
+    "token",
+    ["01_0", "1_00", "\u0661_0", "1_\u0660", "1_0\n", " 1_0", "1" * 5000 + "_0", "-1_0"],
+    ids=["zero", "zeros", "arabic", "arabic-row", "newline", "blank", "endless", "negative"],
 )
 def test_a_continuation_token_in_another_spelling_is_malformed(token: str) -> None:
     writer = Writer(Committed(0, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0))
