@@ -66,6 +66,8 @@ _STATEMENTS = (
     "WITH b AS (SELECT * FROM duckdb_tables), duckdb_tables AS (SELECT 1) SELECT * FROM b",
     "WITH duckdb_tables AS (SELECT * FROM duckdb_tables) SELECT * FROM duckdb_tables",
     "WITH a AS (INSERT INTO reached VALUES (2)) SELECT 1",
+    "ALTER TABLE reached ADD ) COLUMN x INT",
+    "ALTER TABLE reached ADD COLUMN x INT) AS SELECT * FROM (SELECT 1",
     "CREATE TABLE d (n INT DEFAULT current_setting('threads'))",
     "CREATE TABLE d (n VARCHAR DEFAULT getvariable('x'))",
     "CREATE PIPE p AS COPY INTO reached FROM (SELECT current_setting('threads') "

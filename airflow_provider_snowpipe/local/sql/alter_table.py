@@ -89,6 +89,9 @@ def _add(place: _Place, match: re.Match[str]) -> None:
     session, database, table = place
     tree = translate.parse(f"CREATE TABLE t ({match['rest']})")
     body = tree.this
+    # A closing parenthesis among the columns makes another statement of them.
+    if not isinstance(tree, exp.Create) or not isinstance(body, exp.Schema) or tree.expression is not None:
+        raise compilation_error("syntax error in ALTER TABLE .. ADD.")
     translate.normalize_identifiers(body)
     statements: list[str] = []
     columns = list(table.columns)
