@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class Clock:
     def __init__(self, moved_seconds: float = 0.0, file: Path | None = None) -> None:
         self._moved_seconds = moved_seconds
         self._file = file
+        self._lock = threading.Lock()
 
     @classmethod
     def kept_in(cls, file: Path) -> Clock:
@@ -65,7 +67,8 @@ class Clock:
             raise ValueError(
                 f"the clock only moves forward, by at most {_MOST_SECONDS} s, not by {seconds} s"
             )
-        moved = self._moved_seconds + seconds
-        if self._file is not None:
-            write_file(self._file, f"{moved!r}\n".encode(), mode=0o600)
-        self._moved_seconds = moved
+        with self._lock:
+            moved = self._moved_seconds + seconds
+            if self._file is not None:
+                write_file(self._file, f"{moved!r}\n".encode(), mode=0o600)
+            self._moved_seconds = moved

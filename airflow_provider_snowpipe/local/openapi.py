@@ -24,6 +24,7 @@ _JSON, _FORM, _LINES = "application/json", "application/x-www-form-urlencoded", 
 _PIPE = "/v2/streaming/databases/{database}/schemas/{schema}/pipes/{pipe}"
 _DATA = "/v2/streaming/data/databases/{database}/schemas/{schema}"
 _FILE_PIPE = "/v1/data/pipes/{pipe}"
+_FILE = "/snowpipe-local-files/{stage}/{file}"
 _CHANNEL = "/pipes/{pipe}/channels/{channel}"
 _TOKENS = {"startOffsetToken": False, "endOffsetToken": False, "offsetToken": False}
 _ATTEMPT = {"requestId": True, "retryCount": False}
@@ -58,6 +59,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "Text": _TEXT,
     "Rows": _BYTES,
     "File": _BYTES,
+    "Stored": _shape({"name": _TEXT}),
     "Exchange": _shape({"grant_type": _TEXT, "scope": _TEXT}, subject_token_type=_TEXT),
     "TokenRequest": _shape(
         {"grant_type": _TEXT}, client_id=_TEXT, client_secret=_TEXT, refresh_token=_TEXT, scope=_TEXT
@@ -113,7 +115,7 @@ class Route:
     :param method: upper case.
     :param path: with ``{name}`` for each part that varies.
     :param summary: one line.
-    :param security: ``scoped``, ``original``, ``session``, ``upload``, or None.
+    :param security: ``scoped``, ``original``, ``session``, ``upload``, ``file``, or None.
     :param body: name of the shape of the request.
     :param answer: name of the shape of the answer.
     :param query: parameters and whether each is required.
@@ -161,7 +163,7 @@ def _route(
     return Route(method, path, summary, security, body, answer, query or {}, accepts, returns, more)
 
 
-_PLAIN = "text/plain"
+_PLAIN, _OCTETS = "text/plain", "application/octet-stream"
 ROUTES: tuple[Route, ...] = (
     _route("GET /health", "Whether the service answers", None, None, "Health"),
     _route("GET /openapi.json", "This description", None, None, "Nothing"),
@@ -185,7 +187,7 @@ ROUTES: tuple[Route, ...] = (
            _ATTEMPT, accepts=_LINES),
     _route("PUT /snowpipe-local-stage/{prefix}/{name}", "Upload a file of the SDK's file mode", "upload",
     "File",
-           "Text", accepts="application/octet-stream", returns="application/xml"),
+           "Text", accepts=_OCTETS, returns="application/xml"),
     _route(f"POST {_FILE_PIPE}/insertFiles", "Queue staged files in a pipe", "original", "Files", "Queued",
            {"requestId": False}),
     _route(f"GET {_FILE_PIPE}/insertReport", "Latest loads of a pipe", "original", None, "Loads",
@@ -195,6 +197,11 @@ ROUTES: tuple[Route, ...] = (
            {"requestId": False, "startTimeInclusive": True, "endTimeExclusive": False}),
     _route("POST /v1/notifications/s3", "Events of a bucket, for pipes with AUTO_INGEST", "original",
            "BucketEvents", "Queued", {"requestId": False}),
+    _route(f"PUT {_FILE}", "Upload a file to a stage", "file", "File", "Stored", accepts=_OCTETS),
+    _route(f"GET {_FILE}", "Download a file of a stage", "file", None, "File", returns=_OCTETS),
+    _route(f"HEAD {_FILE}", "Size and ETag of a file of a stage", "file", None, "File", returns=_OCTETS),
+    _route("GET /local/status", "Databases, pipes and channels, for the terminal", "original", None,
+    "Nothing"),
     _route("POST /api/v2/statements", "Submit statements", "original", "Submit", "ResultSet",
            {"requestId": False, "async": False, "nullable": False}, on_202="InProgress"),
     _route("GET /api/v2/statements/{handle}", "Result of a statement", "original", None, "ResultSet",
@@ -219,6 +226,7 @@ _SECURITY = {
     "original": {"type": "http", "scheme": "bearer", "description": "key-pair JWT, PAT or access token"},
     "session": {"type": "apiKey", "in": "header", "name": "Authorization",
                 "description": 'Snowflake Token="..", the token of the login'},
+    "file": {"type": "http", "scheme": "bearer", "description": "token in the answer to PUT or GET"},
     "upload": {"type": "apiKey", "in": "header", "name": "Authorization",
                "description": "AWS Signature 4 with the key of pipe-info"},
 }  # fmt: skip

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from airflow_provider_snowpipe.local.identifiers import quote, quote_path
 from airflow_provider_snowpipe.local.types import ColumnType
 
+# Between the name of a temporary table and the id of its session; no client writes a control character.
+TEMPORARY = "\x01"
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -75,6 +78,11 @@ class Table:
         """Quoted, fully qualified name."""
         return quote_path(self.database, self.schema, self.name)
 
+    @property
+    def is_temporary(self) -> bool:
+        """True for a table that only one session knows, and that goes with it."""
+        return TEMPORARY in self.name
+
     def __str__(self) -> str:
         """Name as Snowflake's messages print it."""
-        return f"{self.database}.{self.schema}.{self.name}"
+        return f"{self.database}.{self.schema}.{self.name.partition(TEMPORARY)[0]}"

@@ -145,7 +145,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
     changed.
 
     :param allow_older_tokens: True sets a token back, too; rows after it will be loaded again
-    :param observe_seconds: how long a channel is watched for a writer before its token is set
+    :param observe_seconds: how long the channels are watched for a writer before any token is set
     :param allow_active_writer: True sets tokens in spite of a writer
     """
 
@@ -167,11 +167,18 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
 
         :return: path, pipe, when the backup was taken, and for each channel what was done and its token
         """
-        from airflow_provider_snowpipe.streaming.reset import look_at_status, reset_offset_token
+        from airflow_provider_snowpipe.streaming.reset import (
+            look_at_status,
+            reset_offset_token,
+            watch_channels,
+        )
         from airflow_provider_snowpipe.streaming.restore import RestoreAction
 
         backup, steps = self._plan()
+        moved = [step.channel for step in steps if step.action is RestoreAction.SET]
         with self.hook.get_client() as client:
+            if not self.allow_active_writer:
+                watch_channels(client, moved, self.observe_seconds)
             for step in steps:
                 self.log.info("%s", step)
                 if step.action is RestoreAction.CREATE:
@@ -183,7 +190,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
                         step.token,
                         look=partial(look_at_status, client, step.channel),
                         set_token=self.hook.set_offset_token,
-                        observe_seconds=self.observe_seconds,
+                        observe_seconds=0,  # they were watched together
                         allow_active_writer=self.allow_active_writer,
                     )
         self._count("restored")

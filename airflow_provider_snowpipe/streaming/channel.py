@@ -100,12 +100,14 @@ class Channel:
         limits: BatchLimits | None = None,
         gaps_legal: bool = False,
         uncommitted_timeout: float = 60.0,
+        discard_uncommitted: bool = True,
     ) -> Self:
         """Open a channel for writing and shut out every older writer.
 
         Rows that an older writer left uncommitted are waited for. When they are still not committed after
-        ``uncommitted_timeout`` they are discarded, which loses nothing: they lie after the committed token,
-        and this writer starts just after that.
+        ``uncommitted_timeout`` they are discarded, which loses nothing where this writer has all rows after
+        the committed token: they lie after it, and this writer starts just after it, too. A writer that has
+        only its own rows must not discard those of others.
 
         :param client: the pipe's client
         :param name: the channel's name
@@ -113,12 +115,14 @@ class Channel:
         :param limits: when batches close
         :param gaps_legal: True when the source may skip positions
         :param uncommitted_timeout: seconds
+        :param discard_uncommitted: False raises when the time is over, and changes nothing
+        :raises UncommittedRowsError: if rows are still not committed then and are not to be discarded
         :raises OffsetTokenError: if the committed token does not have that format; nothing was sent
         """
         known = client.channel_statuses([name])[name].committed
         if known is not None:
             offset_class.parse(known, channel=name)
-        opened = _open_when_committed(client, name, uncommitted_timeout)
+        opened = _open_when_committed(client, name, uncommitted_timeout, discard=discard_uncommitted)
         return cls(client, name, offset_class, opened, limits=limits or BatchLimits(), gaps_legal=gaps_legal)
 
     def __enter__(self) -> Self:
@@ -333,7 +337,9 @@ class Channel:
         self.counters.requests += 1
 
 
-def _open_when_committed(client: SnowpipeClient, name: str, timeout: float) -> OpenedChannel:
+def _open_when_committed(
+    client: SnowpipeClient, name: str, timeout: float, *, discard: bool
+) -> OpenedChannel:
     deadline = time.monotonic() + timeout
     pause = _FIRST_POLL_SECONDS
     while True:
@@ -341,6 +347,8 @@ def _open_when_committed(client: SnowpipeClient, name: str, timeout: float) -> O
             return client.open_channel(name, fail_on_uncommitted_rows=True)
         except UncommittedRowsError:
             if time.monotonic() + pause > deadline:
+                if not discard:
+                    raise
                 break
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_POLL_SECONDS)

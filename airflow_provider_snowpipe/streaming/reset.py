@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_snowpipe.streaming.activity import ChannelLook, signs_of_a_writer
@@ -111,6 +111,26 @@ def reset_offset_token(
     set_token(channel, token)
     _confirm(client, channel, token)
     return OffsetReset(channel, old, token)
+
+
+def watch_channels(client: SnowpipeClient, channels: Sequence[str], observe_seconds: float) -> None:
+    """Watch many channels at the same time, through their statuses.
+
+    :param client: the pipe's client
+    :param channels: their names
+    :param observe_seconds: how long
+    :raises WriterActiveError: if somebody writes to one of them
+    """
+    if not channels:
+        return
+    first = client.channel_statuses(channels)
+    deadline = time.monotonic() + observe_seconds
+    while (remaining := deadline - time.monotonic()) > 0:
+        time.sleep(min(_POLL_SECONDS, remaining))
+        for name, status in client.channel_statuses(channels).items():
+            signs = signs_of_a_writer(ChannelLook(first[name]), ChannelLook(status))
+            if signs:
+                raise _active(name, "; ".join(signs))
 
 
 def look_at_status(client: SnowpipeClient, channel: str) -> ChannelLook:

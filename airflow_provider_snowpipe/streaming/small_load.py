@@ -54,7 +54,7 @@ class AppendRules:
     :param on_error: ``abort`` raises when the service skips a row, ``continue`` reports it
     :param on_older_batch: ``fail`` raises when the channel has gone on to a later batch, ``skip`` sends none
     :param wait_for_commit: False returns when the rows are received
-    :param commit_timeout: seconds to wait for the commit
+    :param commit_timeout: seconds to wait for the commit, and before it for that of an earlier writer's rows
     """
 
     batch: int | None = None
@@ -98,11 +98,20 @@ def append_to_channel(
     :param rows: all rows, in order
     :param offset_class: the format of their positions
     :param rules: how rows are appended
+    :raises UncommittedRowsError: if an earlier writer's rows are not committed in time; nothing was sent
     :raises RowsRejectedError: if the service skipped rows and that is an error
     :raises CommitTimeoutError: if the commit takes too long
     """
     status: ChannelStatus | None = None
-    with Channel.open(client, channel, offset_class, gaps_legal=rules.batch is None) as writer:
+    with Channel.open(
+        client,
+        channel,
+        offset_class,
+        gaps_legal=rules.batch is None,
+        uncommitted_timeout=rules.commit_timeout,
+        # What is uncommitted may be an earlier run's batch, which is not among these rows.
+        discard_uncommitted=False,
+    ) as writer:
         from_token = writer.status_at_open.committed
         wanted = rows_to_send(rows, writer.committed, rules, channel=channel)
         began = time.monotonic()

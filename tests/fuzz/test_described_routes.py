@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,7 +45,10 @@ _KNOWN = {
     "statement": ["SELECT 1", "SELECT ?"],
     "continuationToken": ["1_0", "2_0"],
     "requestId": ["a", "b"],
+    "stage": ["the-stage"],
 }
+# What stands behind "the-stage", known once a service runs.
+_KNOWN_STAGE: list[str] = []
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -60,7 +64,7 @@ def _with_known_names(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     found = {key: _with_known_names(item) for key, item in value.items()}
-    if value.get("name") in _KNOWN and "schema" in value:
+    if str(value.get("name")) in _KNOWN and "schema" in value:
         found["schema"] = {"anyOf": [{"enum": _KNOWN[value["name"]]}, value["schema"]]}
     properties = found.get("properties")
     if isinstance(properties, dict):
@@ -86,11 +90,18 @@ def headers(wire: Wire) -> dict[str | None, dict[str, str]]:
         verify=str(wire.service.ca_file),
         timeout=30,
     )
+    token = f'Snowflake Token="{answer.json()["data"]["token"]}"'
+    put = json.dumps({"sqlText": "PUT file:///tmp/described @~"}).encode()
+    told = wire.send("POST", "/queries/v1/query-request", {"Authorization": token}, put).json["data"][
+        "stageInfo"
+    ]
+    _KNOWN_STAGE.append(told["location"].split("/")[1])
     return {
         None: {},
+        "file": {"Authorization": f"Bearer {told['creds']['GCS_ACCESS_TOKEN']}"},
         "original": {"Authorization": f"Bearer {wire.jwt}"},
         "scoped": {"Authorization": f"Bearer {wire.scoped}"},
-        "session": {"Authorization": f'Snowflake Token="{answer.json()["data"]["token"]}"'},
+        "session": {"Authorization": token},
         "upload": {"Authorization": "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/s3/aws4_request"},
     }
 
@@ -102,7 +113,7 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
-@pytest.mark.parametrize("label", list(_OPERATIONS))
+@pytest.mark.parametrize("label", [label for label in _OPERATIONS if not label.startswith("HEAD")])
 def test_the_answer_to_any_request_conforms_to_the_description(
     wire: Wire, session: requests.Session, headers: dict[str | None, dict[str, str]], label: str
 ) -> None:
@@ -115,6 +126,8 @@ def test_the_answer_to_any_request_conforms_to_the_description(
     def conforms(case: Case) -> None:
         if route.path == "/session" and (case.query or {}).get("delete") == "true":
             return
+        if (case.path_parameters or {}).get("stage") == "the-stage":
+            case.path_parameters["stage"] = _KNOWN_STAGE[-1]
         answer = case.call(
             base_url=wire.service.url,
             session=session,

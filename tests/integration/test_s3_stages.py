@@ -81,6 +81,18 @@ def test_an_object_is_read_from_a_private_file_that_goes_away(session: Session) 
     assert not path.exists()
 
 
+def test_an_object_that_was_replaced_is_not_read_as_the_one_that_was_listed(
+    session: Session, s3: S3Service
+) -> None:
+    s3.put("swap", {"a": b"old"})
+    location, _ = resolve_location(session, "'s3://swap/a'")
+    (file,) = location.list()
+    s3.client.put_object(Bucket="swap", Key="a", Body=b"new")
+    with pytest.raises(SqlError, match=r"PreconditionFailed|412"), location.local_copy(file):
+        pass
+    assert list((session.catalog.storage.readable_folders[0] / "downloads").iterdir()) == []
+
+
 def test_removing_deletes_the_objects(session: Session, s3: S3Service) -> None:
     s3.put("bin", {f"x/{number}": b"" for number in range(3)} | {"y": b""})
     front.execute(session, "CREATE STAGE bin URL = 's3://bin/'")

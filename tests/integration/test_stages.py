@@ -83,6 +83,7 @@ def test_a_stage_is_created_shown_described_changed_and_dropped(cursor: Any) -> 
     described = {row["property"]: row["property_value"] for row in _rows(cursor, "DESCRIBE STAGE s1")}
     assert (described["TYPE"], described["STRIP_OUTER_ARRAY"]) == ("JSON", "true")
     cursor.execute("ALTER STAGE s1 SET FILE_FORMAT = (TYPE = CSV SKIP_HEADER = 1) COMMENT = 'c'")
+    assert "cannot get a URL" in _refusal(cursor, "ALTER STAGE s1 SET URL = 's3://b/'")
     cursor.execute("ALTER STAGE s1 RENAME TO s2")
     described = {row["property"]: row["property_value"] for row in _rows(cursor, "DESC STAGE s2")}
     assert (described["TYPE"], described["SKIP_HEADER"]) == ("CSV", "1")

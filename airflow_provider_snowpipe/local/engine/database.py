@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.local.engine.channels import (
 )
 from airflow_provider_snowpipe.local.engine.committer import Backlog, CommitRecord, Committer
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
+from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObjects
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, Store, quoted_schema
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
@@ -86,6 +87,7 @@ class Database:
         self.history = LoadHistory(name, self._cursor)
         self.file_pipes = FilePipes(name, self._cursor, self.write_lock)
         self.stages = Stages(name, self._cursor, self.write_lock, storage)
+        self.objects = SchemaObjects(name, self._cursor, self.write_lock)
         self.schemas = self.store.load_schemas(self._cursor)
         self._tables = {(table.schema, table.name): table for table in self.store.load_tables(self._cursor)}
         self._pipes = {pipe.key: pipe for pipe in self.store.load_pipes(self._cursor)}
@@ -94,6 +96,9 @@ class Database:
             self._channels[key, channel] = Channel(name, self._pipes[key], channel, committed, limits)
         self._committer = Committer(self, lambda: faults.commit_delay, limits, spool)
         self._committer.start()
+        for left in [table for table in self.tables if table.is_temporary]:
+            # Of a session that a crash ended.
+            self.drop_table(left.schema, left.name)
 
     def close(self) -> None:
         """Commit what is queued and write the file's log into it."""
@@ -160,6 +165,7 @@ class Database:
                     self.drop_table(schema, table)
             self.stages.drop_schema(name)
             self.file_pipes.drop_schema(name)
+            self.objects.drop_schema(name)
             self._cursor.execute(f"DROP SCHEMA {quoted_schema(self.name, name)} CASCADE")
             self.schemas = self.schemas - {name}
 
@@ -196,6 +202,28 @@ class Database:
                 raise object_missing("Table", str(table))
             self._transact(change)
             self._tables[table.schema, table.name] = table
+            self.dirty = True
+
+    def rename_table(self, old: Table, new: Table) -> None:
+        """Give a table another name in its schema; its pipes, channels and rejected rows go.
+
+        :param new: the table as it is to be.
+        :raises SqlError: when there is a table of that name.
+        """
+
+        def rename() -> None:
+            self._cursor.execute(f"ALTER TABLE {old.path} RENAME TO {quote(new.name)}")
+            self.store.remove_table(self._cursor, old.schema, old.name)
+            self.store.add_table(self._cursor, new)
+
+        with self.write_lock:
+            if (new.schema, new.name) in self._tables:
+                raise object_exists(str(new))
+            self._transact(rename)
+            self._forget_pipes(old.schema, old.name)
+            del self._tables[old.schema, old.name]
+            self._tables[new.schema, new.name] = new
+            self.stages.rename_table((old.schema, old.name), (new.schema, new.name))
             self.dirty = True
 
     def clear_rejected_rows(self, schema: str, name: str) -> None:

@@ -161,8 +161,15 @@ class Spool:
         return SpoolFile(self, path)
 
     def write(self, path: Path, body: bytes) -> None:
-        """Write an upload, durably and in one step."""
-        write_file(path, self._seal(path, body), mode=0o600)
+        """Write an upload, durably and in one step.
+
+        :raises OSError: when the disk refuses it.
+        """
+        try:
+            write_file(path, self._seal(path, body), mode=0o600)
+        except OSError:
+            self.remove(path)
+            raise
 
     def read(self, path: Path) -> bytes:
         """Return a body.

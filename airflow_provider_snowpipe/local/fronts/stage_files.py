@@ -98,7 +98,8 @@ class StageFilesFront:
             await respond(send, Response.of_refusal(refusal))
         except SqlError as error:
             await respond(send, Response.of_refusal(Refusal(400, "INVALID_FILE_PATH", error.message)))
-        except OSError:
+        except Exception:
+            # A full disk, for one: never a 5xx, which a connector would repeat for minutes.
             log.exception("moving a staged file failed")
             failed = Refusal(400, "STORAGE_FAILED", "the local service could not move the file; see its log")
             await respond(send, Response.of_refusal(failed))
@@ -148,7 +149,7 @@ class StageFilesFront:
                 token, self._secret, algorithms=["HS256"], issuer=_ISSUER, options={"require": ["exp", "iss"]}
             )
         except jwt.InvalidTokenError as error:
-            # Connectors answer 401 by running their PUT or GET again, for a new token.
+            # Connector 5.2.0 answers 401 by running its PUT or GET again; 4.8.1 fails at once.
             raise Refusal(
                 401, "FILE_TOKEN_INVALID", "the token is wrong or has expired; run PUT or GET again"
             ) from error
@@ -163,17 +164,9 @@ class StageFilesFront:
         temporary = self._storage.incoming / secrets.token_hex(16)
         try:
             known = await _receive_into(temporary, receive)
-            await _in_thread(lambda: self._complete(temporary, area, path, known))
+            await _in_thread(lambda: _move_into_place(temporary, area, path, known))
         finally:
             temporary.unlink(missing_ok=True)
-
-    def _complete(self, temporary: Path, area: FolderArea, path: str, known: str) -> None:
-        _move_into_place(temporary, area, path, known)
-        try:
-            self._storage.arrived(area.root.name, path)
-        except Exception:
-            # The file is stored; what a pipe makes of it is no matter of this request.
-            log.exception("a watcher of staged files failed")
 
 
 async def _receive_into(temporary: Path, receive: Receive) -> str:

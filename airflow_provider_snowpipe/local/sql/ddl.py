@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
-from airflow_provider_snowpipe.local.sql import clustering, options, reach, translate
+from airflow_provider_snowpipe.local.sql import clustering, options, reach, sequences, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -121,7 +121,8 @@ def drop_table(session: Session, text: str, _bindings: Bindings) -> Result:
         if tolerant and error.code == "002003":
             return _already_dropped(path[-1])
         raise
-    return status(f"{name} successfully dropped.")
+    session.temporary_tables.pop((database.name, schema, path[-1]), None)
+    return status(f"{path[-1]} successfully dropped.")
 
 
 def _drop(session: Session, database: Database, schema: str, name: str) -> None:
@@ -160,46 +161,44 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     tree = translate.parse(_LINEAR.sub("CLUSTER BY (", text))
     if not isinstance(tree, exp.Create):
         raise unsupported("this form of CREATE TABLE")
-    _refuse_forms(tree)
     named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     translate.normalize_identifiers(named)
-    database, schema, name = session.resolve(tuple(part.name for part in named.parts))
+    path = tuple(part.name for part in named.parts)
+    database, schema, name = session.place_new_table(path, temporary=_is_temporary(tree))
     session.require("CREATE TABLE", "SCHEMA", database.name, schema)
     known = database.table(schema, name)
     if known is not None and tree.args.get("replace"):
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     if tree.args.get("exists") and known is not None:
-        return status(f"{name} already exists, statement succeeded.")
+        return status(f"{path[-1]} already exists, statement succeeded.")
     if tree.expression is not None:
         table, statements = _as_select(session, database, schema, name, tree)
     else:
-        table, statements = _with_columns(database, schema, name, tree.this)
+        table, statements = _with_columns(session, database, schema, name, tree.this)
     table = options.created_with(tree, table)
     written = clustering.of_create(tree)
     if written:
         table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
     database.create_table(table, statements, replace=bool(tree.args.get("replace")))
     session.created("TABLE", database.name, schema, name)
-    return status(f"Table {name} successfully created.")
+    return status(f"Table {path[-1]} successfully created.")
 
 
-def _refuse_forms(tree: exp.Create) -> None:
-    if tree.args.get("clone"):
-        raise unsupported("CREATE TABLE ... CLONE")
-    for setting in tree.args["properties"].expressions if tree.args.get("properties") else ():
-        if isinstance(setting, exp.TemporaryProperty):
-            raise unsupported("CREATE TEMPORARY TABLE")
-        if isinstance(setting, exp.LikeProperty):
-            raise unsupported("CREATE TABLE ... LIKE")
+def _is_temporary(tree: exp.Create) -> bool:
+    properties = tree.args.get("properties")
+    found = properties.expressions if properties else ()
+    return any(isinstance(setting, exp.TemporaryProperty) for setting in found)
 
 
-def _with_columns(database: Database, schema: str, name: str, body: exp.Expr) -> tuple[Table, list[str]]:
+def _with_columns(
+    session: Session, database: Database, schema: str, name: str, body: exp.Expr
+) -> tuple[Table, list[str]]:
     if not isinstance(body, exp.Schema):
         raise compilation_error("CREATE TABLE needs a list of columns or AS SELECT.")
     translate.normalize_identifiers(body)
     statements: list[str] = []
     columns = tuple(
-        _column(database, definition, statements)
+        read_column(session, database, definition, statements)
         for definition in body.expressions
         if isinstance(definition, exp.ColumnDef)
     )
@@ -213,7 +212,13 @@ def _with_columns(database: Database, schema: str, name: str, body: exp.Expr) ->
     return table, statements
 
 
-def _column(database: Database, definition: exp.ColumnDef, statements: list[str]) -> Column:
+def read_column(
+    session: Session, database: Database, definition: exp.ColumnDef, statements: list[str]
+) -> Column:
+    """Return a column of CREATE TABLE or ALTER TABLE .. ADD.
+
+    :param statements: gets the DuckDB statements that have to run before, for an IDENTITY.
+    """
     if definition.kind is None:
         raise compilation_error(f"column {definition.name} has no type.")
     nullable, default, written = True, None, None
@@ -222,7 +227,9 @@ def _column(database: Database, definition: exp.ColumnDef, statements: list[str]
         if isinstance(kind, exp.NotNullColumnConstraint):
             nullable = bool(kind.args.get("allow_null"))
         elif isinstance(kind, exp.DefaultColumnConstraint):
-            default, written = _default(kind.this), kind.this.sql(dialect="snowflake")
+            counted = sequences.default_of(session, kind.this)
+            default = counted or _default(kind.this)
+            written = kind.this.sql(dialect="snowflake")
         elif isinstance(kind, (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnConstraint)):
             default, written = _sequence(database, kind, statements)
         elif not isinstance(kind, _IGNORED_CONSTRAINTS):
@@ -230,6 +237,17 @@ def _column(database: Database, definition: exp.ColumnDef, statements: list[str]
         if isinstance(kind, exp.PrimaryKeyColumnConstraint):
             nullable = False
     return Column(definition.name, ColumnType.from_sqlglot(definition.kind), nullable, default, written)
+
+
+def split_commas(text: str) -> list[str]:
+    """Split a text at the commas outside of parentheses and strings."""
+    parts, depth, start = [], 0, 0
+    for match in re.finditer(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[(),]", text):
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        if match[0] == "," and depth == 0:
+            parts.append(text[start : match.start()])
+            start = match.end()
+    return [*parts, text[start:]]
 
 
 def _default(expression: exp.Expr) -> str:

@@ -236,6 +236,8 @@ def _check(compiled: CompiledCopy) -> None:
     stage = plan.location.stage
     if plan.location.kind == "USER" or (stage is not None and stage.temporary):
         raise compilation_error("a pipe cannot load from a user stage or a temporary stage.")
+    if plan.table.is_temporary:
+        raise compilation_error("a pipe cannot load into a temporary table.")
     if plan.location.kind == "URL":
         raise compilation_error("a pipe loads from a stage, not from a URL.")
 

@@ -14,6 +14,8 @@ import sqlglot.errors
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
+    alter_table,
+    comments,
     context,
     copy_into,
     ddl,
@@ -22,17 +24,20 @@ from airflow_provider_snowpipe.local.sql import (
     file_pipes,
     grants,
     infer_schema,
-    options,
     pipe_functions,
     query,
     reach,
     roles,
+    sequences,
     show,
     show_grants,
+    show_objects,
     stage_files,
     stages,
+    table_copies,
     users,
     variables,
+    views,
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
@@ -53,6 +58,10 @@ _MODIFIERS = (
 )
 
 
+_PART = r"(?:\"(?:[^\"]|\"\")+\"|[\w$]+)"
+_NAME = rf"{_PART}(?:\s*\.\s*{_PART}){{0,2}}"
+
+
 def _execute_immediate(session: Session, text: str, bindings: Bindings) -> Result:
     """EXECUTE IMMEDIATE '..' with the text of one statement."""
     match = _IMMEDIATE.match(text)
@@ -71,7 +80,34 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
     for pattern, handler in (
         (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
+        (
+            rf"CREATE\s+{_MODIFIERS}TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+(?:LIKE|CLONE)",
+            table_copies.copy_table,
+        ),
         (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?VIEW", views.create_view),
+        (r"DROP\s+VIEW", views.drop_view),
+        (r"SHOW\s+(?:TERSE\s+)?VIEWS", views.show_views),
+        (r"(?:DESCRIBE|DESC)\s+VIEW", show_objects.describe_view),
+        (r"(?:DESCRIBE|DESC)\s+SCHEMA", show_objects.describe_schema),
+        (r"(?:DESCRIBE|DESC)\s+DATABASE", show_objects.describe_database),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?SEQUENCE", sequences.create_sequence),
+        (r"ALTER\s+SEQUENCE", sequences.alter_sequence),
+        (r"DROP\s+SEQUENCE", sequences.drop_sequence),
+        (r"SHOW\s+SEQUENCES", sequences.show_sequences),
+        (r"(?:DESCRIBE|DESC)\s+SEQUENCE", sequences.describe_sequence),
+        (r"SHOW\s+COLUMNS", show_objects.show_columns),
+        (r"SHOW\s+(?:TERSE\s+)?OBJECTS", show_objects.show_objects),
+        (
+            r"SHOW\s+(?:STREAMS|TASKS|INTEGRATIONS|PROCEDURES|USER\s+PROCEDURES|FUNCTIONS|USER\s+FUNCTIONS|"
+            r"EXTERNAL\s+TABLES|MATERIALIZED\s+VIEWS|DYNAMIC\s+TABLES|ICEBERG\s+TABLES|TRANSACTIONS|LOCKS|"
+            r"(?:PRIMARY|UNIQUE|IMPORTED|EXPORTED)\s+KEYS)",
+            show_objects.show_nothing,
+        ),
+        (r"UNDROP", show_objects.undrop),
+        (r"COMMENT", comments.comment_on),
+        (r"ALTER\s+SCHEMA", comments.alter_schema),
+        (r"ALTER\s+DATABASE", comments.alter_database),
         (r"COPY\s+INTO", copy_into.copy_into),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", file_pipes.create_pipe),
         (r"DROP\s+PIPE", file_pipes.drop_pipe),
@@ -97,9 +133,9 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"DROP\s+SCHEMA", ddl.drop_schema),
         (r"DROP\s+TABLE", ddl.drop_table),
         (r"TRUNCATE\s+(?:TABLE\s+)?ERROR_TABLE\s*\(", error_table.truncate),
-        (r"ALTER\s+TABLE", options.alter_table),
+        (r"ALTER\s+TABLE", alter_table.alter_table),
         (r"TRUNCATE", ddl.truncate_table),
-        (r"(?:DESCRIBE|DESC)\s+TABLE", show.describe_table),
+        (r"(?:DESCRIBE|DESC)\s+TABLE", show_objects.describe_relation),
         (r"SHOW\s+(?:TERSE\s+)?TABLES", show.show_tables),
         (r"SHOW\s+(?:TERSE\s+)?SCHEMAS", show.show_schemas),
         (r"SHOW\s+(?:TERSE\s+)?DATABASES", show.show_databases),

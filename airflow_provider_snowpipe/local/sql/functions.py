@@ -91,7 +91,7 @@ _STRFTIME = {
 
 def rewrite_all(tree: exp.Expr) -> exp.Expr:
     """Rewrite every function call of a tree, from the leaves up."""
-    for node in reversed(list(tree.walk())):
+    for node in reversed(list(tree.walk(prune=lambda part: bool(part.meta.get("engine"))))):
         changed = rewrite(node)
         if changed is not node:
             if node is tree:

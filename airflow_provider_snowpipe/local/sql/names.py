@@ -1,10 +1,13 @@
-"""Names of result columns: an expression without alias is named by its text, as it was written."""
+"""Names of columns: an expression without alias is named by its text; lists of names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sqlglot import Token, TokenType, exp
+
+from airflow_provider_snowpipe.local.errors import compilation_error
+from airflow_provider_snowpipe.local.identifiers import read_path
 
 _WRITTEN = "written"
 _OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE})
@@ -59,3 +62,20 @@ def _projections(tokens: Sequence[Token], text: str) -> list[str]:
         elif token.token_type in _ENDS:
             return [*parts, text[start : token.start].strip()]
     return [*parts, text[start:].strip()] if start >= 0 else []
+
+
+def read_list(text: str) -> list[str]:
+    """Read names separated by commas.
+
+    :raises SqlError: for anything else.
+    """
+    found: list[str] = []
+    rest = text
+    while True:
+        path, rest = read_path(rest)
+        found.append(path[-1])
+        if not rest:
+            return found
+        if not rest.startswith(","):
+            raise compilation_error(f"syntax error: unexpected '{rest[:30]}'.")
+        rest = rest[1:]

@@ -12,8 +12,11 @@ from airflow_provider_snowpipe.local.sql.session import Session
 
 _NAMES: dict[str, Callable[[Database, str], Iterable[str]]] = {
     "TABLE": lambda database, schema: [t.name for t in database.tables if t.schema == schema],
-    "STAGE": lambda database, schema: [s.name for s in database.stages.stages if s.schema == schema],
     "PIPE": lambda database, schema: [key.name for key in _pipes(database) if key.schema == schema],
+    "STAGE": lambda database, schema: [s.name for s in database.stages.stages if s.schema == schema],
+    "FILE FORMAT": lambda database, schema: [f.name for f in database.stages.formats if f.schema == schema],
+    "VIEW": lambda database, schema: [view.name for view in database.objects.of("VIEW", schema)],
+    "SEQUENCE": lambda database, schema: [known.name for known in database.objects.of("SEQUENCE", schema)],
 }
 
 

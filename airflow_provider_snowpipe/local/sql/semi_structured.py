@@ -49,7 +49,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
         return node
 
     # From the leaves up: an inner cast decides what the outer one sees.
-    for node in reversed(list(tree.walk())):
+    for node in reversed(list(tree.walk(prune=lambda part: bool(part.meta.get("engine"))))):
         changed = change(node)
         if changed is not node:
             if node is tree:
@@ -80,6 +80,8 @@ def _columns(session: Session, tree: exp.Expr) -> Iterator[Column]:
         database = session.catalog.find(table.catalog)
         known = database.table(table.db, table.name) if database is not None else None
         yield from known.columns if known is not None else ()
+    for view in tree.find_all(exp.Subquery):
+        yield from view.meta.get("columns", ())
 
 
 def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:

@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
+from airflow_provider_snowpipe.local.tables import TEMPORARY
 
 _REMEMBERED_RESULTS = 16
 _NO_DATABASE = (
@@ -55,6 +56,7 @@ class Session:
     moves_files: bool = False
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
+    temporary_tables: dict[tuple[str, str, str], str] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
@@ -162,10 +164,20 @@ class Session:
         """Roll back an open transaction, drop temporary objects and release the cursor."""
         with self.lock:
             self.temporary.clear(self.catalog.storage)
+            self._drop_temporary()
             if self._cursor is not None:
                 self.rollback()
                 self._cursor.close()
                 self._cursor = None
+
+    def _drop_temporary(self) -> None:
+        for (name, schema, _), hidden in self.temporary_tables.items():
+            database = self.catalog.find(name)
+            if database is not None and database.table(schema, hidden) is not None:
+                self.rollback()
+                database.drop_table(schema, hidden)
+                self.dropped("TABLE", name, schema, hidden)
+        self.temporary_tables.clear()
 
     def interrupt(self) -> None:
         """Stop the statement that another thread runs in this session; harmless when there is none."""
@@ -174,6 +186,16 @@ class Session:
             # The session may be closed at this very moment; then there is nothing left to stop.
             with contextlib.suppress(duckdb.Error):
                 cursor.interrupt()
+
+    def lender(self, role: str, database: str, schema: str) -> Session:
+        """Return a session that shares this one's cursor and acts with another role, to expand a view."""
+        inner = Session(self.catalog, self.user, database, schema, role=role, warehouse=self.warehouse)
+        inner.secondary_roles = False
+        inner._cursor = self.cursor
+        inner._lent = self._lent
+        inner.results = self.results
+        inner.temporary_tables = self.temporary_tables
+        return inner
 
     def begin(self) -> None:
         """Start a transaction; one that is open stays open, as in Snowflake."""
@@ -275,7 +297,20 @@ class Session:
             self.visible_database(path[0] if len(path) == 3 else self.current_database())
         database, schema, name = self.place(path)
         self.require("USAGE", "SCHEMA", database.name, schema)
-        return database, schema, name
+        # A temporary table hides a table of the same name.
+        return database, schema, self.temporary_tables.get((database.name, schema, name), name)
+
+    def place_new_table(self, path: tuple[str, ...], *, temporary: bool) -> tuple[Database, str, str]:
+        """Resolve the name of a table to be created.
+
+        A temporary one gets a name that only this session knows.
+        """
+        database, schema, _ = self.resolve(path)
+        if not temporary:
+            return database, schema, path[-1]
+        hidden = f"{path[-1]}{TEMPORARY}{self.session_id}"
+        self.temporary_tables[database.name, schema, path[-1]] = hidden
+        return database, schema, hidden
 
     def place(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
         """Resolve ``[[database.]schema.]object`` without looking at privileges, for GRANT and REVOKE."""

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import TEMPORARY
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
 
 _LIKE = re.compile(r"\bLIKE\s+'((?:[^']|'')*)'", re.IGNORECASE)
@@ -59,17 +60,18 @@ def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
     chosen = [
         (
             _moment(table.created_on_ms),
-            table.name,
+            table.name.partition(TEMPORARY)[0],
             database.name,
             table.schema,
-            "TABLE",
+            "TEMPORARY" if table.is_temporary else "TABLE",
             "" if table.clustering_key is None else table.clustering_key.text,
             _count(session, table.path),
         )
         for database, schema in schemas_in_scope(session, text)
         for table in database.tables
         if table.schema == schema
-        and matches(text, table.name)
+        and matches(text, table.name.partition(TEMPORARY)[0])
+        and (not table.is_temporary or table.name in session.temporary_tables.values())
         and session.can_see("TABLE", database.name, schema, table.name)
     ]
     return _moments(("name", "database_name", "schema_name", "kind", "cluster_by"), chosen, ("rows",))

@@ -86,6 +86,8 @@ def alter_stage(session: Session, text: str, _bindings: Bindings) -> Result:
         settings, rest = read_settings(_TAGS.sub("", setting["settings"]))
         if rest or not settings:
             raise compilation_error(f"syntax error in ALTER STAGE at '{rest[:30]}'.")
+        if "URL" in settings and not stage.is_external:
+            raise compilation_error(f"the internal stage {stage} cannot get a URL; create another stage.")
         changed = with_settings(session, stage, settings)
     elif _UNSET.match(head.rest):
         changed = dataclasses.replace(stage, comment=None)

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import sqlglot
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObject
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
-from airflow_provider_snowpipe.local.sql import copy_history, error_table, functions, names, reach
+from airflow_provider_snowpipe.local.sql import (
+    copy_history,
+    error_table,
+    functions,
+    names,
+    reach,
+    sequences,
+    views,
+)
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
 from airflow_provider_snowpipe.local.sql.semi_structured import read_as_text_or_number
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -55,6 +66,7 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     tree = tree.transform(_subscript, copy=False)
     tree = tree.transform(_text_of_json, copy=False)
     tree = tree.transform(_placeholder, copy=False)
+    tree = tree.transform(partial(sequences.next_value, session), copy=False)
     qualify_tables(session, tree)
     tree = functions.rewrite_all(tree)
     return read_as_text_or_number(session, tree)
@@ -124,6 +136,13 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
     if len(path) >= 2 and path[-2] == "INFORMATION_SCHEMA":
         raise unsupported("INFORMATION_SCHEMA")
     database, schema, name = session.resolve(path)
+    view = database.objects.find("VIEW", schema, name)
+    if view is not None:
+        if privileges != ("SELECT",):
+            raise unsupported("changes through a view")
+        session.require("SELECT", "VIEW", database.name, schema, name)
+        _expand(session, table, database, view)
+        return
     if database.table(schema, name) is None:
         raise object_missing("Object", f"{database.name}.{schema}.{name}")
     for privilege in privileges:
@@ -131,8 +150,21 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
     alias = table.args.get("alias")
     table.set("catalog", exp.to_identifier(database.name, quoted=True))
     table.set("db", exp.to_identifier(schema, quoted=True))
-    if alias is None and isinstance(table.parent, (exp.From, exp.Join)):
-        table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+    table.set("this", exp.to_identifier(name, quoted=True))
+    if alias is None and (isinstance(table.parent, (exp.From, exp.Join)) or name != path[-1]):
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(path[-1], quoted=True)))
+
+
+def _expand(session: Session, table: exp.Table, database: Database, view: SchemaObject) -> None:
+    query = exp.Subquery(this=views.expand(session, database, view))
+    alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(view.name, quoted=True))
+    columns = views.columns_of(view)
+    if not alias.args.get("columns"):
+        alias.set("columns", [exp.to_identifier(column.name, quoted=True) for column in columns])
+    query.set("alias", alias)
+    query.meta["engine"] = True
+    query.meta["columns"] = columns
+    table.replace(query)
 
 
 def name_projections(tree: exp.Expr) -> None:

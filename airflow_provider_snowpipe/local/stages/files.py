@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -84,14 +85,20 @@ class FolderArea:
     :param root: the folder; it need not exist.
     :param allowed: real paths of the folders that a symbolic link may lead to; None follows no link.
     :param private: real path of a folder that must not be reached.
+    :param pins: folder on the same file system where a file that is read gets a second name.
     """
 
     def __init__(
-        self, root: Path, allowed: tuple[Path, ...] | None = None, private: Path | None = None
+        self,
+        root: Path,
+        allowed: tuple[Path, ...] | None = None,
+        private: Path | None = None,
+        pins: Path | None = None,
     ) -> None:
         self.root = root
         self._allowed = allowed
         self._private = private
+        self._pins = pins
 
     def list(self, prefix: str) -> list[StagedFile]:
         """Return the files whose path starts with a text, by path; links that lead outside do not show."""
@@ -109,8 +116,26 @@ class FolderArea:
 
     @contextlib.contextmanager
     def local_copy(self, file: StagedFile) -> Iterator[Path]:
-        """Return the file itself."""
-        yield self.path(file.path)
+        """Return the file itself, under a name of its own where there is a folder for that.
+
+        What was listed is what is read: an upload that replaces the file meanwhile does not show.
+
+        :raises SqlError: when the file is gone, or is not the one that was listed.
+        """
+        path = self.path(file.path)
+        if self._pins is None:
+            _check_unchanged(path, file)
+            yield path
+            return
+        # The suffix stays: readers tell compression and type by it.
+        pin = self._pins / (secrets.token_hex(8) + suffix_of(file.path))
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.link(path, pin)
+            _check_unchanged(pin, file)
+            yield pin
+        finally:
+            pin.unlink(missing_ok=True)
 
     def path(self, name: str) -> Path:
         """Return where a file is, or would be.
@@ -125,10 +150,12 @@ class FolderArea:
         return path
 
     def remove(self, files: Iterable[StagedFile]) -> None:
-        """Delete files, and the folders that become empty."""
+        """Delete files, and the folders that become empty; a file that was replaced meanwhile stays."""
         for file in files:
             path = self.path(file.path)
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if digest(path) == file.etag:
+                    path.unlink()
             for folder in path.relative_to(self.root).parents:
                 # A folder that is not empty, or where an upload just arrives, stays.
                 with contextlib.suppress(OSError):
@@ -152,6 +179,25 @@ class FolderArea:
         except FileNotFoundError:
             # Removed while the folder was read, or a link to nothing.
             return None
+
+
+def suffix_of(path: str) -> str:
+    """Return the last two suffixes of a file name, for example ``.csv.gz``."""
+    return "".join(Path(path).suffixes[-2:])[-40:]
+
+
+def _check_unchanged(path: Path, file: StagedFile) -> None:
+    try:
+        if digest(path) == file.etag:
+            return
+    except FileNotFoundError as error:
+        raise _changed(file, "was removed") from error
+    raise _changed(file, "was replaced")
+
+
+def _changed(file: StagedFile, what: str) -> SqlError:
+    cause = f"file '{file.path}' {what} after it was listed; run the statement again"
+    return SqlError("100016", "22000", f"Failure using stage area. Cause: [{cause}]")
 
 
 def _parts(path: str) -> list[str]:

@@ -14,9 +14,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.local.errors import SqlError
-from airflow_provider_snowpipe.local.stages.files import StagedFile
+from airflow_provider_snowpipe.local.stages.files import StagedFile, suffix_of
 
 DEFAULT_REGION = "us-east-1"
+_BLOCK = 1 << 20
 _DELETE_BATCH = 1000
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 60
@@ -157,16 +158,18 @@ class S3Area:
     def local_copy(self, file: StagedFile) -> Iterator[Path]:
         """Download an object into a private file that goes away afterwards.
 
+        What was listed is what is read.
+
         :raises SqlError: when the object is gone, or is not the one that was listed.
         """
-        # The suffix stays: readers tell compression and type by it.
-        suffix = "".join(Path(file.path).suffixes[-2:])[-40:]
-        descriptor, name = tempfile.mkstemp(suffix=suffix, dir=self._downloads)
+        descriptor, name = tempfile.mkstemp(suffix=suffix_of(file.path), dir=self._downloads)
         try:
             with os.fdopen(descriptor, "wb") as handle, _as_sql_error(self._bucket):
-                _client(self._bucket).download_fileobj(
-                    self._bucket.name, self._base + file.path, handle, Config=_transfer()
+                answer = _client(self._bucket).get_object(
+                    Bucket=self._bucket.name, Key=self._base + file.path, IfMatch=f'"{file.etag}"'
                 )
+                for block in answer["Body"].iter_chunks(_BLOCK):
+                    handle.write(block)
             yield Path(name)
         finally:
             Path(name).unlink(missing_ok=True)
@@ -182,21 +185,13 @@ class S3Area:
                     raise _remote_error(self._bucket, f"{failed.get('Key')}: {failed.get('Message')}")
 
 
-@functools.cache
-def _transfer() -> Any:
-    from boto3.s3.transfer import TransferConfig
-
-    return TransferConfig(max_concurrency=2)
-
-
 @contextlib.contextmanager
 def _as_sql_error(bucket: Bucket) -> Iterator[None]:
-    from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
-    except (BotoCoreError, Boto3Error, ClientError) as error:
+    except (BotoCoreError, ClientError) as error:
         raise _remote_error(bucket, str(error)) from error
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -87,7 +87,6 @@ class Storage:
         self._root = root
         self._private = private.resolve()
         self.outside = outside or Outside()
-        self._watchers: list[Callable[[str, str], None]] = []
         for name in (_INCOMING, _DOWNLOADS, _TRASH):
             # Left behind by a service that was killed.
             shutil.rmtree(root / name, ignore_errors=True)
@@ -109,16 +108,7 @@ class Storage:
 
         :param identity: the stage's folder, see :func:`table_identity` and :func:`user_identity`.
         """
-        return FolderArea(self._root / _FILES / identity)
-
-    def watch(self, watcher: Callable[[str, str], None]) -> None:
-        """Call a function with the stage's identity and the path of every file that PUT has stored."""
-        self._watchers.append(watcher)
-
-    def arrived(self, identity: str, path: str) -> None:
-        """Tell the watchers that a file is complete."""
-        for watcher in self._watchers:
-            watcher(identity, path)
+        return FolderArea(self._root / _FILES / identity, pins=self._root / _DOWNLOADS)
 
     def create(self, identity: str) -> None:
         """Create the folder of an internal stage, unless it is there."""

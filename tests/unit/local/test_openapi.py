@@ -10,7 +10,9 @@ import jsonschema
 import pytest
 
 from airflow_provider_snowpipe.local import openapi, server
-from airflow_provider_snowpipe.local.fronts.stage_upload import BUCKET
+from airflow_provider_snowpipe.local.environment import STATUS_PATH
+from airflow_provider_snowpipe.local.fronts.stage_files import BUCKET as FILES_BUCKET
+from airflow_provider_snowpipe.local.fronts.stage_upload import BUCKET as UPLOAD_BUCKET
 
 _FRONTS = sorted((Path(server.__file__).parent / "fronts").glob("*.py"))
 # A part of a path in the code: its own text, or one that varies.
@@ -57,6 +59,17 @@ def _coded() -> Iterator[tuple[str, ...]]:
                     yield tuple(parts)
 
 
+def _first_parts() -> set[str]:
+    """Find the first parts of paths that ``server.py`` tells apart, by text or by the name of a bucket."""
+    found = {UPLOAD_BUCKET, FILES_BUCKET}
+    for node in ast.walk(ast.parse(Path(server.__file__).read_text())):
+        if isinstance(node, ast.match_case):
+            for value in ast.walk(node.pattern):
+                if isinstance(value, ast.Constant):
+                    found.add(str(value.value))
+    return found
+
+
 def _described() -> dict[tuple[str, ...], openapi.Route]:
     def shape(path: str) -> tuple[str, ...]:
         return tuple(re.sub(r".*\{\w+\}.*", _VARIES, part) for part in path.lstrip("/").split("/"))
@@ -73,10 +86,21 @@ def test_every_route_of_the_fronts_is_described() -> None:
     assert coded - described == set()
 
 
+def test_every_first_part_that_the_server_knows_is_described() -> None:
+    first = _first_parts()
+    assert {"health", "api", "session"} < first
+    assert first - {route.path.split("/")[1] for route in openapi.ROUTES} == set()
+
+
 def test_every_described_route_is_one_of_the_service() -> None:
     coded = {
-        *_coded(), ("health",), ("openapi.json",), (BUCKET, _VARIES, _VARIES),
-    }  # fmt: skip
+        *_coded(),
+        ("health",),
+        ("openapi.json",),
+        STATUS_PATH,
+        (UPLOAD_BUCKET, _VARIES, _VARIES),
+        (FILES_BUCKET, _VARIES, _VARIES),
+    }
     data = (
         "v2",
         "streaming",

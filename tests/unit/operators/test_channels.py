@@ -145,7 +145,7 @@ class TestDrop:
     def test_a_commit_that_takes_too_long_leaves_the_channel(
         self, service_factory: Callable[..., LocalService], set_connection: SetConnection
     ) -> None:
-        slow = service_factory(faults="commit-delay=5")
+        slow = service_factory(faults="commit-delay=60")
         table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
         append(slow, table, "c", ["a:1"])
         operator = SnowpipeDropChannelOperator(
@@ -163,7 +163,7 @@ class TestDrop:
         set_connection: SetConnection,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        slow = service_factory(faults="commit-delay=5")
+        slow = service_factory(faults="commit-delay=60")
         table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
         append(slow, table, "c", ["a:1"])
 
@@ -282,7 +282,7 @@ class TestReset:
     def test_refuses_uncommitted_rows_unless_told(
         self, service_factory: Callable[..., LocalService], set_connection: SetConnection
     ) -> None:
-        slow = service_factory(faults="commit-delay=6")
+        slow = service_factory(faults="commit-delay=60")
         table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
         append(slow, table, "c", ["a:5"])
         options: dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeRestoreOffsetsOperator,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, WriterActiveError
-from tests.local_connection import append, commit, committed, context, ids
+from tests.local_connection import append, commit, committed, context
 from tests.local_service import LocalService
 
 Run = Callable[..., Any]
@@ -223,7 +224,7 @@ class TestRestore:
     ) -> None:
         from tests.local_connection import connect, make_table
 
-        slow = service_factory(faults="commit-delay=3")
+        slow = service_factory(faults="commit-delay=8")
         table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
         commit(slow, table, "a", ["f:5"])
         make(SnowpipeBackupOffsetsOperator, conn_id, table, path, {}).execute(context())
@@ -233,7 +234,34 @@ class TestRestore:
 
         with pytest.raises(WriterActiveError, match="received and not committed"):
             make(SnowpipeRestoreOffsetsOperator, conn_id, table, path, options).execute(context())
-        assert len(ids(slow, table)) == 1
+        assert committed(slow, table, "a") != "f:5"
+
+    def test_channels_are_watched_together_before_any_is_changed(
+        self, local_service: LocalService, backup: Run, restore: Run, table: str
+    ) -> None:
+        for channel in ("a", "busy"):
+            commit(local_service, table, channel, ["f:5"])
+        backup()
+        for channel in ("a", "busy"):
+            drop(local_service, table, channel)
+            commit(local_service, table, channel, ["f:1"])
+        stop = threading.Event()
+
+        def write() -> None:
+            for number in range(2, 200):
+                append(local_service, table, "busy", [f"a:{number}"])
+                if stop.wait(0.05):
+                    return
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            with pytest.raises(WriterActiveError, match="'busy' is being written to"):
+                restore(observe_seconds=30)
+        finally:
+            stop.set()
+            writer.join()
+        assert committed(local_service, table, "a") == "f:1"
 
     def test_names_a_channel_that_the_backup_does_not_hold(
         self, local_service: LocalService, backup: Run, restore: Run, table: str

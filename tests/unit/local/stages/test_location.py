@@ -246,3 +246,26 @@ def test_files_stay_when_a_table_or_schema_gets_another_name(session: Session) -
     moved = storage.internal(table_identity("LOCAL", "OTHER", "T2")).list("")
     assert [f.path for f in moved] == ["a"]
     assert [(stage.schema, stage.name) for stage in stages.stages] == [("OTHER", "My Stage"), ("OTHER", "S")]
+
+
+def test_a_file_that_is_replaced_while_it_is_read_stays_what_was_listed(session: Session) -> None:
+    identity = _stage(session, "S").identity
+    _fill(session, identity, "a.csv.gz")
+    location, _ = resolve_location(session, "@s")
+    (old,) = location.list()
+    stored = session.catalog.storage.internal(identity).path("a.csv.gz")
+    with location.local_copy(old) as path:
+        other = stored.with_name("other")
+        other.write_text("replaced")
+        os.replace(other, stored)
+        assert path.read_text() == "a.csv.gz"
+        assert path.name.endswith(".csv.gz")
+    assert not path.exists()
+    with pytest.raises(SqlError, match="was replaced"), location.local_copy(old):
+        pass
+    location.remove([old])
+    (new,) = location.list()
+    location.remove([new])
+    assert location.list() == []
+    with pytest.raises(SqlError, match="was removed"), location.local_copy(new):
+        pass

@@ -1,0 +1,169 @@
+"""SHOW of columns, objects and of kinds that the local service never has; DESCRIBE of database and schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from airflow_provider_snowpipe.local.access.model import Securable
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.schema_objects import VIEW, column_key
+from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
+from airflow_provider_snowpipe.local.identifiers import quote_path, read_path
+from airflow_provider_snowpipe.local.sql import views
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.properties import read_head
+from airflow_provider_snowpipe.local.sql.results import Result, listing
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.show import describe_table, matches, schemas_in_scope
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Column
+from airflow_provider_snowpipe.local.types import ColumnType
+
+_IN_TABLE = re.compile(r"\bIN\s+(?:TABLE|VIEW)\s+(.*)", re.IGNORECASE | re.DOTALL)
+_WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
+_NAME, _PLACE = ("created_on", "name"), ("database_name", "schema_name")
+
+
+def relations(
+    session: Session, database: Database, schema: str
+) -> Iterator[tuple[str, str, tuple[Column, ...]]]:
+    """Return kind, name and columns of the tables and views of a schema that the session's roles may see."""
+    for table in database.tables:
+        hidden = table.is_temporary and table.name not in session.temporary_tables.values()
+        if (
+            table.schema == schema
+            and not hidden
+            and session.can_see("TABLE", database.name, schema, table.name)
+        ):
+            yield "TABLE", table.name.partition(TEMPORARY)[0], table.columns
+    for view in database.objects.of(VIEW, schema):
+        if session.can_see(VIEW, database.name, schema, view.name):
+            yield VIEW, view.name, views.columns_of(view)
+
+
+def show_columns(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW COLUMNS [LIKE] [IN TABLE | VIEW name | IN SCHEMA | DATABASE | ACCOUNT]."""
+    named = _IN_TABLE.search(text)
+    if named is not None:
+        database, schema, only = session.resolve(read_path(named[1])[0])
+        places = [(database, schema)]
+        found = [r for r in relations(session, database, schema) if r[1] == only.partition(TEMPORARY)[0]]
+        if not found:
+            raise object_missing("Table", f"{database.name}.{schema}.{only}")
+    else:
+        places = schemas_in_scope(session, text)
+    rows = [
+        (
+            name,
+            schema,
+            column.name,
+            _data_type(column.type, column.nullable),
+            "true" if column.nullable else "NOT_NULL",
+            column.default_text or "",
+            "COLUMN",
+            "",
+            database.objects.comment("COLUMN", schema, column_key(name, column.name)),
+            database.name,
+            "",
+        )
+        for database, schema in places
+        for _, name, columns in relations(session, database, schema)
+        if named is None or name == found[0][1]
+        for column in columns
+        if matches(text, column.name)
+    ]
+    return listing(
+        ("table_name", "schema_name", "column_name", "data_type", "null?", "default", "kind", "expression",
+         "comment", "database_name", "autoincrement"),
+        rows,
+    )  # fmt: skip
+
+
+def show_objects(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW [TERSE] OBJECTS [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]: tables and views."""
+    rows = [
+        (
+            name,
+            database.name,
+            schema,
+            kind,
+            database.objects.comment(kind, schema, name),
+            session.catalog.access.owner(Securable(kind, (database.name, schema, name))),
+        )
+        for database, schema in schemas_in_scope(session, text)
+        for kind, name, _ in relations(session, database, schema)
+        if matches(text, name)
+    ]
+    return listing(("name", "database_name", "schema_name", "kind", "comment", "owner"), rows)
+
+
+def describe_relation(session: Session, text: str, bindings: Bindings) -> Result:
+    """DESCRIBE TABLE name, which may be a view."""
+    path, _ = read_path(re.sub(r"\A\w+\s+TABLE\s*", "", text, flags=re.IGNORECASE))
+    database, schema, name = session.resolve(path)
+    if database.objects.find(VIEW, schema, name) is None:
+        return describe_table(session, text, bindings)
+    return describe_view(session, f"DESCRIBE VIEW {quote_path(*path)}", bindings)
+
+
+def describe_view(session: Session, text: str, _bindings: Bindings) -> Result:
+    """DESCRIBE VIEW name."""
+    database, schema, name = session.resolve(read_head(text, VIEW, parts=3).path)
+    known = database.objects.find(VIEW, schema, name)
+    if known is None or not session.can_see(VIEW, database.name, schema, name):
+        raise object_missing("View", f"{database.name}.{schema}.{name}")
+    rows = [
+        (c.name, str(c.type), "COLUMN", "Y", None, "N", "N", None, None, None, None)
+        for c in views.columns_of(known)
+    ]
+    return listing(
+        ("name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
+         "comment", "policy name"),
+        rows,
+    )  # fmt: skip
+
+
+def describe_schema(session: Session, text: str, _bindings: Bindings) -> Result:
+    """DESCRIBE SCHEMA name: its tables and views."""
+    database, schema = session.resolve_schema(read_head(text, "SCHEMA", parts=2).path)
+    if schema not in database.schemas or not session.can_see("SCHEMA", database.name, schema):
+        raise object_missing("Schema", f"{database.name}.{schema}")
+    rows = [(0, name, kind) for kind, name, _ in relations(session, database, schema)]
+    return listing((*_NAME, "kind"), rows)
+
+
+def describe_database(session: Session, text: str, _bindings: Bindings) -> Result:
+    """DESCRIBE DATABASE name: its schemas."""
+    database = session.visible_database(read_head(text, "DATABASE").name)
+    rows = [
+        (0, schema, "SCHEMA")
+        for schema in sorted(database.schemas)
+        if session.can_see("SCHEMA", database.name, schema)
+    ]
+    return listing((*_NAME, "kind"), rows)
+
+
+def show_nothing(_session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW of a kind of which there never is one here: streams, tasks, integrations, keys, procedures."""
+    keys = re.match(r"SHOW\s+(?:PRIMARY|UNIQUE|IMPORTED|EXPORTED)\s+KEYS", text, re.IGNORECASE)
+    return listing((*_NAME, *_PLACE, *(("table_name", "column_name") if keys else ("owner", "comment"))), [])
+
+
+def undrop(_session: Session, text: str, _bindings: Bindings) -> Result:
+    """UNDROP is refused: what is dropped is gone."""
+    kind = text.split()[1].upper() if len(text.split()) > 1 else ""
+    if kind not in {"TABLE", "SCHEMA", "DATABASE"}:
+        raise compilation_error("syntax error: UNDROP takes TABLE, SCHEMA or DATABASE.")
+    raise unsupported(f"UNDROP {kind}: dropped objects are not kept")
+
+
+def _data_type(kind: ColumnType, nullable: bool) -> str:
+    described: dict[str, object] = {"type": _WIRE.get(kind.kind, kind.kind), "nullable": nullable}
+    if kind.kind == "NUMBER":
+        described |= {"precision": kind.precision, "scale": kind.scale}
+    elif kind.length is not None:
+        described |= {"length": kind.length, "byteLength": kind.length, "fixed": False}
+    elif kind.precision is not None:
+        described |= {"precision": 0, "scale": kind.precision}
+    return json.dumps(described, separators=(",", ":"))

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.local.fronts import stage_files
+from airflow_provider_snowpipe.local.fronts.stage_files import BUCKET, StageFilesFront
+from airflow_provider_snowpipe.local.stages.storage import Storage
+from airflow_provider_snowpipe.local.stages.transfer import Transfer
+
+UPLOAD = Transfer(True, "s1", "in/", ("/tmp/x",))  # noqa: S108
+DOWNLOAD = Transfer(False, "s1", "in/", ("in/a",), local_folder="/tmp")  # noqa: S108
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    storage = Storage(tmp_path / "staged", tmp_path)
+    storage.create("s1")
+    return storage
+
+
+@pytest.fixture
+def front(storage: Storage) -> StageFilesFront:
+    return StageFilesFront(storage, b"k" * 48, "127.0.0.1:1")
+
+
+def _call(
+    front: StageFilesFront,
+    method: str,
+    name: str,
+    transfer: Transfer | None,
+    parts: Sequence[bytes] = (b"",),
+    issuer: StageFilesFront | None = None,
+) -> tuple[int, bytes]:
+    headers = []
+    if transfer is not None:
+        token = (issuer or front).instruct(transfer)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+        headers.append((b"authorization", f"Bearer {token}".encode()))
+    path = f"/{BUCKET}/s1/{name}"
+    scope = {"method": method, "path": path, "raw_path": path.encode(), "headers": headers}
+    messages = [
+        {"type": "http.request", "body": part, "more_body": number < len(parts) - 1}
+        for number, part in enumerate(parts)
+    ]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    asyncio.run(front.answer(scope, receive, send))
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def test_an_upload_arrives_whole_and_comes_back(front: StageFilesFront, storage: Storage) -> None:
+    parts = [b"a" * 700_000, b"", b"b" * 700_000, b"c"]
+    assert _call(front, "PUT", "in/a", UPLOAD, parts)[0] == 200
+    assert storage.internal("s1").path("in/a").read_bytes() == b"".join(parts)
+    assert list(storage.incoming.iterdir()) == []
+    assert _call(front, "GET", "in/a", DOWNLOAD) == (200, b"".join(parts))
+    assert _call(front, "HEAD", "in/a", UPLOAD) == (200, b"")
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(front: StageFilesFront, storage: Storage) -> None:
+    async def go() -> None:
+        token = front.instruct(UPLOAD)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+        path = f"/{BUCKET}/s1/in/a"
+        scope = {
+            "method": "PUT",
+            "path": path,
+            "raw_path": path.encode(),
+            "headers": [(b"authorization", f"Bearer {token}".encode())],
+        }
+        messages = [{"type": "http.request", "body": b"x" * 2_000_000, "more_body": True}]
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop() if messages else {"type": "http.disconnect"}
+
+        async def send(_message: Any) -> None:
+            return None
+
+        await front.answer(scope, receive, send)
+
+    asyncio.run(go())
+    assert list(storage.incoming.iterdir()) == []
+    assert storage.internal("s1").list("") == []
+
+
+def test_an_expired_token_makes_the_client_ask_again(
+    front: StageFilesFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_files, "TOKEN_SECONDS", -1)
+    status, body = _call(front, "PUT", "in/a", UPLOAD)
+    assert (status, json.loads(body)["code"]) == (401, "FILE_TOKEN_INVALID")
+
+
+def test_a_token_of_another_service_is_refused(front: StageFilesFront, storage: Storage) -> None:
+    other = StageFilesFront(storage, b"o" * 48, "127.0.0.1:1")
+    assert _call(front, "PUT", "in/a", UPLOAD, issuer=other)[0] == 401
+    assert _call(front, "PUT", "in/a", UPLOAD, issuer=front)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "transfer", "status"),
+    [
+        ("DELETE", "in/a", UPLOAD, 405),
+        ("GET", "in/none", DOWNLOAD, 404),
+        ("HEAD", "in/none", UPLOAD, 404),
+        ("GET", "in", DOWNLOAD, 403),
+        ("GET", "other/a", DOWNLOAD, 403),
+        ("PUT", "in/a", DOWNLOAD, 403),
+        ("PUT", "in/a", None, 401),
+        ("PUT", "in/../a", UPLOAD, 400),
+    ],
+)
+def test_what_a_token_does_not_open_is_refused(
+    front: StageFilesFront, method: str, name: str, transfer: Transfer | None, status: int
+) -> None:
+    answered, body = _call(front, method, name, transfer)
+    assert answered == status
+    assert json.loads(body)["code"]

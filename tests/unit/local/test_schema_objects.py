@@ -1,0 +1,230 @@
+"""Views, sequences, temporary tables, copies and changes of tables, comments, and what SHOW says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.sql_sessions import SqlSessions
+
+
+@pytest.fixture
+def sql(tmp_path: Path) -> Iterator[SqlSessions]:
+    sql = SqlSessions(tmp_path)
+    sql.run("CREATE TABLE t (id INT, s VARCHAR(10), v VARIANT)")
+    sql.run("INSERT INTO t SELECT 1, 'a', PARSE_JSON('{\"k\":\"x\"}') UNION ALL SELECT 2, 'b', NULL")
+    yield sql
+    sql.close()
+
+
+def test_a_view_reads_its_tables_as_they_are_now(sql: SqlSessions) -> None:
+    sql.run("CREATE VIEW w (number, doc) COMMENT = 'all' AS SELECT id, v FROM t WHERE id > 0")
+    assert sql.values("SELECT number, doc:k::STRING FROM w ORDER BY 1") == [(1, "x"), (2, None)]
+    sql.run("INSERT INTO t (id) VALUES (3)")
+    assert sql.values("SELECT COUNT(*) FROM local.public.w x JOIN t ON x.number = t.id") == [(3,)]
+    assert [(r["name"], r["type"]) for r in sql.run("DESC VIEW w")] == [
+        ("NUMBER", "NUMBER(38,0)"),
+        ("DOC", "VARIANT"),
+    ]
+    (shown,) = sql.run("SHOW VIEWS")
+    assert (shown["name"], shown["comment"], shown["owner"]) == ("W", "all", "ACCOUNTADMIN")
+    assert shown["text"].startswith("CREATE VIEW w (number, doc)")
+
+
+def test_a_view_is_stored_replaced_and_dropped(sql: SqlSessions, tmp_path: Path) -> None:
+    sql.run("CREATE VIEW w AS SELECT id FROM t")
+    assert sql.refused("CREATE VIEW w AS SELECT s FROM t").code == "002002"
+    assert sql.refused("CREATE VIEW t AS SELECT 1 AS x").code == "002002"
+    sql.run("CREATE OR REPLACE VIEW w AS SELECT s FROM t", "CREATE VIEW IF NOT EXISTS w AS SELECT 1 AS x")
+    sql.close()
+    again = SqlSessions(tmp_path)
+    try:
+        assert again.values("SELECT s FROM w ORDER BY 1") == [("a",), ("b",)]
+        again.run("DROP TABLE t")
+        error = again.refused("SELECT * FROM w")
+        assert error.code == "002037"
+        assert "Failure during expansion of view 'W'" in error.message
+        again.run("DROP VIEW w", "DROP VIEW IF EXISTS w")
+        assert again.refused("SELECT * FROM w").code == "002003"
+    finally:
+        again.close()
+
+
+def test_a_view_shows_more_than_its_reader_may_read(sql: SqlSessions) -> None:
+    sql.run("CREATE ROLE r", "CREATE USER ann DEFAULT_ROLE = r", "GRANT ROLE r TO USER ann")
+    sql.run("GRANT USAGE ON DATABASE local TO ROLE r", "GRANT USAGE ON SCHEMA local.public TO ROLE r")
+    sql.run("CREATE VIEW w AS SELECT id FROM t", "CREATE VIEW hidden AS SELECT id FROM t")
+    sql.run("GRANT SELECT ON VIEW w TO ROLE r")
+    assert sql.values("SELECT MAX(id) FROM w", "ANN") == [(2,)]
+    assert sql.refused("SELECT * FROM hidden", "ANN").code == "002003"
+    assert sql.refused("SELECT * FROM t", "ANN").code == "002003"
+    assert [row["name"] for row in sql.run("SHOW OBJECTS", user="ANN")] == ["W"]
+    assert sql.refused("INSERT INTO w VALUES (1)").code == "000002"
+
+
+def test_a_sequence_counts_and_fills_columns(sql: SqlSessions, tmp_path: Path) -> None:
+    sql.run("CREATE SEQUENCE sq START 5 INCREMENT 2 COMMENT = 'odd'")
+    assert sql.values("SELECT sq.NEXTVAL") == [(5,)]
+    assert sql.values("SELECT local.public.sq.nextval AS n") == [(7,)]
+    sql.run("CREATE TABLE numbered (id INT DEFAULT sq.NEXTVAL, x INT)", "INSERT INTO numbered (x) VALUES (1)")
+    sql.run("INSERT INTO numbered SELECT sq.NEXTVAL, 2")
+    assert sql.values("SELECT id, x FROM numbered ORDER BY x") == [(9, 1), (11, 2)]
+    (shown,) = sql.run("SHOW SEQUENCES")
+    assert (shown["name"], shown["interval"], shown["comment"]) == ("SQ", 2, "odd")
+    sql.close()
+    again = SqlSessions(tmp_path)
+    try:
+        assert again.values("SELECT sq.NEXTVAL") == [(13,)]
+        again.run("DROP SEQUENCE sq", "INSERT INTO numbered (x) VALUES (3)")
+        assert again.refused("SELECT sq.NEXTVAL").code in {"000904", "002003"}
+    finally:
+        again.close()
+
+
+def test_a_temporary_table_belongs_to_its_session_and_ends_with_it(sql: SqlSessions, tmp_path: Path) -> None:
+    sql.run("CREATE TEMPORARY TABLE t (x INT)", "INSERT INTO t VALUES (7)", "UPDATE t SET x = t.x + 1")
+    assert sql.values("SELECT t.x FROM t") == [(8,)]
+    assert sql.values("SELECT COUNT(*) FROM t", role="ACCOUNTADMIN") == [(2,)]
+    assert sorted(row["kind"] for row in sql.run("SHOW TABLES LIKE 'T'")) == ["TABLE", "TEMPORARY"]
+    assert len(sql.run("SHOW TABLES", role="ACCOUNTADMIN")) == 1
+    assert [row["name"] for row in sql.run("DESCRIBE TABLE t")] == ["X"]
+    sql.run("DELETE FROM t WHERE t.x = 8", "TRUNCATE TABLE t", "DROP TABLE t")
+    assert sql.values("SELECT COUNT(*) FROM t") == [(2,)]
+    sql.run("CREATE OR REPLACE TEMP TABLE u AS SELECT 1 AS one", "CREATE TEMP TABLE c CLONE t")
+    assert sql.values("SELECT COUNT(*) FROM c") == [(2,)]
+    sql.session().close()
+    assert sql.refused("SELECT * FROM u").code == "002003"
+    assert [table.name for table in sql.catalog.database("LOCAL").tables] == ["T"]
+
+
+def test_temporary_tables_of_a_crashed_service_are_gone_at_the_next_start(tmp_path: Path) -> None:
+    first = SqlSessions(tmp_path)
+    first.run("CREATE TEMPORARY TABLE gone (x INT)")
+    first.catalog.close()
+    again = SqlSessions(tmp_path)
+    try:
+        assert again.catalog.database("LOCAL").tables == []
+    finally:
+        again.close()
+
+
+def test_like_copies_the_columns_and_clone_the_rows_too(sql: SqlSessions) -> None:
+    sql.run("CREATE TABLE l LIKE t", "CREATE TABLE c CLONE local.public.t", "INSERT INTO c (id) VALUES (3)")
+    assert sql.values("SELECT (SELECT COUNT(*) FROM l), (SELECT COUNT(*) FROM c)") == [(0, 3)]
+    assert sql.values("SELECT COUNT(*) FROM t") == [(2,)]
+    assert sql.refused("CREATE TABLE l LIKE t").code == "002002"
+    sql.run("CREATE OR REPLACE TABLE l CLONE c", "CREATE TABLE IF NOT EXISTS l LIKE t")
+    assert sql.refused("CREATE TABLE x CLONE t AT (OFFSET => -60)").code == "000002"
+
+
+def test_columns_are_added_renamed_widened_and_dropped(sql: SqlSessions, tmp_path: Path) -> None:
+    sql.run(
+        "ALTER TABLE t ADD COLUMN extra VARCHAR DEFAULT 'q', n NUMBER(5,2)",
+        "ALTER TABLE t ADD COLUMN IF NOT EXISTS extra INT",
+        "ALTER TABLE t RENAME COLUMN extra TO more",
+        "ALTER TABLE t ALTER COLUMN s SET DATA TYPE VARCHAR(20), COLUMN id SET NOT NULL",
+        "ALTER TABLE t MODIFY COLUMN n TYPE NUMBER(10,2)",
+        "ALTER TABLE t ALTER id DROP NOT NULL",
+        "ALTER TABLE t DROP COLUMN v",
+        "ALTER TABLE t DROP COLUMN IF EXISTS v",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+    )
+    sql.close()
+    again = SqlSessions(tmp_path)
+    try:
+        assert [(r["name"], r["type"], r["null?"]) for r in again.run("DESC TABLE t")] == [
+            ("ID", "NUMBER(38,0)", "Y"),
+            ("S", "VARCHAR(20)", "Y"),
+            ("MORE", "VARCHAR(16777216)", "Y"),
+            ("N", "NUMBER(10,2)", "Y"),
+        ]
+        assert again.values("SELECT more FROM t WHERE id = 1") == [("q",)]
+        for statement, code in (
+            ("ALTER TABLE t ADD COLUMN s INT", "001430"),
+            ("ALTER TABLE t DROP COLUMN nope", "000904"),
+            ("ALTER TABLE t RENAME COLUMN s TO more", "001430"),
+            ("ALTER TABLE t ALTER COLUMN s TYPE VARCHAR(5)", "002108"),
+            ("ALTER TABLE t ALTER COLUMN s TYPE INT", "002108"),
+            ("ALTER TABLE nope ADD COLUMN x INT", "002003"),
+            ("ALTER TABLE t JUMP", "000002"),
+        ):
+            assert again.refused(statement).code == code, statement
+        again.run("ALTER TABLE IF EXISTS nope ADD COLUMN x INT")
+    finally:
+        again.close()
+
+
+def test_tables_are_renamed_and_swapped_with_their_grants(sql: SqlSessions) -> None:
+    sql.run("CREATE ROLE r", "GRANT SELECT ON TABLE t TO ROLE r", "CREATE TABLE o (x INT)")
+    sql.run("ALTER TABLE t RENAME TO renamed")
+    assert [r["name"] for r in sql.run("SHOW GRANTS TO ROLE r")] == ["LOCAL.PUBLIC.RENAMED"]
+    assert sql.refused("SELECT * FROM t").code == "002003"
+    assert sql.refused("ALTER TABLE renamed RENAME TO o").code == "002002"
+    sql.run("ALTER TABLE renamed SWAP WITH o")
+    assert sql.values("SELECT COUNT(*) FROM o") == [(2,)]
+    assert [r["name"] for r in sql.run("DESC TABLE renamed")] == ["X"]
+
+
+def test_a_clustering_key_is_set_and_dropped(sql: SqlSessions) -> None:
+    sql.run("ALTER TABLE t CLUSTER BY (id, s)")
+    assert sql.run("SHOW TABLES")[0]["cluster_by"] == "LINEAR(ID, S)"
+    sql.run("ALTER TABLE t DROP CLUSTERING KEY")
+    assert not sql.run("SHOW TABLES")[0]["cluster_by"]
+
+
+def test_comments_are_kept_and_shown(sql: SqlSessions) -> None:
+    sql.run(
+        "COMMENT ON TABLE t IS 'it''s'",
+        "COMMENT ON COLUMN t.id IS 'key'",
+        "COMMENT IF EXISTS ON TABLE nope IS 'x'",
+        "ALTER SCHEMA public SET COMMENT = 'all'",
+        "ALTER DATABASE local SET COMMENT = 'mine'",
+        "ALTER TABLE t ALTER COLUMN s COMMENT 'text'",
+    )
+    shown = {row["column_name"]: row["comment"] for row in sql.run("SHOW COLUMNS IN TABLE t")}
+    assert shown == {"ID": "key", "S": "text", "V": ""}
+    assert [row["comment"] for row in sql.run("SHOW OBJECTS")] == ["it's"]
+    sql.run("ALTER TABLE t SET COMMENT = ''")
+    assert [row["comment"] for row in sql.run("SHOW OBJECTS")] == [""]
+    assert sql.refused("COMMENT ON COLUMN t.nope IS 'x'").code == "000904"
+
+
+def test_show_columns_tells_types_as_json(sql: SqlSessions) -> None:
+    (first, *_) = sql.run("SHOW COLUMNS LIKE 'id' IN TABLE t")
+    assert first["data_type"] == '{"type":"FIXED","nullable":true,"precision":38,"scale":0}'
+    assert len(sql.run("SHOW COLUMNS IN SCHEMA public")) == len(sql.run("SHOW COLUMNS")) == 3
+    assert [row["name"] for row in sql.run("DESCRIBE SCHEMA public")] == ["T"]
+    assert [row["name"] for row in sql.run("DESCRIBE DATABASE local")] == ["PUBLIC"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SHOW STREAMS",
+        "SHOW TASKS IN SCHEMA public",
+        "SHOW PRIMARY KEYS IN TABLE t",
+        "SHOW INTEGRATIONS",
+        "SHOW TRANSACTIONS",
+    ],
+)
+def test_kinds_that_never_exist_here_show_no_rows(sql: SqlSessions, statement: str) -> None:
+    assert sql.run(statement) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UNDROP TABLE t",
+        "ALTER SCHEMA public RENAME TO other",
+        "ALTER DATABASE local RENAME TO other",
+        "CREATE STREAM s ON TABLE t",
+        "CREATE TASK k AS SELECT 1",
+        "CREATE FUNCTION f() RETURNS INT AS '1'",
+        "CALL f()",
+        "EXPLAIN SELECT 1",
+    ],
+)
+def test_what_is_not_supported_is_error_000002(sql: SqlSessions, statement: str) -> None:
+    assert sql.refused(statement).code == "000002"

@@ -1,0 +1,63 @@
+"""A DAG with every operator survives Airflow's serialization, the way the scheduler and the UI see it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_snowpipe.decorators.append import snowpipe_append_task
+from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+from airflow_provider_snowpipe.operators.channels import (
+    SnowpipeDropChannelOperator,
+    SnowpipeOpenChannelOperator,
+    SnowpipeResetOffsetOperator,
+)
+from airflow_provider_snowpipe.operators.offsets import (
+    SnowpipeBackupOffsetsOperator,
+    SnowpipeRestoreOffsetsOperator,
+)
+
+
+@pytest.fixture
+def tasks() -> dict[str, dict[str, Any]]:
+    """The serialized tasks, by their ids."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    @snowpipe_append_task(table="T", channel="decorated")
+    def decorated() -> list[dict[str, Any]]:
+        return []
+
+    with DAG("d", schedule=None) as dag:
+        SnowpipeOpenChannelOperator(task_id="open", table="T", channel="c", offset_token="{{ x }}")
+        SnowpipeDropChannelOperator(task_id="drop", table="T", channel="c")
+        SnowpipeResetOffsetOperator(task_id="reset", table="T", channel="c", offset_token="a:1")
+        SnowpipeBackupOffsetsOperator(task_id="backup", table="T", path="/p")
+        SnowpipeRestoreOffsetsOperator(task_id="restore", table="T", path="/p", channels=["c"])
+        SnowpipeAppendRowsOperator(task_id="append", table="T", rows=[{"ID": 1}])
+        SnowpipeOpenChannelOperator.partial(task_id="mapped", table="T").expand(channel=["a", "b"])
+        decorated()
+
+    written = json.loads(json.dumps(DagSerialization.to_dict(dag)))
+    read = DagSerialization.from_dict(written)
+    assert set(read.task_dict) == {
+        "open", "drop", "reset", "backup", "restore", "append", "mapped", "decorated",
+    }  # fmt: skip
+    return {task["__var"]["task_id"]: task["__var"] for task in written["dag"]["tasks"]}
+
+
+def test_every_task_has_its_class_and_its_link(tasks: dict[str, dict[str, Any]]) -> None:
+    for task_id, task in tasks.items():
+        assert task["_task_module"].startswith("airflow_provider_snowpipe.")
+        if task_id != "mapped":
+            assert task["_operator_extra_links"] == {"Snowsight": "_link_SnowsightLink"}
+
+
+def test_a_mapped_task_keeps_what_it_is_mapped_over(tasks: dict[str, dict[str, Any]]) -> None:
+    assert tasks["mapped"]["expand_input"]["value"]["__var"]["channel"] == ["a", "b"]
+
+
+def test_a_decorated_task_shows_its_decorator(tasks: dict[str, dict[str, Any]]) -> None:
+    assert tasks["decorated"]["_operator_name"] == "@task.snowpipe_append"
