@@ -221,10 +221,10 @@ def _shows(session: Session, database: Database, pipe: FilePipe) -> bool:
 def _row(session: Session, database: Database, pipe: FilePipe) -> Sequence[Any]:
     owner = session.catalog.access.owner(Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name)))
     created = dt.datetime.fromtimestamp(pipe.created_on_ms / 1000, dt.UTC)
-    channel = pipe.sns_topic or ("local" if pipe.auto_ingest else None)
     failure = session.catalog.pipe_failures.get((database.name, pipe.key.schema, pipe.key.name))
     return (
-        created, pipe.key.name, database.name, pipe.key.schema, pipe.text, owner, channel, pipe.comment,
+        created, pipe.key.name, database.name, pipe.key.schema, pipe.text, owner,
+        pipe.notification_channel, pipe.comment,
         pipe.integration, pipe.pattern, pipe.error_integration, "ROLE",
         failure.message if failure else None, "STAGE",
     )  # fmt: skip

@@ -64,7 +64,7 @@ def pipe_status(session: Session, database: Database, pipe: FilePipe) -> dict[st
         report["lastIngestedTimestamp"] = iso(last.loaded_on_ms)
         report["lastIngestedFilePath"] = last.file_name
     if pipe.auto_ingest:
-        report["notificationChannelName"] = pipe.sns_topic or "local"
+        report["notificationChannelName"] = pipe.notification_channel
         report["numOutstandingMessagesOnChannel"] = 0
     if failure is not None:
         report["error"] = failure.message

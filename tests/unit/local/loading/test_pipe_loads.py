@@ -108,6 +108,27 @@ def test_a_pipe_that_was_paused_for_14_days_is_stale(local: LocalCatalog) -> Non
     assert json.loads(next(iter(row.values())))["executionState"] == "RUNNING"
 
 
+def test_the_information_schema_lists_file_pipes(local: LocalCatalog) -> None:
+    local.sql("CREATE PIPE q AUTO_INGEST = TRUE COMMENT = 'hi' AS COPY INTO t FROM @s/in/")
+    assert local.sql(
+        "SELECT pipe_name, notification_channel_name, definition, comment FROM INFORMATION_SCHEMA.PIPES "
+        "WHERE pipe_name IN ('P', 'Q') ORDER BY 1"
+    ) == [
+        {
+            "pipe_name": "P",
+            "notification_channel_name": None,
+            "definition": "COPY INTO t FROM @s",
+            "comment": None,
+        },
+        {
+            "pipe_name": "Q",
+            "notification_channel_name": "local",
+            "definition": "COPY INTO t FROM @s/in/",
+            "comment": "hi",
+        },
+    ]
+
+
 def test_refresh_looks_back_for_7_days(local: LocalCatalog) -> None:
     old, new = local.put("old.csv", b"1\n"), local.put("new.csv", b"2\n")
     week_ago = time.time() - 8 * DAY_MS / 1000
