@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import threading
 from collections.abc import Iterator
@@ -199,10 +200,11 @@ def test_an_orderly_stop_cancels_a_statement_that_a_client_waits_for(
     )
     started = {"sqlText": endless, "asyncExec": True}
     running = call("/queries/v1/query-request", started, token)["data"]["queryId"]
-    codes: list[str] = []
 
     def wait() -> None:
-        codes.append(call("/queries/v1/query-request", {"sqlText": "SELECT 1"}, token)["code"])
+        # The stop may cut the connection before it is answered.
+        with contextlib.suppress(requests.RequestException):
+            call("/queries/v1/query-request", {"sqlText": "SELECT 1"}, token)
 
     # In the same session, so it waits behind the first one, on a thread of the service's event loop.
     waiting = threading.Thread(target=wait)
