@@ -165,7 +165,7 @@ def ratio_of_commits(rounds: int) -> Ratio:
         engine = Engine(Path(folder))
         assert engine.table is not None
         spec = json.dumps({column.name.lower(): column.type.duckdb for column in engine.table.columns})
-        peer = duckdb.connect(":memory:")
+        peer = duckdb.connect(":memory:", config={"threads": 1})
         parsed_lines = f"SELECT unnest(json_transform(l, '{spec}')) FROM lines"  # noqa: S608
         parsing = f"CREATE OR REPLACE TEMP TABLE parsed AS {parsed_lines}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,7 @@ class Catalog:
             "SET python_enable_replacements = false",
         ):
             self._instance.execute(setting)
+        _respect_affinity(self._instance)
         self._databases: dict[str, Database] = {}
         for file in sorted(folder.glob("*.duckdb")):
             self._attach(unquote(file.stem))
@@ -198,3 +200,13 @@ def _identities(database: Database) -> Iterator[str]:
         yield stage.identity
     for table in database.tables:
         yield table_identity(database.name, table.schema, table.name)
+
+
+def _respect_affinity(instance: duckdb.DuckDBPyConnection) -> None:
+    """Run no more engine threads than this process has cores: DuckDB counts those of the machine.
+
+    On one core of two a query of one row takes twice as long with two threads (measured with DuckDB 2.0.0).
+    """
+    cores = len(os.sched_getaffinity(0))
+    if cores < (os.cpu_count() or cores):
+        instance.execute(f"SET threads = {cores}")

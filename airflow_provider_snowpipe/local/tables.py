@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_provider_snowpipe.local.identifiers import quote, quote_path
@@ -48,6 +49,11 @@ class ClusteringKey:
 
     text: str
     expressions: tuple[str, ...]
+
+    def check(self, columns: Sequence[Column]) -> str:
+        """Return a statement that fails when a table with these columns cannot have the key."""
+        empty = ", ".join(f"CAST(NULL AS {c.type.duckdb}) AS {quote(c.name)}" for c in columns)
+        return f"DESCRIBE SELECT {', '.join(self.expressions)} FROM (SELECT {empty})"  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,7 +316,8 @@ def frames_are_written(connection: Any) -> None:
     ):
         done, chunks, written, _ = write_pandas(connection, frame, "FRAMES", **options)
         assert (done, chunks, written) == (True, files, rows), options
-    assert write_pandas(connection, frame, "INFERRED", auto_create_table=True)[0]
+    for overwrite in (False, True):
+        assert write_pandas(connection, frame, "INFERRED", auto_create_table=True, overwrite=overwrite)[0]
     assert cursor.execute("SELECT id, d, b FROM inferred WHERE id = 3").fetchone() == (
         3,
         dt.datetime(2026, 1, 1, 0, 0, 1, 500000),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from airflow_provider_snowpipe.local.catalog import Catalog
@@ -117,6 +119,22 @@ def test_rows_of_a_commit_are_sorted_by_the_key_and_then_by_channel(
     assert found == expected
     errors = {c.name: c.committed.rows_error_count for c in catalog.database("LOCAL").channels}
     assert errors == {"a": 1, "b": 0, "c": 0}
+
+
+def test_a_column_of_the_key_cannot_be_lost(catalog: Catalog) -> None:
+    _sql(catalog, "CREATE TABLE t (k INT, other INT) CLUSTER BY (k)")
+    database = catalog.database("LOCAL")
+    table = database.table("PUBLIC", "T")
+    assert table is not None
+    (kept,) = (column for column in table.columns if column.name == "OTHER")
+    with pytest.raises(duckdb.BinderException):
+        database.change_table(
+            dataclasses.replace(table, columns=(kept,)), [f'ALTER TABLE {table.path} DROP COLUMN "K"']
+        )
+    assert database.table("PUBLIC", "T") == table
+    _sql(catalog, _PIPE.format(name="P", table="t", clusters="TRUE"))
+    _send(database, "P", {"c": b'{"k":2}\n{"k":1}\n'})
+    assert catalog.cursor().execute('SELECT "K" FROM "LOCAL"."PUBLIC"."T"').fetchall() == [(1,), (2,)]
 
 
 def test_a_default_pipe_does_not_sort(catalog: Catalog) -> None:

@@ -211,6 +211,9 @@ class Database:
         def change() -> None:
             for statement in statements:
                 self._cursor.execute(statement)
+            if table.clustering_key is not None:
+                # A column of the key must stay, or no commit that sorts by it would succeed.
+                self._cursor.execute(table.clustering_key.check(table.columns))
             self.store.update_table(self._cursor, table)
 
         with self.write_lock:

@@ -92,19 +92,19 @@ class _Lane:
             return 0.0
         return self.head() + delay + (0.0 if self.is_full() else LINGER_SECONDS)
 
-    def take(self, ripe_before: float) -> list[Append]:
-        """Remove the next group: appends that were received until a moment, up to the size of a group."""
+    def take(self, now: float, delay: float) -> list[Append]:
+        """Remove the next group: appends that have waited long enough, up to the size of a group."""
         if not self.cut:
-            ripe = self._ripe(ripe_before)
-            self.cut.extend(_cut(ripe))
+            self.cut.extend(_cut(self._ripe(now, delay)))
         return self.cut.popleft()
 
-    def _ripe(self, ripe_before: float) -> list[Append]:
+    def _ripe(self, now: float, delay: float) -> list[Append]:
         # Appends of clustering pipes are looked at together, so that neighbours in name share a group.
         everything = self.clustering > 0
         taken: list[Append] = []
         size = 0
-        while self.appends and self.appends[0].received_at <= ripe_before:
+        # The same sum as in due_at: a lane that is due by it has a first append that is ripe by it.
+        while self.appends and self.appends[0].received_at + delay <= now:
             if not everything and (size >= GROUP_BYTES or len(taken) >= GROUP_APPENDS):
                 break
             taken.append(self.appends.popleft())
@@ -157,15 +157,13 @@ class Schedule:
         :param delay: seconds that an append must have waited.
         :param flush: do not wait for more appends, nor for the delay.
         """
-        due = [
-            lane
-            for lane in self._lanes()
-            if (lane.appends or lane.cut) and (flush or lane.due_at(delay) <= now)
-        ]
+        if flush:
+            now = math.inf
+        due = [lane for lane in self._lanes() if (lane.appends or lane.cut) and lane.due_at(delay) <= now]
         if not due:
             return None
         lane = min(due, key=_Lane.head)
-        return Group(lane.take(math.inf if flush else now - delay), lane.own)
+        return Group(lane.take(now, delay), lane.own)
 
     def due_at(self, delay: float = 0.0) -> float | None:
         """Return the time of the next group, or None when nothing waits."""

@@ -47,8 +47,9 @@ def encode_stream(result: Result) -> str:
     schema = pa.schema(fields)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        table = pa.Table.from_arrays(arrays, schema=schema)
-        writer.write_table(table, max_chunksize=_BATCH_ROWS)
+        rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        for start in range(0, rows.num_rows, _BATCH_ROWS):
+            writer.write_batch(rows.slice(start, _BATCH_ROWS))
     return base64.b64encode(sink.getvalue()).decode("ascii")
 
 
@@ -74,6 +75,8 @@ def _metadata(kind: ColumnType, arrow: pa.DataType) -> dict[str, str]:
 
 def _number(values: Sequence[Any], kind: ColumnType) -> pa.Array:
     scale = kind.scale or 0
+    if scale == 0 and all(value is None or _is_small(value) for value in values):
+        return pa.array(values, pa.int64())
     decimals = pa.array(values, pa.decimal128(38, scale))
     # The same 128-bit integers without the decimal point; the scale travels in the metadata.
     unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(decimals), decimals.buffers())
@@ -81,6 +84,10 @@ def _number(values: Sequence[Any], kind: ColumnType) -> pa.Array:
     if limits["max"] is None or limits["max"] < 10**_INT64_DIGITS:
         return unscaled.cast(pa.int64())
     return decimals
+
+
+def _is_small(value: Any) -> bool:
+    return type(value) is int and -(10**_INT64_DIGITS) < value < 10**_INT64_DIGITS
 
 
 def _timestamp(values: Sequence[Any], kind: ColumnType) -> pa.Array:

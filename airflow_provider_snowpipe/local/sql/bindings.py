@@ -46,7 +46,7 @@ class Bindings:
                 for number, (entry, values) in enumerate(zip(ordered, lists, strict=True))
             ]
             return [list(row) for row in zip(*columns, strict=True)]
-        except (ValueError, ArithmeticError, TypeError, KeyError) as error:
+        except (ValueError, ArithmeticError, TypeError, LookupError) as error:
             raise SqlError("100038", "22018", f"a bound value does not fit its type: {error}") from error
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
-from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.sql import translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import ClusteringKey, Table
@@ -43,10 +42,10 @@ def key_of(session: Session, table: Table, written: Sequence[exp.Expr]) -> Clust
         expressions.append(translate.to_duckdb(translate.prepare(session, tree)))
     if not texts:
         raise compilation_error("CLUSTER BY needs a column or an expression.")
-    empty = ", ".join(f"CAST(NULL AS {c.type.duckdb}) AS {quote(c.name)}" for c in table.columns)
+    key = ClusteringKey(f"LINEAR({', '.join(texts)})", tuple(expressions))
     # Compiled once here, so that no commit can fail for it.
-    session.cursor.execute(f"DESCRIBE SELECT {', '.join(expressions)} FROM (SELECT {empty})")  # noqa: S608
-    return ClusteringKey(f"LINEAR({', '.join(texts)})", tuple(expressions))
+    session.cursor.execute(key.check(table.columns))
+    return key
 
 
 def _check_columns(table: Table, tree: exp.Expr) -> None:

@@ -203,6 +203,22 @@ def test_without_clustering_batches_are_formed_in_the_order_of_arrival() -> None
     assert [append for group in clocked.drain() for append in group.appends] == sent
 
 
+@pytest.mark.parametrize("seed", range(50))
+def test_a_group_that_is_due_is_never_empty_whatever_the_rounding(seed: int) -> None:
+    chance = random.Random(seed)
+    clocked = Clocked()
+    clocked.now = chance.random() * 1e6
+    delay = chance.random() * 3
+    target = channel("a")
+    for _ in range(GROUP_APPENDS):
+        clocked.send(target, 1)
+    due = clocked.schedule.due_at(delay)
+    assert due is not None
+    group = clocked.schedule.take(due, delay)
+    assert group is not None
+    assert len(group.appends) == GROUP_APPENDS
+
+
 def test_a_delay_holds_back_even_a_full_group() -> None:
     clocked = Clocked()
     for number in range(10):
