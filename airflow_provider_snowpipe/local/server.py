@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import ssl
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
@@ -110,7 +111,7 @@ class Service:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every failure becomes a JSON error."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send, self._proxy)
+            await _lifespan(receive, send, self._proxy, self.close)
             return
         if scope["type"] != "http":
             return
@@ -270,7 +271,7 @@ def _bind(wanted: int) -> socket.socket:
     return listener
 
 
-async def _lifespan(receive: Receive, send: Send, proxy: ConnectProxy) -> None:
+async def _lifespan(receive: Receive, send: Send, proxy: ConnectProxy, cancel: Callable[[], None]) -> None:
     pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="request")
     asyncio.get_running_loop().set_default_executor(pool)
     while True:
@@ -279,6 +280,8 @@ async def _lifespan(receive: Receive, send: Send, proxy: ConnectProxy) -> None:
             await proxy.start()
         else:
             await proxy.stop()
+            # The event loop waits for its threads, and those for the statements they run.
+            await asyncio.to_thread(cancel)
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return

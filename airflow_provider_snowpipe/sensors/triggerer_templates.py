@@ -21,6 +21,11 @@ def rendered_in_triggerer(name: str, value: Any) -> Any:
     :param value: its value
     :raises ConfigurationError: if the triggerer could not render it
     """
+    if callable(value):
+        raise ConfigurationError(
+            f"{name} is a function, which does not reach the triggerer: leave start_from_trigger off, or "
+            "give a mapping or a template"
+        )
     if isinstance(value, XComArg):
         text = str(value)
         if not (text.startswith("{{ task_instance.xcom_pull(") and text.endswith(") }}")):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
 
 if TYPE_CHECKING:
@@ -172,3 +174,39 @@ def test_the_common_sql_operator_runs_statements_and_returns_rows(hook: Snowflak
 def test_the_hook_returns_a_pandas_frame(hook: SnowflakeHook) -> None:
     frame = hook.get_df("SELECT 1 AS a, NULL AS b UNION ALL SELECT 2, NULL ORDER BY a", df_type="pandas")
     assert frame["A"].tolist() == [1, 2]
+
+
+def test_an_orderly_stop_cancels_a_statement_that_a_client_waits_for(
+    service_factory: ServiceFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import snowflake.connector
+
+    service = service_factory()
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+    connection = snowflake.connector.connect(
+        account="LOCAL",
+        user="DEMO",
+        password=(service.data_dir / "demo_password").read_text().strip(),
+        host="127.0.0.1",
+        port=service.port,
+        network_timeout=20,
+    )
+    endless = "SELECT SUM(HASH(a.i, b.i)) FROM {0} a, {0} b".format(
+        "(SELECT SEQ4() AS i FROM TABLE(GENERATOR(ROWCOUNT => 3000000)))"
+    )
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            connection.cursor().execute(endless)
+        except snowflake.connector.errors.Error as error:
+            failed.append(error)
+
+    waiting = threading.Thread(target=run)
+    waiting.start()
+    # Answered by the service after the statement was taken: the client sent it first.
+    assert service.sql("SELECT 1 AS one") == [{"ONE": 1}]
+    service.stop()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert failed

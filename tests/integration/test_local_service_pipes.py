@@ -162,7 +162,7 @@ def test_pipes_are_shown_and_default_pipes_after_their_first_use_only(local_serv
         (f"COPY INTO p7 FROM (SELECT count($1:n) {STREAM})", "000002"),
         (f"COPY INTO p7 FROM (SELECT nosuchfunction($1:n) {STREAM})", "SQL"),
         (f"COPY INTO p7 FROM (SELECT $1:n {STREAM}) PURGE = TRUE", "PURGE"),
-        ("COPY INTO p7 FROM @stage", "000002"),
+        ("COPY INTO p7 FROM @stage", "002003"),
     ],
 )
 def test_what_a_pipe_cannot_do_is_refused_when_it_is_created(

@@ -225,6 +225,33 @@ def test_the_sql_api_says_that_it_moves_no_files(local_service: LocalService) ->
     assert "Python connector" in done.stderr
 
 
+def test_files_move_through_the_proxy_of_a_fixed_snowflake_host(
+    local_service: LocalService, tmp_path: Path
+) -> None:
+    import snowflake.connector
+
+    proxy_port = int(local_service.env["SNOWPIPE_LOCAL_PROXY"].rpartition(":")[2])
+    with snowflake.connector.connect(
+        account=local_service.account,
+        user=local_service.user,
+        private_key_file=str(local_service.key_file),
+        authenticator="SNOWFLAKE_JWT",
+        database="LOCAL",
+        schema="PUBLIC",
+        proxy_host="127.0.0.1",
+        proxy_port=proxy_port,
+        login_timeout=20,
+        network_timeout=20,
+    ) as connection:
+        cursor = connection.cursor()
+        cursor.execute("CREATE OR REPLACE STAGE proxied")
+        _put(cursor, tmp_path, "a.csv", "@proxied", "through\n")
+        back = tmp_path / "back"
+        back.mkdir()
+        cursor.execute(f"GET @proxied 'file://{back}'")
+        assert (back / "a.csv").read_text() == "through\n"
+
+
 # -- routes -------------------------------------------------------------------------------------------------
 
 

@@ -225,7 +225,8 @@ def _binary(raw: str, cast: str) -> str:
 
 
 def _object(raw: str, cast: str) -> str:
-    otherwise = "error('not an object')" if cast == "CAST" else "NULL"
+    # The name of another JSON type is no JSON, so this cast fails; error() could not stand inside TRY.
+    otherwise = f"CAST(json_type({raw}) AS JSON)" if cast == "CAST" else "NULL"
     return (
         f"CASE WHEN {raw} IS NULL THEN NULL WHEN json_type({raw}) = 'OBJECT' THEN {raw} ELSE {otherwise} END"
     )

@@ -7,9 +7,11 @@ import dataclasses
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import duckdb
+import pyarrow as pa
 
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.channels import (
@@ -169,16 +171,30 @@ class Database:
             self._cursor.execute(f"DROP SCHEMA {quoted_schema(self.name, name)} CASCADE")
             self.schemas = self.schemas - {name}
 
-    def create_table(self, table: Table, statements: Sequence[str], *, replace: bool) -> None:
+    def create_table(
+        self,
+        table: Table,
+        statements: Sequence[str],
+        *,
+        replace: bool,
+        lent: Mapping[str, pa.Table] = MappingProxyType({}),
+    ) -> None:
         """Create a table; replacing one destroys its pipes and channels, as in Snowflake.
 
         :param statements: DuckDB statements that create it and, for CREATE TABLE AS, fill it.
+        :param lent: relations that these statements read beside tables, by name.
         """
         with self.write_lock:
             exists = (table.schema, table.name) in self._tables
             if exists and not replace:
                 raise object_exists(str(table))
-            self._transact(lambda: self._replace_table(table, statements, exists))
+            for name, rows in lent.items():
+                self._cursor.register(name, rows)
+            try:
+                self._transact(lambda: self._replace_table(table, statements, exists))
+            finally:
+                for name in lent:
+                    self._cursor.unregister(name)
             if exists:
                 self._forget_pipes(table.schema, table.name)
                 self.stages.drop_table(table.schema, table.name)

@@ -89,7 +89,7 @@ class ConnectorFront:
             case ("queries", query_id, "abort-request"):
                 return self._abort(session, query_id)
             case ("queries", query_id, "result"):
-                return self._stored(session, query_id)
+                return self._stored(session, query_id, request)
             # Connector 5.2.0 sends an empty segment before the id (observed).
             case ("monitoring", "queries", *_, query_id):
                 return self._monitor(session, query_id)
@@ -171,7 +171,7 @@ class ConnectorFront:
         text = str(body.get("sqlText", ""))
         scanned = _RESULT_SCAN.match(text)
         if scanned:
-            return self._stored(session, scanned[1])
+            return self._stored(session, scanned[1], request)
         if body.get("describeOnly"):
             return _described(session, text)
         bindings = body.get("bindings")
@@ -185,15 +185,15 @@ class ConnectorFront:
             return _in_progress(execution, _IN_PROGRESS)
         if is_new:
             execution.run()
-        return self._finished(session, execution)
+        return self._finished(session, execution, request)
 
-    def _stored(self, session: Session, query_id: str) -> Response:
+    def _stored(self, session: Session, query_id: str, request: Request) -> Response:
         execution = self._executions.find(query_id)
         if execution is None or execution.session.user != session.user:
             return _failure("000709", "02000", f"Statement {query_id} not found")
-        return self._finished(session, execution)
+        return self._finished(session, execution, request)
 
-    def _finished(self, session: Session, execution: Execution) -> Response:
+    def _finished(self, session: Session, execution: Execution, request: Request) -> Response:
         if not execution.wait(_ANSWER_SECONDS):
             return _in_progress(execution, _IN_PROGRESS_SYNC)
         if execution.result is None:
@@ -201,7 +201,7 @@ class ConnectorFront:
             return Response.of_json(_error_answer(execution.error, execution.query_id))
         data = _result_data(session, execution.result, execution.query_id)
         if execution.result.transfer is not None:
-            data |= self._files.instruct(execution.result.transfer)
+            data |= self._files.instruct(execution.result.transfer, request.headers.get("host", ""))
         return _success(data)
 
     def _abort_request(self, session: Session, request: Request) -> Response:

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -39,6 +40,7 @@ BUCKET = "snowpipe-local-files"
 TOKEN_SECONDS = 3600
 _ISSUER = "snowpipe-local-files"
 _BLOCK = 1 << 20
+_SNOWFLAKE_HOST = re.compile(r"([a-z0-9._-]+\.snowflakecomputing\.com)(?::443)?\Z", re.IGNORECASE)
 _PLACE_ATTEMPTS = 5
 _T = TypeVar("_T")
 
@@ -61,8 +63,13 @@ class StageFilesFront:
         """Return True for a request that this front answers."""
         return str(scope["path"]).startswith(f"/{BUCKET}/")
 
-    def instruct(self, transfer: Transfer) -> dict[str, Any]:
-        """Return what the connector protocol's answer to PUT or GET tells the client."""
+    def instruct(self, transfer: Transfer, host: str = "") -> dict[str, Any]:
+        """Return what the connector protocol's answer to PUT or GET tells the client.
+
+        :param host: the host that the client asked; one of ``*.snowflakecomputing.com`` came through the
+            CONNECT proxy, which leads its files here too.
+        """
+        through_proxy = _SNOWFLAKE_HOST.match(host)
         common: dict[str, Any] = {
             "command": "UPLOAD" if transfer.is_upload else "DOWNLOAD",
             "src_locations": list(transfer.sources),
@@ -76,7 +83,7 @@ class StageFilesFront:
                 + (transfer.prefix if transfer.is_upload else ""),
                 "path": transfer.prefix,
                 "region": "LOCAL",
-                "endPoint": self._endpoint,
+                "endPoint": through_proxy[1] if through_proxy else self._endpoint,
                 "storageAccount": None,
                 "isClientSideEncrypted": False,
                 "creds": {"GCS_ACCESS_TOKEN": self._issue(transfer)},
@@ -149,7 +156,7 @@ class StageFilesFront:
                 token, self._secret, algorithms=["HS256"], issuer=_ISSUER, options={"require": ["exp", "iss"]}
             )
         except jwt.InvalidTokenError as error:
-            # Connector 5.2.0 answers 401 by running its PUT or GET again; 4.8.1 fails at once.
+            # Connector 5.2.0 answers 401 by running PUT or GET again for a new token; 4.8.1 fails.
             raise Refusal(
                 401, "FILE_TOKEN_INVALID", "the token is wrong or has expired; run PUT or GET again"
             ) from error

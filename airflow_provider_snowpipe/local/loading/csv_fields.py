@@ -88,9 +88,13 @@ def active_escapes(escapes: Positions) -> Positions:
 def _marks(block: bytes, data: npt.NDArray[np.uint8], dialect: CsvDialect) -> _Marks | None:
     quotes = find(block, data, dialect.quote)
     delimiters, ends, escapes = (
-        _outside(len(data), find(block, data, token), quotes)
-        for token in (dialect.field, dialect.record, dialect.bare_escape)
+        find(block, data, token) for token in (dialect.field, dialect.record, dialect.bare_escape)
     )
+    if quotes.size:
+        toggles = np.zeros(len(data), dtype=np.uint8)
+        toggles[quotes] = 1
+        outside = np.bitwise_xor.accumulate(toggles) == 0
+        delimiters, ends, escapes = (marks[outside[marks]] for marks in (delimiters, ends, escapes))
     escapes = active_escapes(escapes)
     if escapes.size:
         escaped = np.zeros(len(data) + 1, dtype=bool)
@@ -102,14 +106,6 @@ def _marks(block: bytes, data: npt.NDArray[np.uint8], dialect: CsvDialect) -> _M
         return _Marks(delimiters, ends, quotes, escapes)
     last = ends[-1]
     return _Marks(delimiters[delimiters < last], ends, quotes[quotes < last], escapes[escapes < last])
-
-
-def _outside(size: int, positions: Positions, quotes: Positions) -> Positions:
-    if not quotes.size or not positions.size:
-        return positions
-    toggles = np.zeros(size, dtype=np.uint8)
-    toggles[quotes] = 1
-    return np.compress(np.bitwise_xor.accumulate(toggles)[positions] == 0, positions)
 
 
 def _events(marks: _Marks, size: int) -> tuple[Positions, npt.NDArray[np.bool_]]:
@@ -133,7 +129,9 @@ def _fields(data: npt.NDArray[np.uint8], marks: _Marks, dialect: CsvDialect) -> 
     if dialect.record == b"\n":
         returned = is_end & (events > starts) & (data[np.maximum(events - 1, 0)] == _RETURN)
         if marks.escapes.size:
-            returned &= ~np.isin(events - 2, marks.escapes)
+            escaped = np.zeros(consumed + 1, dtype=bool)
+            escaped[marks.escapes + 1] = True
+            returned &= ~escaped[events - 1]
         stops[returned] -= 1
         keep[stops[returned]] = False
     quoted = np.zeros(len(events), dtype=bool)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
+import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path
@@ -90,6 +91,11 @@ class LoadEvent:
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(LoadEvent))
+_ARROW_TYPES = {
+    field.name: pa.int64() if str(field.type).startswith("int") else pa.string()
+    for field in dataclasses.fields(LoadEvent)
+}
+_EVENTS = "_load_events"
 
 
 class LoadHistory:
@@ -108,12 +114,18 @@ class LoadHistory:
         """Write events; they become visible with the rows of the same transaction."""
         if not events:
             return
-        marks = ", ".join("?" for _ in _FIELDS)
+        columns = {
+            name: pa.array([getattr(event, name) for event in events], _ARROW_TYPES[name]) for name in _FIELDS
+        }
         sequence = literal(f"{self._schema}.load_ids")
-        cursor.executemany(
-            f"INSERT INTO {self.relation} (id, {', '.join(_FIELDS)}) SELECT nextval({sequence}), {marks}",
-            [dataclasses.astuple(event) for event in events],
-        )
+        cursor.register(_EVENTS, pa.table(columns))
+        try:
+            cursor.execute(
+                f"INSERT INTO {self.relation} (id, {', '.join(_FIELDS)}) "
+                f"SELECT nextval({sequence}), {', '.join(_FIELDS)} FROM {_EVENTS}"
+            ).fetchall()
+        finally:
+            cursor.unregister(_EVENTS)
 
     def take_turn(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
         """Make two transactions that load into one table collide, so that neither misses the other's files.

@@ -90,7 +90,9 @@ class PipeLoads:
                 return True
             known = failures.get(where)
             if known is None or known.message != str(error):
-                log.exception("pipe %s does not load", ".".join(where))
+                # A statement that cannot run is the user's matter; anything else is ours.
+                expected = isinstance(error, SqlError)
+                log.warning("pipe %s does not load: %s", ".".join(where), error, exc_info=not expected)
             failures[where] = PipeFailure(_state(error), str(error), database.clock.now_ms())
             return False
         finally:

@@ -60,13 +60,6 @@ class StagedRecords:
         :param scan_ms: when the load began, for METADATA$START_SCAN_TIME.
         :raises SqlError: when the file cannot be read at all.
         """
-        types = "".join(
-            f", v{n} {column.type.duckdb}" for n, column in enumerate(self._plan.selection.columns)
-        )
-        self._cursor.execute(
-            f"CREATE OR REPLACE TEMPORARY TABLE {STAGED} "
-            f"(i BIGINT, bad INTEGER, shown VARCHAR, n BIGINT{types})"
-        )
         facts = _facts(self._plan, file, scan_ms)
         try:
             for chunk in _chunks(self._plan, file, path):
@@ -78,6 +71,8 @@ class StagedRecords:
 
     def insert(self) -> int:
         """Insert the good records into the table; return how many."""
+        if not self.parsed:
+            return 0
         columns = self._plan.selection.columns
         names = ", ".join(quote(column.name) for column in columns)
         values = ", ".join(f"v{n}" for n in range(len(columns)))
@@ -89,6 +84,8 @@ class StagedRecords:
 
     def first_rows(self, most: int) -> list[tuple[Any, ...]]:
         """Return the first good records as rows of the columns that the statement fills."""
+        if not self.parsed:
+            return []
         values = ", ".join(f"v{n}" for n in range(len(self._plan.selection.columns)))
         rows: list[tuple[Any, ...]] = self._cursor.execute(
             f"SELECT {values} FROM {STAGED} WHERE bad IS NULL ORDER BY i LIMIT {int(most)}"
@@ -99,7 +96,9 @@ class StagedRecords:
         size = chunk.table.num_rows
         if not size:
             return
-        self._cursor.execute(_statement(chunk, projection, self._plan))
+        # A file of one chunk, the usual one, takes one statement less.
+        into = f"INSERT INTO {STAGED}" if self.parsed else f"CREATE OR REPLACE TEMPORARY TABLE {STAGED} AS"
+        self._cursor.execute(f"{into} {_query(chunk, projection, self._plan)}")
         first = chunk.table["i"][0].as_py()
         ((found,),) = self._cursor.execute(
             f"SELECT count(*) FROM {STAGED} WHERE i >= {first} AND bad IS NOT NULL"
@@ -165,7 +164,7 @@ def _facts(plan: CopyPlan, file: StagedFile, scan_ms: int) -> FileFacts:
     )
 
 
-def _statement(chunk: Chunk, projection: Projection, plan: CopyPlan) -> str:
+def _query(chunk: Chunk, projection: Projection, plan: CopyPlan) -> str:
     counted = chunk.shape.kind == CSV
     raws, values, finals = [], [], []
     for n, filled in enumerate(projection.filled):
@@ -178,10 +177,13 @@ def _statement(chunk: Chunk, projection: Projection, plan: CopyPlan) -> str:
             finals.append(f"w{n} AS v{n}")
     width = len(projection.filled)
     shown = " ".join(f"WHEN {n} THEN CAST(r{n} AS VARCHAR)" for n in range(width))
-    names = ", ".join(f"v{n}" for n in range(width))
+    names = ", ".join(
+        f"CAST(v{n} AS {filled.column.type.duckdb}) AS v{n}" for n, filled in enumerate(projection.filled)
+    )
     return (
-        f"INSERT INTO {STAGED} SELECT i, bad, CASE WHEN bad IS NULL THEN NULL WHEN bad < 0 THEN x ELSE "
-        f"CASE bad // {row_errors.KINDS} {shown} END END, {'n' if counted else '0'}, {names} "
+        f"SELECT i, CAST(bad AS INTEGER) AS bad, CASE WHEN bad IS NULL THEN NULL WHEN bad < 0 THEN x ELSE "
+        f"CASE bad // {row_errors.KINDS} {shown} END END AS shown, "
+        f"CAST({'n' if counted else '0'} AS BIGINT) AS n, {names} "
         f"FROM (SELECT *, CASE {_reasons(projection, plan)} END AS bad "
         f"FROM (SELECT *, {', '.join(finals)} FROM (SELECT *, {', '.join(values)} "
         f"FROM (SELECT *, {', '.join(raws)} FROM {projection.source} OFFSET 0) OFFSET 0) OFFSET 0) OFFSET 0)"

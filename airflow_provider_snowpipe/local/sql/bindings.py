@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError
@@ -28,9 +29,11 @@ class Bindings:
         """True when there is any value."""
         return bool(self.sent)
 
-    def rows(self) -> list[list[Any]]:
+    def rows(self, targets: Mapping[int, str] = MappingProxyType({})) -> list[list[Any]]:
         """Return the values of each repetition, in the order of positions.
 
+        :param targets: type word of the column that a value is for, by its number from 0. Connector 4.8.1
+            sends a list of moments with a None in it as text that holds epoch numbers (observed).
         :raises SqlError: for a value that does not fit its type.
         """
         try:
@@ -39,12 +42,18 @@ class Bindings:
                 entry["value"] if isinstance(entry["value"], list) else [entry["value"]] for entry in ordered
             ]
             columns = [
-                [_value(str(entry["type"]).upper(), value) for value in values]
-                for entry, values in zip(ordered, lists, strict=True)
+                [_value(_kind(entry, value, targets.get(number)), value) for value in values]
+                for number, (entry, values) in enumerate(zip(ordered, lists, strict=True))
             ]
             return [list(row) for row in zip(*columns, strict=True)]
-        except (ValueError, ArithmeticError, TypeError, KeyError) as error:
+        except (ValueError, ArithmeticError, TypeError, LookupError) as error:
             raise SqlError("100038", "22018", f"a bound value does not fit its type: {error}") from error
+
+
+def _kind(entry: Mapping[str, Any], value: Any, target: str | None) -> str:
+    kind = str(entry["type"]).upper()
+    is_number = isinstance(value, str) and value.lstrip("-").split(" ")[0].isdigit()
+    return target if target in _MOMENTS and kind not in _READERS and is_number else kind
 
 
 def _value(kind: str, text: Any) -> Any:
@@ -81,6 +90,7 @@ def _time(text: str) -> dt.time:
     return (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text)
 
 
+_MOMENTS = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 _READERS: dict[str, Callable[[str], Any]] = {
     "FIXED": lambda text: decimal.Decimal(text) if "." in text or "e" in text.lower() else int(text),
     "REAL": float,

@@ -43,11 +43,20 @@ def replace_copy_history(session: Session, tree: exp.Expr) -> None:
     :raises SqlError: for wrong arguments, or a table that does not exist or stays hidden.
     """
     for rows in list(tree.find_all(exp.TableFromRows)):
-        call = rows.find(exp.Anonymous)
-        if call is not None and call.name.upper() == "COPY_HISTORY":
+        if is_copy_history(rows.this):
+            call = rows.this.expression
             alias = rows.args.get("alias")
             name = alias.this.name if alias is not None and alias.this else "COPY_HISTORY"
             rows.replace(_aliased(_copy_history(session, call), name))
+
+
+def is_copy_history(call: exp.Expr) -> bool:
+    """Return True for ``INFORMATION_SCHEMA.COPY_HISTORY(..)``, with or without a database."""
+    return (
+        isinstance(call, exp.Dot)
+        and isinstance(call.expression, exp.Anonymous)
+        and call.expression.name.upper() == "COPY_HISTORY"
+    )
 
 
 def load_history(session: Session, database: Database, alias: str = "LOAD_HISTORY") -> exp.Expr:

@@ -179,7 +179,8 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     written = clustering.of_create(tree)
     if written:
         table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
-    database.create_table(table, statements, replace=bool(tree.args.get("replace")))
+    replace = bool(tree.args.get("replace"))
+    database.create_table(table, statements, replace=replace, lent=session.lent)
     session.created("TABLE", database.name, schema, name)
     return status(f"Table {path[-1]} successfully created.")
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from airflow_provider_snowpipe.local.access.model import PRIVILEGES, Securable
+from airflow_provider_snowpipe.local.engine.channels import PipeKey
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _NAMES: dict[str, Callable[[Database, str], Iterable[str]]] = {
     "TABLE": lambda database, schema: [t.name for t in database.tables if t.schema == schema],
-    "PIPE": lambda database, schema: [p.key.name for p in database.pipes if p.key.schema == schema],
+    "PIPE": lambda database, schema: [key.name for key in _pipes(database) if key.schema == schema],
     "STAGE": lambda database, schema: [s.name for s in database.stages.stages if s.schema == schema],
     "FILE FORMAT": lambda database, schema: [f.name for f in database.stages.formats if f.schema == schema],
     "VIEW": lambda database, schema: [view.name for view in database.objects.of("VIEW", schema)],
     "SEQUENCE": lambda database, schema: [known.name for known in database.objects.of("SEQUENCE", schema)],
 }
+
+
+def _pipes(database: Database) -> list[PipeKey]:
+    return [pipe.key for pipe in database.pipes] + [pipe.key for pipe in database.file_pipes.pipes]
 
 
 def names(database: Database, schema: str, kind: str) -> list[str]:

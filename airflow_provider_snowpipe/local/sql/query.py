@@ -73,20 +73,41 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
         raise unsupported("INSERT OVERWRITE")
     tree = translate.prepare(session, tree)
     database = _target(session, tree)
+    targets = _bound_columns(database, tree)
     sql = translate.to_duckdb(tree)
     if not session.autocommit:
         session.begin()
     if session.in_transaction:
-        changed = _run(session, sql, bindings)
+        changed = _run(session, sql, bindings.rows(targets))
     else:
         with database.write_lock:
-            changed = _run(session, sql, bindings)
+            changed = _run(session, sql, bindings.rows(targets))
             database.dirty = True
     return counts(tree, changed)
 
 
-def _run(session: Session, sql: str, bindings: Bindings) -> int:
-    rows: list[list[Any]] = bindings.rows()
+def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
+    """Return the types of the columns that an INSERT of one row of placeholders fills, by their numbers."""
+    values = tree.expression if isinstance(tree, exp.Insert) else None
+    table = translate.target_of(tree)
+    known = database.table(table.db, table.name) if table is not None else None
+    if not isinstance(values, exp.Values) or len(values.expressions) != 1 or known is None:
+        return {}
+    listed = [part.name for part in tree.this.expressions] if isinstance(tree.this, exp.Schema) else []
+    types = {column.name: column.type.kind for column in known.columns}
+    names = listed or list(types)
+    found: dict[int, str] = {}
+    number = 0
+    for name, value in zip(names, values.expressions[0].expressions, strict=False):
+        if isinstance(value, exp.Placeholder):
+            found[number] = types.get(name, "")
+            number += 1
+        elif isinstance(value, exp.Parameter) and value.name.isdigit():
+            found[int(value.name) - 1] = types.get(name, "")
+    return found
+
+
+def _run(session: Session, sql: str, rows: list[list[Any]]) -> int:
     if len(rows) > 1 and not session.in_transaction:
         session.begin()
         try:

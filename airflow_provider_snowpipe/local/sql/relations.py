@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.sql.copy_history import is_copy_history
 from airflow_provider_snowpipe.local.sql.results import Result, json_text
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -53,10 +54,8 @@ def _replace(session: Session, node: exp.Expr) -> None:
     if isinstance(call, exp.Explode):
         _flatten(node, call, alias.this if alias is not None else None)
         return
-    if isinstance(node, exp.Lateral):
+    if isinstance(node, exp.Lateral) or is_copy_history(call):
         return
-    if isinstance(call, exp.Dot) and call.expression.name.upper() == "COPY_HISTORY":
-        return  # its columns are made from the qualified names, later
     name = call.name.upper() if isinstance(call, exp.Anonymous) else call.key.upper()
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))
     if name == "RESULT_SCAN":

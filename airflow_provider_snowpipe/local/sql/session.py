@@ -59,8 +59,8 @@ class Session:
     temporary_tables: dict[tuple[str, str, str], str] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    lent: dict[str, pa.Table] = field(default_factory=dict, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
-    _lent: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         access = self.catalog.access
@@ -145,20 +145,20 @@ class Session:
         # The engine registers nothing while rows of an earlier statement are not fetched.
         self.cursor.execute("SELECT 1").fetchall()
         self.cursor.register(name, table)
-        self._lent.append(name)
+        self.lent[name] = table
         return name
 
     def is_lent(self, name: str) -> bool:
         """Return True for a name that :meth:`lend` gave out for the running statement."""
-        return name in self._lent
+        return name in self.lent
 
     def take_back(self) -> None:
         """Remove the relations that the statement was lent."""
-        if self._cursor is None or not self._lent:
+        if self._cursor is None or not self.lent:
             return
         self._cursor.execute("SELECT 1").fetchall()
-        while self._lent:
-            self._cursor.unregister(self._lent.pop())
+        while self.lent:
+            self._cursor.unregister(self.lent.popitem()[0])
 
     def close(self) -> None:
         """Roll back an open transaction, drop temporary objects and release the cursor."""
@@ -192,7 +192,7 @@ class Session:
         inner = Session(self.catalog, self.user, database, schema, role=role, warehouse=self.warehouse)
         inner.secondary_roles = False
         inner._cursor = self.cursor
-        inner._lent = self._lent
+        inner.lent = self.lent
         inner.results = self.results
         inner.temporary_tables = self.temporary_tables
         return inner

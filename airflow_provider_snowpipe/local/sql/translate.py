@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.local.sql import (
     copy_history,
     error_table,
     functions,
+    information_schema,
     names,
     reach,
     sequences,
@@ -129,12 +130,17 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
     path = tuple(part.name for part in table.parts)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
-    if path[-2:] == ("INFORMATION_SCHEMA", "LOAD_HISTORY"):
+    if path[-2:] == (information_schema.SCHEMA, "LOAD_HISTORY"):
         owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
         table.replace(copy_history.load_history(session, owner, table.alias_or_name))
         return
-    if len(path) >= 2 and path[-2] == "INFORMATION_SCHEMA":
-        raise unsupported("INFORMATION_SCHEMA")
+    if len(path) >= 2 and path[-2] == information_schema.SCHEMA:
+        owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
+        rows = exp.Subquery(this=information_schema.relation(session, owner, path[-1]))
+        named = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(path[-1], quoted=True))
+        rows.set("alias", named)
+        table.replace(rows)
+        return
     database, schema, name = session.resolve(path)
     view = database.objects.find("VIEW", schema, name)
     if view is not None:

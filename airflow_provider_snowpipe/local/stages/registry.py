@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import duckdb
 
@@ -121,19 +120,6 @@ class Stages:
         :param new: schema and name as they are now.
         """
         self.storage.rename(table_identity(self._database, *old), table_identity(self._database, *new))
-
-    def rename_schema(self, old: str, new: str, tables: Iterable[str]) -> None:
-        """Keep stages, file formats and table stages when their schema gets another name.
-
-        :param tables: names of the schema's tables.
-        """
-        with self._lock:
-            for stage in [stage for stage in self.stages if stage.schema == old]:
-                self._write_stage(stage, dataclasses.replace(stage, schema=new))
-            for known in [known for known in self.formats if known.schema == old]:
-                self._write_format(known, dataclasses.replace(known, schema=new))
-            for table in tables:
-                self.rename_table((old, table), (new, table))
 
     def _write_stage(self, old: StageDefinition | None, new: StageDefinition | None) -> None:
         def write() -> None:

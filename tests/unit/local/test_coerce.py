@@ -194,3 +194,27 @@ def test_quotes_in_keys_and_columns_do_not_break_the_statements(cursor: duckdb.D
     _load(cursor, json.dumps({name: "v"}))
     assert _strict(cursor, table, name) == [("v",)]
     assert _isolated(cursor, table) == ([("v",)], [])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "NUMBER(38,0)",
+        "FLOAT",
+        "BOOLEAN",
+        "BINARY(5)",
+        "DATE",
+        "TIME(9)",
+        "TIMESTAMP_NTZ(9)",
+        "OBJECT",
+        "ARRAY",
+    ],
+)
+def test_a_failing_conversion_can_be_tried(kind: str) -> None:
+    column = Column("C", ColumnType.from_text(kind))
+    raw = "(j -> '$.a')" if column.type.is_semi_structured else "(j ->> '$.a')"
+    found = duckdb.sql(
+        f"SELECT TRY(struct_pack(v := {coerce.convert(column, raw)})) IS NULL FROM "
+        '(VALUES (\'{"a":"no value of that type!"}\'::JSON)) AS rows(j)'
+    ).fetchall()
+    assert found == [(kind != "ARRAY",)]

@@ -226,6 +226,8 @@ class TestSharing:
 
     @pytest.fixture(params=["event_loop", "triggerer"])
     def run_all(self, request: pytest.FixtureRequest) -> Callable[[list[SnowpipeCommitTrigger]], list[Any]]:
+        if request.param == "triggerer":
+            pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
         drive = _through_run if request.param == "event_loop" else _through_shared_stream
         return lambda triggers: asyncio.run(asyncio.wait_for(drive(triggers), 60))
 
@@ -308,6 +310,8 @@ class TestUpgrade:
 
     @pytest.mark.parametrize("form", ["serde", "base_serialization"])
     def test_its_triggers_are_made_again_from_what_is_stored(self, file: Path, form: str) -> None:
+        if form == "serde":
+            pytest.importorskip("airflow.sdk.serde", reason="Airflow stores this form since 3.2")
         for entry in json.loads(file.read_text()):
             stored = Trigger._decrypt_kwargs(json.dumps(entry["stored"][form]))
             module, _, name = entry["classpath"].rpartition(".")

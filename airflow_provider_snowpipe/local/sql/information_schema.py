@@ -1,0 +1,268 @@
+"""INFORMATION_SCHEMA: views over the service's own catalog, of what the session's roles may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.access.model import Securable
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW, column_key
+from airflow_provider_snowpipe.local.errors import object_missing
+from airflow_provider_snowpipe.local.sql import show_objects
+from airflow_provider_snowpipe.local.sql.relations import lent_result
+from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, moment
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
+
+SCHEMA = "INFORMATION_SCHEMA"
+_NUMBERS = frozenset(
+    {"ROW_COUNT", "ORDINAL_POSITION", "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH",
+     "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX", "NUMERIC_SCALE", "DATETIME_PRECISION",
+     "RETENTION_TIME", "START_VALUE", "INCREMENT"}
+)  # fmt: skip
+_MOMENTS = frozenset({"CREATED", "LAST_ALTERED"})
+_Row = Sequence[Any]
+
+
+def relation(session: Session, database: Database, name: str) -> exp.Expr:
+    """Return a query for one view of a database's INFORMATION_SCHEMA.
+
+    :raises SqlError: 002003 for a view that the local service does not have.
+    """
+    known = _VIEWS.get(name)
+    if known is None:
+        raise object_missing("Object", f"{database.name}.{SCHEMA}.{name}")
+    names, rows = known
+    columns = tuple(
+        ResultColumn(column, NUMBER if column in _NUMBERS else TIMESTAMP_LTZ if column in _MOMENTS else TEXT)
+        for column in names
+    )
+    return lent_result(session, Result(columns, list(rows(session, database))))
+
+
+def _schemas(session: Session, database: Database) -> list[str]:
+    return [name for name in sorted(database.schemas) if session.can_see("SCHEMA", database.name, name)]
+
+
+def _owner(session: Session, kind: str, *path: str) -> str:
+    return session.catalog.access.owner(Securable(kind, path))
+
+
+def _tables(session: Session, database: Database) -> Iterator[_Row]:
+    for schema in _schemas(session, database):
+        for kind, name, _ in show_objects.relations(session, database, schema):
+            hidden = session.temporary_tables.get((database.name, schema, name), name)
+            table = database.table(schema, hidden) if kind == "TABLE" else None
+            view = database.objects.find(VIEW, schema, name) if kind == VIEW else None
+            created = table.created_on_ms if table is not None else view.created_on_ms if view else 0
+            temporary = table is not None and table.is_temporary
+            yield (
+                database.name,
+                schema,
+                name,
+                _owner(session, kind, database.name, schema, hidden),
+                VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE",
+                "NO",
+                table.clustering_key.text if table is not None and table.clustering_key else None,
+                _count(session, table),
+                moment(created),
+                moment(created),
+                "YES" if kind == "TABLE" else "NO",
+                "YES" if temporary else "NO",
+                database.objects.comment(kind, schema, name) or None,
+            )
+
+
+def _count(session: Session, table: Table | None) -> int | None:
+    if table is None:
+        return None
+    row = session.cursor.execute(f"SELECT count(*) FROM {table.path}").fetchone()  # noqa: S608 - quoted
+    return int(row[0]) if row else 0
+
+
+def _columns(session: Session, database: Database) -> Iterator[_Row]:
+    for schema in _schemas(session, database):
+        for _, name, columns in show_objects.relations(session, database, schema):
+            for position, column in enumerate(columns, 1):
+                comment = database.objects.comment("COLUMN", schema, column_key(name, column.name))
+                yield (
+                    database.name,
+                    schema,
+                    name,
+                    column.name,
+                    position,
+                    *_described(column),
+                    comment or None,
+                )
+
+
+def _described(column: Column) -> _Row:
+    kind = column.type
+    is_text, is_number = kind.length is not None, kind.kind == "NUMBER"
+    return (
+        column.default_text,
+        "YES" if column.nullable else "NO",
+        "TEXT" if kind.kind == "VARCHAR" else kind.kind,
+        kind.length if is_text else None,
+        kind.length if is_text else None,
+        kind.precision if is_number else None,
+        10 if is_number else None,
+        kind.scale if is_number else None,
+        kind.precision if kind.kind.startswith("TIME") else None,
+        "YES" if (column.default_text or "").startswith("IDENTITY") else "NO",
+    )
+
+
+def _schemata(session: Session, database: Database) -> Iterator[_Row]:
+    for schema in _schemas(session, database):
+        owner = _owner(session, "SCHEMA", database.name, schema)
+        comment = database.objects.comment("SCHEMA", schema, schema)
+        yield database.name, schema, owner, "NO", "NO", 0, None, None, comment or None
+    yield database.name, SCHEMA, None, "NO", "NO", 0, None, None, "Views of the contents of schemas"
+
+
+def _databases(session: Session, _database: Database) -> Iterator[_Row]:
+    for database in session.catalog.databases:
+        if session.can_see("DATABASE", database.name):
+            comment = database.objects.comment("DATABASE", "", database.name)
+            yield (
+                database.name, _owner(session, "DATABASE", database.name), "NO", comment or None, None, None,
+                0, "STANDARD",
+            )  # fmt: skip
+
+
+def _views(session: Session, database: Database) -> Iterator[_Row]:
+    for schema in _schemas(session, database):
+        for view in database.objects.of(VIEW, schema):
+            if session.can_see(VIEW, database.name, schema, view.name):
+                created = moment(view.created_on_ms)
+                yield (
+                    database.name, schema, view.name, _owner(session, VIEW, database.name, schema, view.name),
+                    view.definition["text"], "NONE", "NO", "YES" if view.definition["is_secure"] else "NO",
+                    created, created, database.objects.comment(VIEW, schema, view.name) or None,
+                )  # fmt: skip
+
+
+def _pipes(session: Session, database: Database) -> Iterator[_Row]:
+    for pipe in database.pipes:
+        schema, name = pipe.key.schema, pipe.key.name
+        kind, seen = ("TABLE", pipe.table) if pipe.definition is None else ("PIPE", name)
+        if session.can_see(kind, database.name, schema, seen):
+            created = moment(pipe.created_on_ms)
+            text = pipe.definition.text if pipe.definition is not None else None
+            yield (
+                database.name, schema, name, _owner(session, kind, database.name, schema, seen), text, None,
+                created, created, database.objects.comment("PIPE", schema, name) or None,
+            )  # fmt: skip
+
+
+def _stages(session: Session, database: Database) -> Iterator[_Row]:
+    for stage in database.stages.stages:
+        if session.can_see("STAGE", database.name, stage.schema, stage.name):
+            created = moment(stage.created_on_ms)
+            kind = "External Named" if stage.is_external else "Internal Named"
+            yield (
+                database.name, stage.schema, stage.name, stage.url or "", stage.region, kind,
+                _owner(session, "STAGE", database.name, stage.schema, stage.name), stage.comment, created,
+                created,
+            )  # fmt: skip
+
+
+def _file_formats(session: Session, database: Database) -> Iterator[_Row]:
+    for known in database.stages.formats:
+        if session.can_see("FILE FORMAT", database.name, known.schema, known.name):
+            created = moment(known.created_on_ms)
+            owner = _owner(session, "FILE FORMAT", database.name, known.schema, known.name)
+            kind = str(known.settings.get("TYPE", "CSV"))
+            yield database.name, known.schema, known.name, owner, kind, created, created, known.comment
+
+
+def _sequences(session: Session, database: Database) -> Iterator[_Row]:
+    for schema in _schemas(session, database):
+        for known in database.objects.of(SEQUENCE, schema):
+            if session.can_see(SEQUENCE, database.name, schema, known.name):
+                created = moment(known.created_on_ms)
+                yield (
+                    database.name, schema, known.name,
+                    _owner(session, SEQUENCE, database.name, schema, known.name), "NUMBER", 38, 10, 0,
+                    known.definition["start"], known.definition["increment"], "NO", created, created,
+                    "YES" if known.definition["ordered"] else "NO", known.definition["comment"] or None,
+                )  # fmt: skip
+
+
+def _table_privileges(session: Session, database: Database) -> Iterator[_Row]:
+    grants = session.catalog.access.state.grants.values()
+    for grant in sorted(grants, key=lambda grant: (grant.target.path, grant.role, grant.privilege)):
+        is_here = grant.target.kind in {"TABLE", VIEW} and grant.target.path[0] == database.name
+        if is_here and session.can_see(grant.target.kind, *grant.target.path):
+            yield (
+                grant.grantor, grant.role, "ROLE", *grant.target.path, grant.privilege,
+                "YES" if grant.grant_option else "NO", moment(grant.created_on_ms),
+            )  # fmt: skip
+
+
+def _enabled_roles(session: Session, _database: Database) -> Iterator[_Row]:
+    state = session.catalog.access.state
+    for role in sorted(session.roles):
+        yield role, state.roles[role].owner or None
+
+
+_TABLE = ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME")
+_TIMES = ("CREATED", "LAST_ALTERED")
+_VIEWS: dict[str, tuple[tuple[str, ...], Callable[[Session, Database], Iterator[_Row]]]] = {
+    "TABLES": (
+        (*_TABLE, "TABLE_OWNER", "TABLE_TYPE", "IS_TRANSIENT", "CLUSTERING_KEY", "ROW_COUNT", *_TIMES,
+         "IS_INSERTABLE_INTO", "IS_TEMPORARY", "COMMENT"),
+        _tables,
+    ),
+    "COLUMNS": (
+        (*_TABLE, "COLUMN_NAME", "ORDINAL_POSITION", "COLUMN_DEFAULT", "IS_NULLABLE", "DATA_TYPE",
+         "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH", "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX",
+         "NUMERIC_SCALE", "DATETIME_PRECISION", "IS_IDENTITY", "COMMENT"),
+        _columns,
+    ),
+    "SCHEMATA": (
+        ("CATALOG_NAME", "SCHEMA_NAME", "SCHEMA_OWNER", "IS_TRANSIENT", "IS_MANAGED_ACCESS",
+         "RETENTION_TIME", *_TIMES, "COMMENT"),
+        _schemata,
+    ),
+    "DATABASES": (
+        ("DATABASE_NAME", "DATABASE_OWNER", "IS_TRANSIENT", "COMMENT", *_TIMES, "RETENTION_TIME", "TYPE"),
+        _databases,
+    ),
+    "VIEWS": (
+        (*_TABLE, "TABLE_OWNER", "VIEW_DEFINITION", "CHECK_OPTION", "IS_UPDATABLE", "IS_SECURE", *_TIMES,
+         "COMMENT"),
+        _views,
+    ),
+    "PIPES": (
+        ("PIPE_CATALOG", "PIPE_SCHEMA", "PIPE_NAME", "PIPE_OWNER", "DEFINITION",
+         "NOTIFICATION_CHANNEL_NAME", *_TIMES, "COMMENT"),
+        _pipes,
+    ),
+    "STAGES": (
+        ("STAGE_CATALOG", "STAGE_SCHEMA", "STAGE_NAME", "STAGE_URL", "STAGE_REGION", "STAGE_TYPE",
+         "STAGE_OWNER", "COMMENT", *_TIMES),
+        _stages,
+    ),
+    "FILE_FORMATS": (
+        ("FILE_FORMAT_CATALOG", "FILE_FORMAT_SCHEMA", "FILE_FORMAT_NAME", "FILE_FORMAT_OWNER",
+         "FILE_FORMAT_TYPE", *_TIMES, "COMMENT"),
+        _file_formats,
+    ),
+    "SEQUENCES": (
+        ("SEQUENCE_CATALOG", "SEQUENCE_SCHEMA", "SEQUENCE_NAME", "SEQUENCE_OWNER", "DATA_TYPE",
+         "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX", "NUMERIC_SCALE", "START_VALUE", "INCREMENT",
+         "CYCLE_OPTION", *_TIMES, "ORDERED", "COMMENT"),
+        _sequences,
+    ),
+    "TABLE_PRIVILEGES": (
+        ("GRANTOR", "GRANTEE", "GRANTED_TO", *_TABLE, "PRIVILEGE_TYPE", "IS_GRANTABLE", "CREATED"),
+        _table_privileges,
+    ),
+    "ENABLED_ROLES": (("ROLE_NAME", "ROLE_OWNER"), _enabled_roles),
+}  # fmt: skip
