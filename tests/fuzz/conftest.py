@@ -37,7 +37,9 @@ def wire(fuzzed: LocalService) -> Iterator[Wire]:
     assert wire.send("GET", "/health").json["status"] == "ready"
     assert wire.status("KEPT", "guard", _GUARD)["last_committed_offset_token"] == "99"
     _append_to_guard(wire, range(100, 200))
-    counted = wire.rows("SELECT count(*), min(n), max(n), count(DISTINCT n) FROM GUARD.PUBLIC.KEPT")
+    counted = wire.rows(
+        "SELECT count(*), min(n), max(n), count(DISTINCT n) FROM GUARD.PUBLIC.KEPT", database=_GUARD
+    )
     assert counted == [["200", "0", "199", "200"]]
     wire.close()
     hurt = [line for line in fuzzed.log_file.read_text().splitlines(keepends=True) if _HURT.search(line)]

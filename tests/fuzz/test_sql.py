@@ -30,8 +30,8 @@ def table(wire: Wire) -> Iterator[None]:
         "CREATE OR REPLACE TABLE local.public.after (n INT)",
         "INSERT INTO local.public.after SELECT 41 + 1",
     ):
-        wire.rows(statement)
-    assert wire.rows("SELECT n FROM local.public.after") == [["42"]]
+        wire.rows(statement, schema=None)
+    assert wire.rows("SELECT n FROM local.public.after", schema=None) == [["42"]]
 
 
 def test_any_statement_gets_a_result_or_an_error_of_snowflakes_shape(wire: Wire) -> None:
@@ -41,7 +41,7 @@ def test_any_statement_gets_a_result_or_an_error_of_snowflakes_shape(wire: Wire)
         answer = wire.sql(statement)
         if answer.status == 422 and answer.code == "002003" and b"'LOCAL" in answer.body:
             # A case dropped the schema or its table; the next ones need them.
-            wire.sql("CREATE SCHEMA IF NOT EXISTS public")
+            wire.sql("CREATE SCHEMA IF NOT EXISTS public", schema=None)
             wire.sql(_TABLE)
         assert answer.status in (200, 202, 400, 408, 422), answer
         if answer.status in (408, 422):

@@ -23,7 +23,13 @@ ANSWER_SECONDS = 60
 STATEMENT_SECONDS = 4
 _JWT_SECONDS = 120.0
 _PLAIN_PATHS = ("/v2/streaming/hostname", "/oauth/token")
-_FORBIDDEN = ("INTERNAL_ERROR", "internal error in the local service", "INTERNAL Error", "invalidated")
+_FORBIDDEN = (
+    "INTERNAL_ERROR",
+    "STORAGE_FAILED",
+    "internal error in the local service",
+    "INTERNAL Error",
+    "invalidated",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,8 +331,9 @@ def _outside(root: Path) -> set[str]:
 @pytest.mark.parametrize(
     "path",
     ["../account.json", "..%2faccount.json", "0123456789abcdef/../../account.json",
-    "0123456789abcdef/..%2f..%2fx",
-     "0123456789abcdef/%00", "0123456789abcdef/.hidden", "0123456789abcdef/a%2fb", "%2e%2e/account.json"],
+     "0123456789abcdef/..%2f..%2fx",
+     "0123456789abcdef/%00", "x" * 3000 + "/y", "0123456789abcdef/" + "x" * 3000,
+     "0123456789abcdef/.hidden", "0123456789abcdef/a%2fb", "%2e%2e/account.json"],
 )  # fmt: skip
 def test_an_upload_never_leaves_its_folder(door: Door, path: str) -> None:
     account = door.home.account_file.read_bytes()

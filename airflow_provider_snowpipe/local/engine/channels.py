@@ -25,7 +25,8 @@ from airflow_provider_snowpipe.local.limits import ChannelRate, Limits
 
 ELASTIC = "ELASTIC"
 _REMEMBERED_ANSWERS = 64
-_CONTINUATION = re.compile(r"(\d+)_(\d+)\Z")
+# As this service writes them: no leading zeros, no digits of other scripts.
+_CONTINUATION = re.compile(r"(0|[1-9][0-9]{0,17})_(0|[1-9][0-9]{0,17})\Z")
 
 STALE = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 ROW_SEQ_GAP = "ERR_CHANNEL_MUST_BE_REOPENED_DUE_TO_ROW_SEQ_GAP"

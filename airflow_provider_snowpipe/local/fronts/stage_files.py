@@ -42,6 +42,8 @@ _ISSUER = "snowpipe-local-files"
 _BLOCK = 1 << 20
 _SNOWFLAKE_HOST = re.compile(r"([a-z0-9._-]+\.snowflakecomputing\.com)(?::443)?\Z", re.IGNORECASE)
 _PLACE_ATTEMPTS = 5
+# Longest name of a file in a folder, on the file systems of Linux.
+_NAME_BYTES = 255
 _T = TypeVar("_T")
 
 
@@ -129,7 +131,8 @@ class StageFilesFront:
             parts = [unquote(part, errors="strict") for part in raw.split("/")[2:]]
         except UnicodeDecodeError as error:
             raise Refusal(400, "INVALID_URL", "the URL is not percent-encoded UTF-8") from error
-        if len(parts) < 2 or any("/" in part for part in parts) or parts[0] in {"", ".", ".."}:
+        is_name = all("/" not in part and len(part.encode()) <= _NAME_BYTES for part in parts)
+        if len(parts) < 2 or not is_name or parts[0] in {"", ".", ".."}:
             raise Refusal(400, "INVALID_FILE_PATH", "the URL names no file of a stage")
         area = self._storage.internal(parts[0]) if "\0" not in parts[0] else None
         if area is None or not area.root.is_dir():

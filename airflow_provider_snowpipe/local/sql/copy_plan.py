@@ -243,7 +243,7 @@ def _columns(table: Table, names: list[str]) -> tuple[Column, ...]:
 def _check(expressions: list[exp.Expr]) -> None:
     for tree in expressions:
         for parameter in tree.find_all(exp.Parameter):
-            if not parameter.name.isdigit() or int(parameter.name) < 1:
+            if not parameter.name.isdecimal() or int(parameter.name) < 1:
                 raise compilation_error(f"invalid column ${parameter.name}; columns of files are $1, $2, ..")
 
 

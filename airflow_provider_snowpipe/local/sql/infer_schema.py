@@ -101,7 +101,7 @@ def _chosen(location: StageLocation, arguments: Mapping[str, exp.Expr]) -> list[
         paths = {location.path_of(entry.name) for entry in named.find_all(exp.Literal)}
         files = [file for file in files if file.path in paths]
     most = arguments.get("MAX_FILE_COUNT")
-    return files[: int(most.name)] if isinstance(most, exp.Literal) and most.name.isdigit() else files
+    return files[: int(most.name)] if isinstance(most, exp.Literal) and most.name.isdecimal() else files
 
 
 def _columns(location: StageLocation, files: list[StagedFile], kind: str, *, upper: bool) -> list[str]:

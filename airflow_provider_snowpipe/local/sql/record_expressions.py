@@ -232,7 +232,7 @@ def _is_path(tree: exp.Expr) -> bool:
 def _root(tree: exp.Expr) -> int:
     while not isinstance(tree, exp.Parameter):
         tree = tree.this
-    if not tree.name.isdigit() or int(tree.name) < 1:
+    if not tree.name.isdecimal() or int(tree.name) < 1:
         raise compilation_error(f"invalid column ${tree.name}; columns of files are $1, $2, ..")
     return int(tree.name) - 1
 

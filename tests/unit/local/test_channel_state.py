@@ -139,3 +139,15 @@ def test_rejected_rows_are_counted_and_the_token_still_advances() -> None:
     assert (state.rows_parsed, state.rows_inserted, state.rows_error_count) == (3, 2, 1)
     assert (state.offset_token, state.last_error_offset_upper_bound) == ("9", "9")
     assert state.last_error_message == "bad row"
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["01_0", "1_00", "\u0661_0", "1_\u0660", "1_0\n", " 1_0", "1" * 5000 + "_0", "-1_0"],
+    ids=["zero", "zeros", "arabic", "arabic-row", "newline", "blank", "endless", "negative"],
+)
+def test_a_continuation_token_in_another_spelling_is_malformed(token: str) -> None:
+    writer = Writer(Committed(0, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0))
+    assert writer.open() == "1_0"
+    assert writer.refused(token) == "INVALID_CONTINUATION_TOKEN"
+    assert not writer.queue
