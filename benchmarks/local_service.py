@@ -70,7 +70,7 @@ TARGETS = {
     "commit of NDJSON / typed parse": (">=", 0.55),
     "64 KB bodies in groups / one commit a body": (">=", 10.0),
     "select 1 / static answer": ("<=", 1.6),
-    "growth of memory over a soak / memory": ("<=", 0.05),
+    "growth of memory over a soak": ("<=", 0.05),
 }
 
 
@@ -319,7 +319,7 @@ def serve_static(recorded: Path, home: DataDirectory) -> None:
 
 
 def ratio_of_memory(service: LocalService, seconds: float) -> Ratio:
-    """Growth of resident memory over a soak, by the slope after the first quarter, against its median."""
+    """Growth of the peak of resident memory from the first half of a soak to the second."""
     service.sql(f"CREATE TABLE soak ({COLUMNS})")
     stop, failures = threading.Event(), list[str]()
     writers = [
@@ -333,16 +333,14 @@ def ratio_of_memory(service: LocalService, seconds: float) -> Ratio:
         writer.join(60)
     if failures:
         raise SystemExit(f"the soak failed: {failures[0]}")
-    quarter = len(samples) // 4
-    times, sizes = zip(*samples[quarter:], strict=True)
-    slope = statistics.linear_regression(times, sizes).slope
-    median = statistics.median(sizes)
+    # Memory rises with the write-ahead log and falls with every checkpoint, about once in a hundred seconds;
+    # so the peaks of the halves are compared, not single moments.
+    half = len(samples) // 2
+    first, second = (max(size for _, size in part) for part in (samples[:half], samples[half:]))
     committed = Rest(service, "SOAK").statuses("c0", "c1", "c2", "c3")
     rows = sum(status["rows_inserted"] for status in committed.values())
-    detail = (
-        f"slope {slope * 60 / 2**20:+.1f} MB/min at {median / 2**20:.0f} MB over {seconds:.0f} s, {rows} rows"
-    )
-    return Ratio("growth of memory over a soak / memory", slope * seconds / median, detail)
+    detail = f"peak {second / 2**20:.0f} MB after {first / 2**20:.0f} MB, {seconds:.0f} s, {rows} rows"
+    return Ratio("growth of memory over a soak", second / first - 1, detail)
 
 
 def _soak(service: LocalService, channel: str, stop: threading.Event, failures: list[str]) -> None:

@@ -85,7 +85,7 @@ def test_csv_and_table_are_for_people(local_service: LocalService) -> None:
         ("SELECT 'x'::INT", "100038"),
         ("SELECT 1; SELECT 2", "000008"),
         ("", "000900"),
-        ("CREATE PIPE p AS COPY INTO t FROM @s", "000002"),
+        ("CREATE PIPE p AS COPY INTO t FROM @s", "002003"),
         ("CREATE TABLE g (a GEOGRAPHY)", "000002"),
         ("SELECT * FROM LOCAL._snowpipe.channels", "002003"),
         ('SELECT * FROM LOCAL."_snowpipe".channels', "002003"),

@@ -224,7 +224,7 @@ class Database:
             self.dirty = True
 
     def rename_table(self, old: Table, new: Table) -> None:
-        """Give a table another name in its schema; its pipes, channels and rejected rows go.
+        """Give a table another name in its schema; its streaming pipes, channels and rejected rows go.
 
         :param new: the table as it is to be.
         :raises SqlError: when there is a table of that name.
@@ -232,6 +232,7 @@ class Database:
 
         def rename() -> None:
             self._cursor.execute(f"ALTER TABLE {old.path} RENAME TO {quote(new.name)}")
+            self.history.rename_table(self._cursor, old, new)
             self.store.remove_table(self._cursor, old.schema, old.name)
             self.store.add_table(self._cursor, new)
 

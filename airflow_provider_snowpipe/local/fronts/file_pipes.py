@@ -7,11 +7,9 @@ Shapes are those of the documentation page "Snowpipe REST API"; snowflake-ingest
 from __future__ import annotations
 
 import datetime as dt
-import json
 import uuid
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import unquote_plus
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.accounts import Account
@@ -19,7 +17,7 @@ from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.channels import PipeKey
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
-from airflow_provider_snowpipe.local.fronts.encoding import decode_body
+from airflow_provider_snowpipe.local.fronts.file_lists import WRONG, created_objects, read_files
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.arrivals import arrived_in_bucket, split_by_pattern
@@ -32,7 +30,6 @@ MAX_PATH_BYTES = 1024
 MAX_EVENTS = 10_000
 _REPORT_MS = 10 * 60 * 1000
 _MISSING = "390404"
-_WRONG = "390400"
 
 
 class FilePipesFront:
@@ -92,16 +89,16 @@ class FilePipesFront:
     # -- insertFiles ----------------------------------------------------------------------------------------
 
     def _insert_files(self, request: Request, database: Database, pipe: FilePipe) -> Response:
-        files = _listed(request)
+        files = read_files(request)
         if len(files) > MAX_FILES:
             raise Refusal(
-                400, _WRONG, f"the request names {len(files)} files; at most {MAX_FILES} are accepted"
+                400, WRONG, f"the request names {len(files)} files; at most {MAX_FILES} are accepted"
             )
         for path, _ in files:
             if not path or len(path.encode()) > MAX_PATH_BYTES:
                 raise Refusal(
                     400,
-                    _WRONG,
+                    WRONG,
                     f"the path '{path[:60]}' is empty or longer than {MAX_PATH_BYTES} bytes of UTF-8",
                 )
         accepted, unmatched = split_by_pattern(pipe, files)
@@ -120,7 +117,7 @@ class FilePipesFront:
 
     def _bucket_events(self, request: Request, roles: frozenset[str]) -> Response:
         """Queue the objects that S3 says were created, in every pipe with AUTO_INGEST on their bucket."""
-        created = _created_objects(request)
+        created = created_objects(request)
         queued = 0
         for database in self._catalog.databases:
             for pipe in database.file_pipes.pipes:
@@ -191,70 +188,12 @@ class FilePipesFront:
             cursor.close()
 
 
-def _listed(request: Request) -> list[tuple[str, int | None]]:
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind == "text/plain":
-        content = decode_body(request.body, request.headers.get("content-encoding", ""))
-        try:
-            return [(line.strip(), None) for line in content.decode().splitlines() if line.strip()]
-        except UnicodeDecodeError as error:
-            raise Refusal(400, _WRONG, "the list of files is not UTF-8") from error
-    files = request.json().get("files")
-    if not isinstance(files, list):
-        raise Refusal(400, _WRONG, 'the body must be {"files": [{"path": "..", "size": 1}]}')
-    found: list[tuple[str, int | None]] = []
-    for entry in files:
-        path = entry.get("path") if isinstance(entry, dict) else None
-        size = entry.get("size") if isinstance(entry, dict) else None
-        if not isinstance(path, str) or not (size is None or _is_size(size)):
-            raise Refusal(400, _WRONG, 'each file needs a "path", and a "size" in bytes or none')
-        try:
-            path.encode()
-        except UnicodeEncodeError as error:
-            raise Refusal(400, _WRONG, "a path holds half of a surrogate pair") from error
-        found.append((path, size))
-    return found
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
-
-
-def _created_objects(request: Request) -> list[tuple[str, str, int | None]]:
-    """Return bucket, key and size of the objects that a body of S3 events says were created.
-
-    The body may also be the notification of SNS around it.
-    """
-    body = request.json()
-    if isinstance(body.get("Message"), str):
-        try:
-            body = json.loads(body["Message"])
-        except ValueError as error:
-            raise Refusal(400, _WRONG, "Message of the notification is not JSON") from error
-    records = body.get("Records") if isinstance(body, dict) else None
-    if not isinstance(records, list):
-        raise Refusal(400, _WRONG, 'the body must be an S3 event: {"Records": [..]}')
-    found: list[tuple[str, str, int | None]] = []
-    for record in records:
-        try:
-            if "ObjectCreated" not in str(record["eventName"]):
-                continue
-            bucket, stored = record["s3"]["bucket"]["name"], record["s3"]["object"]
-            size = stored.get("size")
-            found.append((str(bucket), unquote_plus(stored["key"]), size if _is_size(size) else None))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise Refusal(
-                400, _WRONG, "a record needs eventName, s3.bucket.name and s3.object.key"
-            ) from error
-    return found
-
-
 def _mark(text: str | None) -> int | None:
     if text is None:
         return None
     number = text.rpartition("_")[2]
     if not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise Refusal(400, _WRONG, f"beginMark '{text[:40]}' is not a nextBeginMark of an earlier report")
+        raise Refusal(400, WRONG, f"beginMark '{text[:40]}' is not a nextBeginMark of an earlier report")
     return int(number)
 
 
@@ -267,7 +206,7 @@ def _moment_ms(request: Request, name: str, default: int | None) -> int:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError) as error:
-        raise Refusal(400, _WRONG, f"{name} must be a timestamp in ISO 8601") from error
+        raise Refusal(400, WRONG, f"{name} must be a timestamp in ISO 8601") from error
 
 
 def _request_id(request: Request) -> str:

@@ -159,7 +159,7 @@ class StageFilesFront:
                 token, self._secret, algorithms=["HS256"], issuer=_ISSUER, options={"require": ["exp", "iss"]}
             )
         except jwt.InvalidTokenError as error:
-            # Connector 5.2.0 answers 401 by running PUT or GET again for a new token; 4.8.1 fails.
+            # Connector 5.2.0 answers 401 by running its PUT or GET again; 4.8.1 fails at once.
             raise Refusal(
                 401, "FILE_TOKEN_INVALID", "the token is wrong or has expired; run PUT or GET again"
             ) from error

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# Stands for RECORD_DELIMITER = NONE: it is not in the file, and the end of the file counts as one.
+NO_DELIMITER = b"\x00\x1e\x00\x1e"
+
 
 @dataclass(frozen=True, slots=True)
 class CsvDialect:
     r"""Delimiters and quoting of one file format.
 
     :param field: field delimiter; empty for none.
-    :param record: record delimiter; ``\n`` also ends at ``\r\n``; empty for none.
+    :param record: record delimiter; ``\n`` also ends at ``\r\n``.
     :param quote: one byte that may enclose fields; empty for none.
     :param escape: escape inside enclosed fields; empty for none.
     :param bare_escape: escape inside fields that are not enclosed; empty for none.
@@ -37,7 +40,7 @@ class CsvDialect:
         """Build a dialect from the options of a file format (documentation page "CREATE FILE FORMAT")."""
         return cls(
             field=_bytes(options.get("FIELD_DELIMITER", ",")),
-            record=_bytes(options.get("RECORD_DELIMITER", "\n")).replace(b"\r\n", b"\n"),
+            record=_bytes(options.get("RECORD_DELIMITER", "\n")).replace(b"\r\n", b"\n") or NO_DELIMITER,
             quote=_bytes(options.get("FIELD_OPTIONALLY_ENCLOSED_BY", "NONE")),
             escape=_bytes(options.get("ESCAPE", "NONE")),
             bare_escape=_bytes(options.get("ESCAPE_UNENCLOSED_FIELD", "\\")),

@@ -35,7 +35,7 @@ class _Scanner:
     def __post_init__(self) -> None:
         dialect = self.dialect
         record = rb"\r?\n" if dialect.record == b"\n" else re.escape(dialect.record)
-        parts = [rb"(?P<end>" + record + rb")" if dialect.record else rb"(?P<end>(?!))"]
+        parts = [rb"(?P<end>" + record + rb")"]
         if dialect.field:
             parts.append(rb"(?P<field>" + re.escape(dialect.field) + rb")")
         self.after = re.compile(rb"|".join(parts))
@@ -131,7 +131,7 @@ def split_exactly(block: bytes, dialect: CsvDialect, *, final: bool) -> Fields:
                 break
             following, reason = len(block), "Unterminated enclosed field or missing record delimiter"
         except _BrokenError as error:
-            skipped = block.find(dialect.record, position) if dialect.record else -1
+            skipped = block.find(dialect.record, position)
             following = len(block) if skipped < 0 else skipped + len(dialect.record)
             reason = str(error)
         blank = block[position:following] in (b"\n", b"\r\n", dialect.record)

@@ -36,8 +36,8 @@ def read_csv(blocks: Iterable[bytes], options: Mapping[str, Any], width: int) ->
         text = carry + block
         if header_lines:
             text, header_lines = reader.skip_lines(text, header_lines, final)
-        if final and text and not text.endswith(dialect.record or b"\0"):
-            text += dialect.record or b""
+        if final and text and not text.endswith(dialect.record):
+            text += dialect.record
         fields, consumed = reader.split(text, final)
         if parse_header and len(fields.first):
             names = _header(fields, int(fields.count[0]))

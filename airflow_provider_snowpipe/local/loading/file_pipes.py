@@ -60,6 +60,11 @@ class FilePipe:
     paused_on_ms: int | None = None
 
     @property
+    def notification_channel(self) -> str | None:
+        """Where its events come from, as SHOW PIPES tells it; None without AUTO_INGEST."""
+        return (self.sns_topic or "local") if self.auto_ingest else None
+
+    @property
     def copy_body(self) -> str:
         """The statement after COPY INTO."""
         return self.text.split(None, 2)[2]

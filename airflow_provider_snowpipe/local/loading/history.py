@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path
+from airflow_provider_snowpipe.local.tables import Table
 
 DAY_MS = 24 * 3600 * 1000
 COPY_MEMORY_MS = 64 * DAY_MS
@@ -208,6 +209,14 @@ class LoadHistory:
             [schema, table],
         ).fetchall()
         return None if first_ms is None else int(first_ms)
+
+    def rename_table(self, cursor: duckdb.DuckDBPyConnection, old: Table, new: Table) -> None:
+        """Keep the loads of a table under its new name."""
+        cursor.execute(
+            f"UPDATE {self.relation} SET schema_name = ?, table_name = ? "
+            f"WHERE schema_name = ? AND table_name = ?",
+            [new.schema, new.name, old.schema, old.name],
+        )
 
     def forget_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
         """Forget the loads of a table that was truncated, replaced or dropped."""

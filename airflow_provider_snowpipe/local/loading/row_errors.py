@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_snowpipe.local.errors import SqlError
-from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, Table
 
 UNREADABLE, TOO_MANY_FIELDS, TOO_FEW_FIELDS = -1, -2, -3
 CONVERSION, TOO_LONG, MISSING = 0, 1, 2
@@ -105,11 +105,12 @@ def column_name(table: Table, bad: int, columns: tuple[Column, ...], fields: int
     """Return the column of an error as Snowflake shows it: ``"TABLE"["COLUMN":number]``."""
     if bad == UNREADABLE:
         return None
+    shown = table.name.partition(TEMPORARY)[0]
     if bad == TOO_MANY_FIELDS:
-        return f'"{table.name}"[{fields + 1}]'
+        return f'"{shown}"[{fields + 1}]'
     number = found if bad == TOO_FEW_FIELDS else bad // KINDS
     if number >= len(columns):
-        return f'"{table.name}"[{number + 1}]'
+        return f'"{shown}"[{number + 1}]'
     column = columns[number]
     ordinal = 1 + next(n for n, known in enumerate(table.columns) if known.name == column.name)
-    return f'"{table.name}"["{column.name}":{ordinal}]'
+    return f'"{shown}"["{column.name}":{ordinal}]'

@@ -162,6 +162,8 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     if not isinstance(tree, exp.Create):
         raise unsupported("this form of CREATE TABLE")
     named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    if not isinstance(named, exp.Table):
+        raise unsupported("this form of CREATE TABLE")
     translate.normalize_identifiers(named)
     path = tuple(part.name for part in named.parts)
     database, schema, name = session.place_new_table(path, temporary=_is_temporary(tree))

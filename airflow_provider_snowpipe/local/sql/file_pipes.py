@@ -1,8 +1,7 @@
-"""CREATE, ALTER, DROP, SHOW and DESCRIBE of pipes; file pipes here, streaming pipes by their own module."""
+"""CREATE, DROP, SHOW and DESCRIBE of pipes; file pipes here, streaming pipes by their own module."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
@@ -12,14 +11,12 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.channels import PipeKey
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import (
-    SqlError,
     compilation_error,
     object_exists,
     unsupported,
 )
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
-from airflow_provider_snowpipe.local.loading.history import DAY_MS
 from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, OnError
 from airflow_provider_snowpipe.local.sql import pipes
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
@@ -34,21 +31,19 @@ from airflow_provider_snowpipe.local.stages.settings import (
     read_settings,
 )
 
-STALE_MS = 14 * DAY_MS
 _CREATE = re.compile(
     r"CREATE\s+(?P<replace>OR\s+REPLACE\s+)?PIPE\s+(?P<exists>IF\s+NOT\s+EXISTS\s+)?(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _STREAM = re.compile(r"TABLE\s*\(\s*DATA_SOURCE\s*\(", re.IGNORECASE)
 _BODY = re.compile(r"AS\s+(?P<copy>COPY\s+INTO\s+.*)", re.IGNORECASE | re.DOTALL)
-_HEAD = re.compile(
+HEAD = re.compile(
     r"(?:DROP|ALTER|DESCRIBE|DESC)\s+PIPE\s+(?P<exists>IF\s+EXISTS\s+)?(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _OPTIONS = ("AUTO_INGEST", "COMMENT", "INTEGRATION", "AWS_SNS_TOPIC", "ERROR_INTEGRATION")
 # Documentation page "CREATE PIPE": copy options that a pipe may not have.
 _FORBIDDEN = ("FILES", "SIZE_LIMIT", "PURGE", "FORCE", "RETURN_FAILED_ONLY", "VALIDATION_MODE")
-_DONE = "Statement executed successfully."
 
 
 def create_pipe(session: Session, text: str, bindings: Bindings) -> Result:
@@ -86,7 +81,7 @@ def create_pipe(session: Session, text: str, bindings: Bindings) -> Result:
 
 def drop_pipe(session: Session, text: str, bindings: Bindings) -> Result:
     """DROP PIPE [IF EXISTS] name; files that wait in its queue are not loaded."""
-    found = _find(session, text)
+    found = find_named(session, text)
     if found is None:
         return pipes.drop_pipe(session, text, bindings)
     session.commit()
@@ -115,55 +110,11 @@ def show_pipes(session: Session, text: str, bindings: Bindings) -> Result:
 
 def describe_pipe(session: Session, text: str, bindings: Bindings) -> Result:
     """DESCRIBE PIPE name."""
-    found = _find(session, text)
+    found = find_named(session, text)
     if found is None:
         return pipes.describe_pipe(session, text, bindings)
     columns = pipes.show_pipes(session, "SHOW PIPES LIKE ''", bindings).columns
     return Result(columns, [_row(session, found[0], found[1])])
-
-
-def alter_pipe(session: Session, text: str, bindings: Bindings) -> Result:
-    """ALTER PIPE [IF EXISTS] name SET .. | UNSET .. | REFRESH .."""
-    found = _find(session, text)
-    if found is None:
-        head = _HEAD.match(text)
-        if head is not None and head["exists"]:
-            database, schema, name = session.resolve(read_path(head["rest"])[0])
-            if database.find_pipe(PipeKey(schema, name)) is None:
-                return status(_DONE)
-        return pipes.alter_pipe(session, text, bindings)
-    session.commit()
-    database, pipe, rest = found
-    verb, _, more = rest.partition(" ")
-    if verb.upper() == "SET":
-        _set(session, database, pipe, more)
-    elif verb.upper() == "UNSET":
-        _unset(session, database, pipe, more)
-    elif verb.upper() == "REFRESH":
-        from airflow_provider_snowpipe.local.sql import pipe_refresh
-
-        return pipe_refresh.refresh(session, database, pipe, more)
-    else:
-        raise unsupported(f"ALTER PIPE .. {verb.upper()}")
-    return status(_DONE)
-
-
-def resume(session: Session, database: Database, pipe: FilePipe, *, forced: bool) -> None:
-    """End the pause of a pipe.
-
-    :param forced: also when it is stale, as SYSTEM$PIPE_FORCE_RESUME does.
-    :raises SqlError: for a pipe that was paused for 14 days.
-    """
-    now_ms = database.clock.now_ms()
-    if pipe.paused_on_ms is not None and now_ms - pipe.paused_on_ms >= STALE_MS and not forced:
-        raise SqlError(
-            "003605",
-            "55000",
-            f"Pipe {database.name}.{pipe.key.schema}.{pipe.key.name} is stale: it was paused for more than "
-            "14 days. Use SYSTEM$PIPE_FORCE_RESUME('pipe', 'staleness_check_override') to resume it.",
-        )
-    database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=None))
-    session.catalog.watch_changed()
 
 
 def find_file_pipe(session: Session, name: str) -> tuple[Database, FilePipe] | None:
@@ -176,8 +127,9 @@ def find_file_pipe(session: Session, name: str) -> tuple[Database, FilePipe] | N
     return None if pipe is None or not _shows(session, database, pipe) else (database, pipe)
 
 
-def _find(session: Session, text: str) -> tuple[Database, FilePipe, str] | None:
-    head = _HEAD.match(text)
+def find_named(session: Session, text: str) -> tuple[Database, FilePipe, str] | None:
+    """Return the file pipe that a statement names and the rest of the statement; None for no file pipe."""
+    head = HEAD.match(text)
     if head is None:
         return None
     path, rest = read_path(head["rest"])
@@ -212,10 +164,10 @@ def _compiled(session: Session, database: Database, key: PipeKey, text: str) -> 
         table.schema,
         table.name,
         auto_ingest,
-        _text(settings, "COMMENT"),
-        _text(settings, "INTEGRATION"),
-        _text(settings, "AWS_SNS_TOPIC"),
-        _text(settings, "ERROR_INTEGRATION"),
+        text_setting(settings, "COMMENT"),
+        text_setting(settings, "INTEGRATION"),
+        text_setting(settings, "AWS_SNS_TOPIC"),
+        text_setting(settings, "ERROR_INTEGRATION"),
         compiled.plan.pattern,
     )
 
@@ -236,11 +188,17 @@ def _check(compiled: CompiledCopy) -> None:
     stage = plan.location.stage
     if plan.location.kind == "USER" or (stage is not None and stage.temporary):
         raise compilation_error("a pipe cannot load from a user stage or a temporary stage.")
+    if plan.table.is_temporary:
+        raise compilation_error("a pipe cannot load into a temporary table.")
     if plan.location.kind == "URL":
         raise compilation_error("a pipe loads from a stage, not from a URL.")
 
 
-def _text(settings: Mapping[str, Setting], name: str) -> str | None:
+def text_setting(settings: Mapping[str, Setting], name: str) -> str | None:
+    """Return an option that is a string or a name; None when it was not written.
+
+    :raises SqlError: for another kind of value.
+    """
     value = settings.get(name)
     if value is not None and not isinstance(value, str):
         raise invalid_value(name, value, "a string or a name")
@@ -256,48 +214,6 @@ def _replace_streaming(session: Session, database: Database, key: PipeKey, *, re
     database.drop_pipe(key)
 
 
-def _set(session: Session, database: Database, pipe: FilePipe, text: str) -> None:
-    settings, rest = read_settings(text)
-    if rest or not settings:
-        raise compilation_error(f"syntax error: unexpected '{rest[:30]}'.")
-    for name, value in settings.items():
-        current = database.file_pipes.find(pipe.key) or pipe
-        if name == "PIPE_EXECUTION_PAUSED":
-            if not isinstance(value, bool):
-                raise invalid_value(name, value, "TRUE or FALSE")
-            _pause_or_resume(session, database, current, paused=value)
-        elif name == "COMMENT":
-            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-            database.file_pipes.change(dataclasses.replace(current, comment=_text(settings, name)))
-        elif name in ("ERROR_INTEGRATION", "INTEGRATION"):
-            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-            changed = _text(settings, name)
-            field = name.lower()
-            database.file_pipes.change(dataclasses.replace(current, **{field: changed}))  # type: ignore[arg-type]
-        else:
-            raise invalid_parameter(name)
-
-
-def _unset(session: Session, database: Database, pipe: FilePipe, text: str) -> None:
-    for name in text.split(","):
-        current = database.file_pipes.find(pipe.key) or pipe
-        if name.strip().upper() == "PIPE_EXECUTION_PAUSED":
-            _pause_or_resume(session, database, current, paused=False)
-        elif name.strip().upper() == "COMMENT":
-            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-            database.file_pipes.change(dataclasses.replace(current, comment=None))
-        else:
-            raise invalid_parameter(name.strip())
-
-
-def _pause_or_resume(session: Session, database: Database, pipe: FilePipe, *, paused: bool) -> None:
-    session.require("OPERATE", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-    if not paused:
-        resume(session, database, pipe, forced=False)
-    elif pipe.paused_on_ms is None:
-        database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=database.clock.now_ms()))
-
-
 def _shows(session: Session, database: Database, pipe: FilePipe) -> bool:
     return session.can_see("PIPE", database.name, pipe.key.schema, pipe.key.name)
 
@@ -305,10 +221,10 @@ def _shows(session: Session, database: Database, pipe: FilePipe) -> bool:
 def _row(session: Session, database: Database, pipe: FilePipe) -> Sequence[Any]:
     owner = session.catalog.access.owner(Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name)))
     created = dt.datetime.fromtimestamp(pipe.created_on_ms / 1000, dt.UTC)
-    channel = pipe.sns_topic or ("local" if pipe.auto_ingest else None)
     failure = session.catalog.pipe_failures.get((database.name, pipe.key.schema, pipe.key.name))
     return (
-        created, pipe.key.name, database.name, pipe.key.schema, pipe.text, owner, channel, pipe.comment,
+        created, pipe.key.name, database.name, pipe.key.schema, pipe.text, owner,
+        pipe.notification_channel, pipe.comment,
         pipe.integration, pipe.pattern, pipe.error_integration, "ROLE",
         failure.message if failure else None, "STAGE",
     )  # fmt: skip

@@ -14,6 +14,7 @@ import sqlglot.errors
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
+    alter_pipe,
     alter_table,
     comments,
     context,
@@ -111,7 +112,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"COPY\s+INTO", copy_into.copy_into),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", file_pipes.create_pipe),
         (r"DROP\s+PIPE", file_pipes.drop_pipe),
-        (r"ALTER\s+PIPE", file_pipes.alter_pipe),
+        (r"ALTER\s+PIPE", alter_pipe.alter_pipe),
         (r"SHOW\s+PIPES", file_pipes.show_pipes),
         (r"(?:DESCRIBE|DESC)\s+PIPE", file_pipes.describe_pipe),
         (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipe_functions.system_function),

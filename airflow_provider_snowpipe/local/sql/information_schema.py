@@ -158,6 +158,15 @@ def _pipes(session: Session, database: Database) -> Iterator[_Row]:
                 database.name, schema, name, _owner(session, kind, database.name, schema, seen), text, None,
                 created, created, database.objects.comment("PIPE", schema, name) or None,
             )  # fmt: skip
+    for loading in database.file_pipes.pipes:
+        schema, name = loading.key.schema, loading.key.name
+        if session.can_see("PIPE", database.name, schema, name):
+            created = moment(loading.created_on_ms)
+            comment = loading.comment or database.objects.comment("PIPE", schema, name) or None
+            yield (
+                database.name, schema, name, _owner(session, "PIPE", database.name, schema, name),
+                loading.text, loading.notification_channel, created, created, comment,
+            )  # fmt: skip
 
 
 def _stages(session: Session, database: Database) -> Iterator[_Row]:

@@ -11,8 +11,9 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
 from airflow_provider_snowpipe.local.sql import pipes
+from airflow_provider_snowpipe.local.sql.alter_pipe import STALE_MS, resume
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.file_pipes import STALE_MS, find_file_pipe, resume
+from airflow_provider_snowpipe.local.sql.file_pipes import find_file_pipe
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -63,7 +64,7 @@ def pipe_status(session: Session, database: Database, pipe: FilePipe) -> dict[st
         report["lastIngestedTimestamp"] = iso(last.loaded_on_ms)
         report["lastIngestedFilePath"] = last.file_name
     if pipe.auto_ingest:
-        report["notificationChannelName"] = pipe.sns_topic or "local"
+        report["notificationChannelName"] = pipe.notification_channel
         report["numOutstandingMessagesOnChannel"] = 0
     if failure is not None:
         report["error"] = failure.message

@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.local.sql import results, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
 _CONSTANT_LENGTH = 200
@@ -69,19 +70,21 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
     colliding.
     """
     tree = translate.parse(text)
-    if isinstance(tree, exp.Insert) and tree.args.get("overwrite"):
-        raise unsupported("INSERT OVERWRITE")
+    overwrite = isinstance(tree, exp.Insert) and bool(tree.args.get("overwrite"))
+    if overwrite:
+        tree.set("overwrite", False)
     tree = translate.prepare(session, tree)
     database = _target(session, tree)
+    replaced = _replaced(session, database, tree) if overwrite else None
     targets = _bound_columns(database, tree)
     sql = translate.to_duckdb(tree)
     if not session.autocommit:
         session.begin()
     if session.in_transaction:
-        changed = _run(session, sql, bindings.rows(targets))
+        changed = _run(session, sql, bindings.rows(targets), replaced)
     else:
         with database.write_lock:
-            changed = _run(session, sql, bindings.rows(targets))
+            changed = _run(session, sql, bindings.rows(targets), replaced)
             database.dirty = True
     return counts(tree, changed)
 
@@ -107,17 +110,32 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     return found
 
 
-def _run(session: Session, sql: str, rows: list[list[Any]]) -> int:
-    if len(rows) > 1 and not session.in_transaction:
+def _replaced(session: Session, database: Database, tree: exp.Expr) -> Table:
+    """Return the table whose rows an INSERT OVERWRITE replaces."""
+    target = translate.target_of(tree)
+    table = database.table(target.db, target.name) if target is not None else None
+    if table is None:
+        raise unsupported("INSERT OVERWRITE into something that is not a table")
+    session.require("DELETE", "TABLE", database.name, table.schema, table.name)
+    return table
+
+
+def _run(session: Session, sql: str, rows: list[list[Any]], replaced: Table | None) -> int:
+    if (len(rows) > 1 or replaced is not None) and not session.in_transaction:
         session.begin()
         try:
-            changed = sum(_execute(session, sql, row) for row in rows)
+            changed = _run(session, sql, rows, replaced)
         except BaseException:
             session.rollback()
             raise
         session.commit()
         return changed
-    return sum(_execute(session, sql, row) for row in rows or [[]])
+    # The new rows may be read from the old ones, so those go last.
+    old = _execute(session, f"SELECT coalesce(max(rowid), -1) FROM {replaced.path}", []) if replaced else 0  # noqa: S608
+    changed = sum(_execute(session, sql, row) for row in rows or [[]])
+    if replaced is not None:
+        session.cursor.execute(f"DELETE FROM {replaced.path} WHERE rowid <= ?", [old])  # noqa: S608
+    return changed
 
 
 def _execute(session: Session, sql: str, row: list[Any]) -> int:

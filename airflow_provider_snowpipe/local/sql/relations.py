@@ -50,6 +50,8 @@ def replace_table_functions(session: Session, tree: exp.Expr) -> None:
 
 def _replace(session: Session, node: exp.Expr) -> None:
     call = node.this
+    if isinstance(node, exp.TableFromRows) and not isinstance(node.parent, (exp.From, exp.Join)):
+        raise compilation_error("a table function stands in FROM only.")
     alias = node.args.get("alias")
     if isinstance(call, exp.Explode):
         _flatten(node, call, alias.this if alias is not None else None)

@@ -11,7 +11,7 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObject
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
-from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql import (
     copy_history,
     error_table,
@@ -36,7 +36,11 @@ def parse(text: str) -> exp.Expr:
     :raises SqlError: for more than one statement.
     """
     tokens = _SNOWFLAKE.tokenize(text)
-    trees = [tree for tree in _SNOWFLAKE.parser().parse(tokens, text) if tree is not None]
+    try:
+        trees = [tree for tree in _SNOWFLAKE.parser().parse(tokens, text) if tree is not None]
+    except IndexError as error:
+        # sqlglot counts on the number of arguments that some functions must have.
+        raise compilation_error("a function has the wrong number of arguments.") from error
     if len(trees) != 1:
         raise SqlError(
             "000008",

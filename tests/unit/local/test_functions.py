@@ -189,6 +189,9 @@ def test_execute_immediate_runs_the_text_of_one_statement(sql: SqlSessions) -> N
     [
         ("SELECT NO_SUCH_FUNCTION(1)", "002140"),
         ("SELECT SOUNDEX('a')", "000002"),
+        ("SELECT OBJECT_CONSTRUCT('a', 'b', NULL)", "001003"),
+        ("SELECT 1 AS t, TABLE(FLATTEN(PARSE_JSON('[1]')))", "001003"),
+        ("CREATE TABLE FUNCTION f() RETURNS INT AS '1'", "000002"),
         ("SELECT TO_CHAR(1.5, '9,999.00')", "000002"),
         ("SELECT * FROM t AT(OFFSET => -60)", "000002"),
         ("SELECT id INTO x FROM t", "000002"),

@@ -174,6 +174,18 @@ def test_a_clustering_key_is_set_and_dropped(sql: SqlSessions) -> None:
     assert not sql.run("SHOW TABLES")[0]["cluster_by"]
 
 
+def test_insert_overwrite_replaces_the_rows_or_leaves_them(sql: SqlSessions) -> None:
+    sql.run("CREATE TABLE o (id INT NOT NULL)", "INSERT INTO o VALUES (1), (2)")
+    assert sql.values("INSERT OVERWRITE INTO o SELECT id + 10 FROM o WHERE id = 2") == [(1,)]
+    assert sql.values("SELECT id FROM o") == [(12,)]
+    sql.refused("INSERT OVERWRITE INTO o SELECT NULL")
+    assert sql.values("SELECT id FROM o") == [(12,)]
+    sql.run("BEGIN", "INSERT INTO o VALUES (13)", "INSERT OVERWRITE INTO o VALUES (14), (15)")
+    assert sql.values("SELECT id FROM o ORDER BY id") == [(14,), (15,)]
+    sql.run("ROLLBACK")
+    assert sql.values("SELECT id FROM o") == [(12,)]
+
+
 def test_comments_are_kept_and_shown(sql: SqlSessions) -> None:
     sql.run(
         "COMMENT ON TABLE t IS 'it''s'",

@@ -199,6 +199,23 @@ def test_truncating_or_replacing_a_table_forgets_its_files(local: LocalCatalog, 
     assert ids(local) == [1]
 
 
+def test_a_renamed_table_keeps_its_history(local: LocalCatalog) -> None:
+    local.put("a.csv", b"1,x\n")
+    local.sql("COPY INTO t FROM @s")
+    local.sql("ALTER TABLE t RENAME TO u")
+    assert local.sql("COPY INTO u FROM @s") == NOTHING
+    local.sql("CREATE TABLE t (id INT, name VARCHAR)")
+    assert len(local.sql("COPY INTO t FROM @s")) == 1
+
+
+def test_a_temporary_table_is_loaded_under_its_own_name(local: LocalCatalog) -> None:
+    local.sql("CREATE TEMPORARY TABLE t (id INT)")
+    local.put("a.csv", b"1\nx\n")
+    (row,) = local.sql("COPY INTO t FROM @s ON_ERROR = CONTINUE")
+    assert row["first_error_column_name"] == '"T"["ID":1]'
+    assert local.sql("SELECT id FROM t") == [{"id": Decimal(1)}]
+
+
 def test_the_history_survives_a_restart(tmp_path: Path) -> None:
     with local_catalog(tmp_path) as local:
         local.sql("CREATE TABLE t (id INT)")

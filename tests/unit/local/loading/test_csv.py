@@ -125,6 +125,13 @@ def test_an_enclosed_field_that_does_not_end_breaks_its_record_only() -> None:
     ]
 
 
+def test_delimiters_may_be_none() -> None:
+    found = read(b"a,b\nc,d\n", width=1, FIELD_DELIMITER=None, ESCAPE_UNENCLOSED_FIELD=None)
+    assert [row["c0"] for row in found] == ["a,b", "c,d"]
+    (whole,) = read(b"a,b\nc,d\n", width=1, FIELD_DELIMITER=None, RECORD_DELIMITER=None)
+    assert whole["c0"] == "a,b\nc,d\n"
+
+
 def test_other_encodings_are_read() -> None:
     (row,) = read("grün,ß\n".encode("iso-8859-1"), width=2, ENCODING="ISO88591")
     assert (row["c0"], row["c1"]) == ("grün", "ß")
