@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.local.admin.listener import ask
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.errors import ServiceError
+from airflow_provider_snowpipe.local.shell import run_statement
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -103,10 +106,15 @@ class LocalService:
         return Path(self.env["SSL_CERT_FILE"])
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
-        """Run one statement through ``snowpipe-local sql`` and return its rows."""
-        done = self.cli("sql", "--format", "json", statement)
-        assert done.returncode == 0, f"{statement}\n{done.stderr}"
-        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        """Run one statement as ``snowpipe-local sql`` does, without a process for each, and return its rows.
+
+        :raises AssertionError: when it fails, with what the command prints.
+        """
+        try:
+            printed = run_statement(DataDirectory(self.data_dir), statement, "json")
+        except ServiceError as error:
+            raise AssertionError(f"{statement}\nsnowpipe-local: {error}") from error
+        rows: list[dict[str, Any]] = json.loads(printed)
         return rows
 
     def cli(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
