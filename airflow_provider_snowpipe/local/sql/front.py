@@ -263,6 +263,8 @@ def translate_error(error: duckdb.Error) -> SqlError:
     unknown = _UNKNOWN_FUNCTION.search(message)
     if isinstance(error, duckdb.CatalogException) and unknown:
         return reach.unknown_function(unknown[1])
+    if isinstance(error, duckdb.InvalidInputException) and "Division by zero" in message:
+        return SqlError("100051", "22012", "Division by zero")
     for kind, code, sqlstate in _ERROR_CODES:
         if isinstance(error, kind):
             prefix = "SQL compilation error:\n" if sqlstate.startswith("42") else ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import duckdb
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import unsupported
@@ -18,15 +18,14 @@ from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
-_CONSTANT_LENGTH = 200
-_CONSTANT_NODES = (exp.Select, exp.Literal, exp.Boolean, exp.Null)
+_LITERAL = r"(?:\d+(?:\.\d+)?|'[^'\\]*'|TRUE|FALSE|NULL)"
+_CONSTANT = re.compile(rf"SELECT\s+{_LITERAL}(?:\s*,\s*{_LITERAL})*", re.IGNORECASE)
 
 
 def select(session: Session, text: str, bindings: Bindings) -> Result:
     """SELECT, WITH ... SELECT and VALUES."""
-    constant = _constant(text)
-    if constant is not None and not bindings.rows():
-        return _fetched(session.cursor.execute(constant))
+    if _CONSTANT.fullmatch(text) and not bindings.rows():
+        return _fetched(session.cursor.execute(_constant(text)))
     tree = translate.parse(text)
     if isinstance(tree, (exp.Insert, exp.Update, exp.Delete, exp.Merge)):
         return modify(session, text, bindings)
@@ -45,20 +44,13 @@ def _fetched(cursor: duckdb.DuckDBPyConnection) -> Result:
 
 
 @functools.lru_cache(maxsize=64)
-def _constant(text: str) -> str | None:
-    """Return the translation of a query of literals only, or None.
+def _constant(text: str) -> str:
+    """Return the translation of a query of literals only.
 
     Pools ask ``SELECT 1`` before every use of a connection. Such a query means the same in every session, so
     it is translated once; all others depend on names, privileges or the session.
     """
-    if len(text) > _CONSTANT_LENGTH:
-        return None
-    try:
-        tree = translate.parse(text)
-    except SqlglotError:
-        return None
-    if not isinstance(tree, exp.Select) or not all(isinstance(node, _CONSTANT_NODES) for node in tree.walk()):
-        return None
+    tree = translate.parse(text)
     translate.name_projections(tree)
     return translate.to_duckdb(tree)
 

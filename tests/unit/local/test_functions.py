@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.local.errors import SqlError
 from tests.unit.local.sql_sessions import SqlSessions
 
 DOCUMENT = '{"a":{"b":[1,2,{"c":"x"}]},"name":"bob","arr":[1,2,3]}'
@@ -216,3 +217,10 @@ def test_no_query_reads_files_or_the_engines_own_tables(sql: SqlSessions, tmp_pa
         "SELECT * FROM IDENTIFIER('local._snowpipe.tables')",
     ):
         assert sql.refused(query).code in {"000002", "002003", "001003", "002140"}, query
+
+
+@pytest.mark.parametrize("expression", ["1 / 0", "1.5 / 0", "n / (id - 1)", "1::FLOAT / 0", "MOD(5, 0)"])
+def test_a_division_by_zero_fails_instead_of_being_infinite(sql: SqlSessions, expression: str) -> None:
+    with pytest.raises(SqlError, match="Division by zero") as caught:
+        sql.run(f"SELECT {expression} FROM t")
+    assert caught.value.code == "100051"
