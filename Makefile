@@ -34,10 +34,11 @@ demo: install ## 336,776 flights through Airflow and Spark into channels, exactl
 test: lint types docs ## Everything: lint, types, import rules, docs and the whole test suite
 	$(PYTEST) tests/unit tests/integration tests/fuzz -n 2 --dist loadfile
 	$(PYTEST) tests/faults
-	$(PYTEST) tests/system
+	$(PYTEST) tests/system -m "not nightly"
 
 .PHONY: nightly
-nightly: install ## What takes too long for every day: 100 kills of the local service under six writers, 20,000 fuzz cases
+nightly: install ## What takes too long for every day: 300 deferred sensors, 100 kills of the local service, 20,000 fuzz cases
+	$(PYTEST) tests/system -m nightly
 	SNOWPIPE_KILLS=100 $(PYTEST) tests/faults/test_local_service_kill_loop.py --timeout 3600
 	SNOWPIPE_FUZZ_CASES=20000 $(PYTEST) tests/fuzz -n 2 --dist loadfile --timeout 3600
 
