@@ -159,6 +159,30 @@ def test_a_sqlalchemy_engine_creates_fills_and_reads_a_table(hook: SnowflakeHook
         engine.dispose()
 
 
+def test_sqlalchemy_reflects_schemas_tables_and_columns(hook: SnowflakeHook) -> None:
+    import sqlalchemy
+
+    hook.run(
+        [
+            "CREATE OR REPLACE TABLE reflected (id INT IDENTITY(5, 2), s VARCHAR(5) NOT NULL DEFAULT 'x')",
+            "COMMENT ON TABLE reflected IS 'why'",
+            "CREATE OR REPLACE VIEW reflected_view AS SELECT id FROM reflected",
+        ]
+    )
+    engine = hook.get_sqlalchemy_engine()
+    try:
+        found = sqlalchemy.inspect(engine)
+        assert "public" in found.get_schema_names()
+        assert "reflected" in found.get_table_names()
+        assert found.get_view_names() == ["reflected_view"]
+        assert found.get_table_comment("reflected") == {"text": "why"}
+        columns: Any = sqlalchemy.Table("reflected", sqlalchemy.MetaData(), autoload_with=engine).columns
+    finally:
+        engine.dispose()
+    assert [(c.name, c.nullable) for c in columns] == [("id", True), ("s", False)]
+    assert (columns["id"].identity.start, columns["id"].identity.increment) == (5, 2)
+
+
 def test_the_common_sql_operator_runs_statements_and_returns_rows(hook: SnowflakeHook) -> None:
     from airflow.providers.common.sql.operators.sql import SQLExecuteQueryOperator
 

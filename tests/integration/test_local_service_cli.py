@@ -79,7 +79,7 @@ def test_csv_and_table_are_for_people(local_service: LocalService) -> None:
     ("statement", "code"),
     [
         ("SELECT * FROM no_such_table", "002003"),
-        ("SELEC 1", "000002"),
+        ("SELEC 1", "001003"),
         ("SELECT 1 +", "001003"),
         ("SELECT no_such_column FROM (SELECT 1 AS a)", "000904"),
         ("SELECT 'x'::INT", "100038"),

@@ -40,6 +40,7 @@ _RENAME = re.compile(r"RENAME\s+TO\s+(.*)", re.IGNORECASE | re.DOTALL)
 _SWAP = re.compile(r"SWAP\s+WITH\s+(.*)", re.IGNORECASE | re.DOTALL)
 _CLUSTER = re.compile(r"CLUSTER\s+BY\s+(?:LINEAR\s*)?(\(.*\))\s*\Z", re.IGNORECASE | re.DOTALL)
 _UNCLUSTER = re.compile(r"DROP\s+CLUSTERING\s+KEY\s*\Z", re.IGNORECASE)
+_RECLUSTER = re.compile(r"(?:SUSPEND|RESUME)\s+RECLUSTER\s*\Z", re.IGNORECASE)
 _COLUMN = re.compile(r"(?:ALTER|MODIFY)\s+(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _WORD = re.compile(r"(?:COLUMN\s+)?(.*)", re.IGNORECASE | re.DOTALL)
 _TYPE = re.compile(r"(?:SET\s+DATA\s+)?TYPE\s+(.*)", re.IGNORECASE | re.DOTALL)
@@ -74,8 +75,8 @@ def alter_table(session: Session, text: str, bindings: Bindings) -> Result:
 
 
 def _change(place: _Place, action: str) -> None:
-    if _CONSTRAINT.match(action):
-        # Kept by nobody: primary and unique keys are not enforced in Snowflake either.
+    if _CONSTRAINT.match(action) or _RECLUSTER.match(action):
+        # Keys are not enforced in Snowflake either, and nothing here clusters rows again.
         return
     for pattern, work in _ACTIONS:
         match = pattern.match(action)

@@ -27,7 +27,6 @@ from airflow_provider_snowpipe.local.sql import (
     infer_schema,
     pipe_functions,
     query,
-    reach,
     roles,
     sequences,
     show,
@@ -42,6 +41,7 @@ from airflow_provider_snowpipe.local.sql import (
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.engine_errors import translate_error
 from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
 from airflow_provider_snowpipe.local.sql.narrowing import narrowed
 from airflow_provider_snowpipe.local.sql.properties import plain
@@ -175,6 +175,13 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
     )
 )
 
+# First words of Snowflake's statements, with the kind of object behind them: for what is not supported here.
+_UNKNOWN = re.compile(
+    r"(CREATE|ALTER|DROP|SHOW|DESCRIBE|DESC)\s+(?:OR\s+(?:REPLACE|ALTER)\s+)?(?:SECURE\s+)?"
+    r"(\w+(?:\s+(?:POOL|FUNCTION|INTEGRATION|MONITOR|POLICY|ROLE|TABLES?|VIEWS?|GROUP|SERVICE|REPOSITORY|RULE)\b)?)"
+    r"|(EXPLAIN|CALL|EXECUTE|DECLARE|COPY|UNDROP|WITH|ABORT|IF|FOR|LET|RETURN|BEGIN)\b",
+    re.IGNORECASE,
+)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
 _AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
@@ -257,37 +264,6 @@ def session_failed(session: Session) -> None:
         session.rollback()
 
 
-def translate_error(error: duckdb.Error) -> SqlError:
-    """Return Snowflake's error for a DuckDB error."""
-    message = str(error).split("\n\nLINE ")[0].split("\nLINE ")[0].strip()
-    unknown = _UNKNOWN_FUNCTION.search(message)
-    if isinstance(error, duckdb.CatalogException) and unknown:
-        return reach.unknown_function(unknown[1])
-    if isinstance(error, duckdb.InvalidInputException) and "Division by zero" in message:
-        return SqlError("100051", "22012", "Division by zero")
-    for kind, code, sqlstate in _ERROR_CODES:
-        if isinstance(error, kind):
-            prefix = "SQL compilation error:\n" if sqlstate.startswith("42") else ""
-            return SqlError(code, sqlstate, prefix + message)
-    return SqlError("000603", "XX000", message)
-
-
-_ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
-    (duckdb.CatalogException, "002003", "42S02"),
-    (duckdb.BinderException, "000904", "42000"),
-    (duckdb.ParserException, "001003", "42000"),
-    (duckdb.SyntaxException, "001003", "42000"),
-    (duckdb.NotImplementedException, "000002", "0A000"),
-    (duckdb.ConstraintException, "100072", "22000"),
-    (duckdb.ConversionException, "100038", "22018"),
-    (duckdb.OutOfRangeException, "100046", "22003"),
-    (duckdb.InvalidInputException, "100069", "22P02"),
-    (duckdb.TransactionException, "000625", "57014"),
-    (duckdb.PermissionException, "003001", "42501"),
-)
-_UNKNOWN_FUNCTION = re.compile(r"Function with name \"?(\w+)\"? does not exist")
-
-
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
     # sqlglot reads queries and DML by itself; a path of PUT and GET may look like a comment.
     if _FILE_COMMAND.match(text):
@@ -301,7 +277,10 @@ def _handler(text: str) -> Handler:
     for pattern, handler in _HANDLERS:
         if pattern.match(text):
             return handler
-    raise unsupported(" ".join(text.split()[:3]))
+    head = _UNKNOWN.match(text)
+    if head is None:
+        raise compilation_error(f"syntax error: unexpected '{text.split()[0][:50]}'.")
+    raise unsupported(" ".join(" ".join(part.split()) for part in head.groups() if part).upper())
 
 
 def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:

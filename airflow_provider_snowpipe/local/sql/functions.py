@@ -9,6 +9,7 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import unsupported
+from airflow_provider_snowpipe.local.sql import moments
 
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 # Argument number n is the column _n.
@@ -123,7 +124,7 @@ def rewrite(node: exp.Expr) -> exp.Expr:
         return node
     if not isinstance(node, exp.Func) or isinstance(node, exp.Cast):
         return node
-    template = _TEMPLATES.get(_name(node))
+    template = moments.template(node) or _TEMPLATES.get(_name(node))
     if template is None:
         return node
     return fill(template, arguments(node))

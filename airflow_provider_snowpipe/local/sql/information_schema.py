@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,10 +23,11 @@ SCHEMA = "INFORMATION_SCHEMA"
 _NUMBERS = frozenset(
     {"ROW_COUNT", "ORDINAL_POSITION", "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH",
      "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX", "NUMERIC_SCALE", "DATETIME_PRECISION",
-     "RETENTION_TIME", "START_VALUE", "INCREMENT"}
+     "RETENTION_TIME", "START_VALUE", "INCREMENT", "IDENTITY_START", "IDENTITY_INCREMENT"}
 )  # fmt: skip
 _MOMENTS = frozenset({"CREATED", "LAST_ALTERED"})
 _Row = Sequence[Any]
+_IDENTITY = re.compile(r"IDENTITY START (-?\d+) INCREMENT (-?\d+)")
 
 
 def relation(session: Session, database: Database, name: str) -> exp.Expr:
@@ -103,8 +105,9 @@ def _columns(session: Session, database: Database) -> Iterator[_Row]:
 def _described(column: Column) -> _Row:
     kind = column.type
     is_text, is_number = kind.length is not None, kind.kind == "NUMBER"
+    identity = _IDENTITY.match(column.default_text or "")
     return (
-        column.default_text,
+        None if identity else column.default_text,
         "YES" if column.nullable else "NO",
         "TEXT" if kind.kind == "VARCHAR" else kind.kind,
         kind.length if is_text else None,
@@ -113,8 +116,15 @@ def _described(column: Column) -> _Row:
         10 if is_number else None,
         kind.scale if is_number else None,
         kind.precision if kind.kind.startswith("TIME") else None,
-        "YES" if (column.default_text or "").startswith("IDENTITY") else "NO",
+        *_identity(identity),
+        None,
     )
+
+
+def _identity(match: re.Match[str] | None) -> _Row:
+    if match is None:
+        return ("NO", None, None, None, None, None)
+    return ("YES", "BY DEFAULT", int(match[1]), int(match[2]), "NO", "NO")
 
 
 def _schemata(session: Session, database: Database) -> Iterator[_Row]:
@@ -231,7 +241,8 @@ _VIEWS: dict[str, tuple[tuple[str, ...], Callable[[Session, Database], Iterator[
     "COLUMNS": (
         (*_TABLE, "COLUMN_NAME", "ORDINAL_POSITION", "COLUMN_DEFAULT", "IS_NULLABLE", "DATA_TYPE",
          "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH", "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX",
-         "NUMERIC_SCALE", "DATETIME_PRECISION", "IS_IDENTITY", "COMMENT"),
+         "NUMERIC_SCALE", "DATETIME_PRECISION", "IS_IDENTITY", "IDENTITY_GENERATION", "IDENTITY_START",
+         "IDENTITY_INCREMENT", "IDENTITY_CYCLE", "IDENTITY_ORDERED", "DATA_TYPE_ALIAS", "COMMENT"),
         _columns,
     ),
     "SCHEMATA": (

@@ -1,4 +1,7 @@
-"""Options of tables: ERROR_LOGGING and ENABLE_SCHEMA_EVOLUTION, at CREATE TABLE and by ALTER TABLE SET."""
+"""Options of tables: ERROR_LOGGING and ENABLE_SCHEMA_EVOLUTION, at CREATE TABLE and by ALTER TABLE SET.
+
+Options of time travel and change tracking are accepted without effect, as at CREATE TABLE.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Table
 
 _FIELDS = {"ERROR_LOGGING": "error_logging", "ENABLE_SCHEMA_EVOLUTION": "schema_evolution"}
+_WITHOUT_EFFECT = {"DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "CHANGE_TRACKING"}
 _ALTER = re.compile(r"ALTER\s+TABLE\s+(?P<exists>IF\s+EXISTS\s+)?(?P<name>.*)", re.IGNORECASE | re.DOTALL)
-_SETTING = re.compile(r"(\w+)\s*=\s*(TRUE|FALSE)\s*,?\s*", re.IGNORECASE)
+_SETTING = re.compile(r"(\w+)\s*=\s*(TRUE|FALSE|\d+)\s*,?\s*", re.IGNORECASE)
 _DONE = "Statement executed successfully."
 
 
@@ -68,13 +72,19 @@ def _set(text: str) -> dict[str, bool]:
         match = _SETTING.match(text, position)
         if match is None:
             raise unsupported(f"ALTER TABLE .. SET {' '.join(text[position:].split()[:3])}")
-        chosen[_field(match[1])] = match[2].upper() == "TRUE"
         position = match.end()
+        if match[1].upper() in _WITHOUT_EFFECT:
+            continue
+        field = _field(match[1])
+        if match[2].isdigit():
+            raise compilation_error(f"{match[1].upper()} must be TRUE or FALSE.")
+        chosen[field] = match[2].upper() == "TRUE"
     return chosen
 
 
 def _unset(text: str) -> dict[str, bool]:
-    return {_field(name): False for name in text.split(",")}
+    names = [name for name in text.split(",") if name.strip().upper() not in _WITHOUT_EFFECT]
+    return {_field(name): False for name in names}
 
 
 def _field(name: str) -> str:

@@ -53,7 +53,7 @@ def status(message: str) -> Result:
 def listing(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[str] = ()) -> Result:
     """Return the result of a SHOW or DESCRIBE statement: text, but for ``created_on`` and some numbers.
 
-    :param rows: one sequence per row; ``created_on`` as epoch milliseconds.
+    :param rows: one sequence per row; ``created_on`` as epoch milliseconds, or None when it is not known.
     :param numbers: names of the columns that hold whole numbers.
     """
     columns = tuple(
@@ -62,7 +62,7 @@ def listing(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequen
     )
     if "created_on" in names:
         at = list(names).index("created_on")
-        rows = [(*row[:at], moment(row[at]), *row[at + 1 :]) for row in rows]
+        rows = [(*row[:at], None if row[at] is None else moment(row[at]), *row[at + 1 :]) for row in rows]
     return Result(columns, list(rows), OTHER)
 
 

@@ -9,14 +9,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.channels import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import TEMPORARY
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
 
 _LIKE = re.compile(r"\bLIKE\s+'((?:[^']|'')*)'", re.IGNORECASE)
@@ -57,16 +58,8 @@ def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
 
 def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
     """SHOW [TERSE] TABLES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    chosen = [
-        (
-            _moment(table.created_on_ms),
-            table.name.partition(TEMPORARY)[0],
-            database.name,
-            table.schema,
-            "TEMPORARY" if table.is_temporary else "TABLE",
-            "" if table.clustering_key is None else table.clustering_key.text,
-            _count(session, table.path),
-        )
+    found = [
+        (database, table)
         for database, schema in schemas_in_scope(session, text)
         for table in database.tables
         if table.schema == schema
@@ -74,11 +67,42 @@ def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
         and (not table.is_temporary or table.name in session.temporary_tables.values())
         and session.can_see("TABLE", database.name, schema, table.name)
     ]
-    return _moments(("name", "database_name", "schema_name", "kind", "cluster_by"), chosen, ("rows",))
+    rows = [
+        (*_table_head(database, table), *_table_details(session, database, table))
+        for database, table in found
+    ]
+    return listing(
+        ("created_on", "name", "database_name", "schema_name", "kind", "comment", "cluster_by", "rows",
+         "owner", "retention_time", "automatic_clustering", "enable_schema_evolution", "owner_role_type"),
+        rows,
+        ("rows",),
+    )  # fmt: skip
+
+
+def _table_head(database: Database, table: Table) -> tuple[Any, ...]:
+    name = table.name.partition(TEMPORARY)[0]
+    kind = "TEMPORARY" if table.is_temporary else "TABLE"
+    return table.created_on_ms, name, database.name, table.schema, kind
+
+
+def _table_details(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
+    return (
+        database.objects.comment("TABLE", table.schema, table.name),
+        "" if table.clustering_key is None else table.clustering_key.text,
+        _count(session, table.path),
+        session.catalog.access.owner(Securable("TABLE", (database.name, table.schema, table.name))),
+        "0",
+        "OFF",
+        "Y" if table.schema_evolution else "N",
+        "ROLE",
+    )
 
 
 def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
-    """SHOW SCHEMAS [LIKE] [IN ACCOUNT | DATABASE d]."""
+    """SHOW [TERSE] SCHEMAS [LIKE] [IN ACCOUNT | DATABASE d].
+
+    When databases and schemas were created is not kept, so ``created_on`` is NULL.
+    """
     databases = session.catalog.databases
     scope = _scope(text)
     if scope is not None and scope[0] != "ACCOUNT":
@@ -86,22 +110,51 @@ def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
     elif scope is None and session.database is not None:
         databases = [session.catalog.database(session.database)]
     rows = [
-        (schema, database.name)
+        (
+            None,
+            schema,
+            "N",
+            "Y" if (database.name, schema) == (session.database, session.schema) else "N",
+            database.name,
+            session.catalog.access.owner(Securable("SCHEMA", (database.name, schema))),
+            database.objects.comment("SCHEMA", schema, schema),
+            "",
+            "0",
+        )
         for database in databases
         for schema in sorted(database.schemas)
         if matches(text, schema) and session.can_see("SCHEMA", database.name, schema)
     ]
-    return _texts(("name", "database_name"), rows)
+    return listing(
+        ("created_on", "name", "is_default", "is_current", "database_name", "owner", "comment", "options",
+         "retention_time"),
+        rows,
+    )  # fmt: skip
 
 
 def show_databases(session: Session, text: str, _bindings: Bindings) -> Result:
-    """SHOW DATABASES [LIKE]."""
+    """SHOW [TERSE] DATABASES [LIKE]; ``created_on`` as in SHOW SCHEMAS."""
     rows = [
-        (database.name,)
+        (
+            None,
+            database.name,
+            "N",
+            "Y" if database.name == session.database else "N",
+            "",
+            session.catalog.access.owner(Securable("DATABASE", (database.name,))),
+            database.objects.comment("DATABASE", "", database.name),
+            "",
+            "0",
+            "STANDARD",
+        )
         for database in session.catalog.databases
         if matches(text, database.name) and session.can_see("DATABASE", database.name)
     ]
-    return _texts(("name",), rows)
+    return listing(
+        ("created_on", "name", "is_default", "is_current", "origin", "owner", "comment", "options",
+         "retention_time", "kind"),
+        rows,
+    )  # fmt: skip
 
 
 def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:

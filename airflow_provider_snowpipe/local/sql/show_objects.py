@@ -129,7 +129,7 @@ def describe_schema(session: Session, text: str, _bindings: Bindings) -> Result:
     database, schema = session.resolve_schema(read_head(text, "SCHEMA", parts=2).path)
     if schema not in database.schemas or not session.can_see("SCHEMA", database.name, schema):
         raise object_missing("Schema", f"{database.name}.{schema}")
-    rows = [(0, name, kind) for kind, name, _ in relations(session, database, schema)]
+    rows = [(None, name, kind) for kind, name, _ in relations(session, database, schema)]
     return listing((*_NAME, "kind"), rows)
 
 
@@ -137,7 +137,7 @@ def describe_database(session: Session, text: str, _bindings: Bindings) -> Resul
     """DESCRIBE DATABASE name: its schemas."""
     database = session.visible_database(read_head(text, "DATABASE").name)
     rows = [
-        (0, schema, "SCHEMA")
+        (None, schema, "SCHEMA")
         for schema in sorted(database.schemas)
         if session.can_see("SCHEMA", database.name, schema)
     ]

@@ -224,3 +224,73 @@ def test_a_division_by_zero_fails_instead_of_being_infinite(sql: SqlSessions, ex
     with pytest.raises(SqlError, match="Division by zero") as caught:
         sql.run(f"SELECT {expression} FROM t")
     assert caught.value.code == "100051"
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "words"),
+    [
+        ("INSERT INTO w (n) VALUES (NULL)", "100072", "NULL result in a non-nullable column 'N'"),
+        ("INSERT INTO w (n) VALUES ('it''s')", "100038", "Numeric value 'it's' is not recognized"),
+        ("SELECT 'maybe'::BOOLEAN", "100037", "Boolean value 'maybe' is not recognized"),
+        ("SELECT 'x'::DOUBLE", "100038", "Numeric value 'x' is not recognized"),
+        ("SELECT 'x'::DATE", "100040", "Date 'x' is not recognized"),
+        ("SELECT 'x'::TIMESTAMP_NTZ", "100035", "Timestamp 'x' is not recognized"),
+        ("SELECT 'x'::TIME", "100108", "Time 'x' is not recognized"),
+        ("SELECT nope FROM w", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
+        ("SELECT a.nope FROM w a", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
+        ("SELECT nope", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
+        ("UPDATE w SET nope = 1", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
+        ("INSERT INTO w (nope) VALUES (1)", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
+        ("SELEC 1", "001003", "SQL compilation error:\nsyntax error: unexpected 'SELEC'."),
+    ],
+)
+def test_errors_have_snowflakes_number_and_words(
+    sql: SqlSessions, statement: str, code: str, words: str
+) -> None:
+    sql.run("CREATE OR REPLACE TABLE w (n INT NOT NULL)")
+    error = sql.refused(statement)
+    assert (error.code, error.message) == (code, words)
+
+
+@pytest.mark.parametrize(
+    ("statement", "feature"),
+    [
+        ("create or replace stream s on table t", "CREATE STREAM"),
+        ("CREATE STORAGE  INTEGRATION i TYPE = EXTERNAL_STAGE", "CREATE STORAGE INTEGRATION"),
+        ("CREATE TASK t AS SELECT 1", "CREATE TASK"),
+        ("EXPLAIN SELECT 1", "EXPLAIN"),
+    ],
+)
+def test_a_statement_that_is_not_supported_is_named(sql: SqlSessions, statement: str, feature: str) -> None:
+    assert f"Unsupported feature '{feature}'" in sql.refused(statement).message
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("TO_TIMESTAMP('1700000000000')", dt.datetime(2023, 11, 14, 22, 13, 20)),
+        ("TO_TIMESTAMP_LTZ('1700000000')", dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)),
+        ("TO_TIMESTAMP_NTZ(micros)", dt.datetime(2023, 11, 14, 22, 13, 20, 5)),
+        ("TO_TIMESTAMP(written)", dt.datetime(2026, 1, 1, 2, 0, 0, 500000)),
+        ("TO_TIMESTAMP_TZ(zoned)", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        ("TO_TIMESTAMP(seconds)", dt.datetime(2023, 11, 14, 22, 13, 20)),
+        ("TO_TIMESTAMP_NTZ(v:at)", dt.datetime(2026, 1, 1, 2, 0)),
+        ("TO_TIMESTAMP_NTZ(v:epoch)", dt.datetime(2023, 11, 14, 22, 13, 20)),
+        ("TO_TIMESTAMP_NTZ(v:none)", None),
+        ("TO_TIMESTAMP_NTZ('2026-01-01'::DATE + 0)", dt.datetime(2026, 1, 1)),
+        ("TRY_TO_TIMESTAMP_NTZ(bad)", None),
+        ("TO_TIMESTAMP(NULL::VARCHAR)", None),
+    ],
+)
+def test_to_timestamp_takes_columns_of_every_type(sql: SqlSessions, expression: str, value: Any) -> None:
+    source = (
+        "SELECT '1700000000000005' micros, '2026-01-01 02:00:00.5' written, 'x' bad, 1700000000 seconds, "
+        "'2026-01-01 02:00:00 +02:00' zoned, "
+        """PARSE_JSON('{"at": "2026-01-01T02:00:00", "epoch": 1700000000, "none": null}') v"""
+    )
+    assert sql.values(f"SELECT {expression} FROM ({source})") == [(value,)]
+
+
+def test_to_timestamp_of_a_column_that_holds_no_time_says_so(sql: SqlSessions) -> None:
+    error = sql.refused("SELECT TO_TIMESTAMP(s) FROM (SELECT 'soon' s)")
+    assert (error.code, error.message) == ("100035", "Timestamp 'soon' is not recognized")

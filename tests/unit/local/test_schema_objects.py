@@ -240,3 +240,18 @@ def test_kinds_that_never_exist_here_show_no_rows(sql: SqlSessions, statement: s
 )
 def test_what_is_not_supported_is_error_000002(sql: SqlSessions, statement: str) -> None:
     assert sql.refused(statement).code == "000002"
+
+
+def test_options_without_effect_are_accepted_and_wrong_values_are_not(sql: SqlSessions) -> None:
+    sql.run(
+        "CREATE TABLE o (id INT) CLUSTER BY (id) DATA_RETENTION_TIME_IN_DAYS = 1",
+        "ALTER TABLE o SET DATA_RETENTION_TIME_IN_DAYS = 0, ENABLE_SCHEMA_EVOLUTION = TRUE",
+        "ALTER TABLE o SET CHANGE_TRACKING = TRUE",
+        "ALTER TABLE o UNSET DATA_RETENTION_TIME_IN_DAYS",
+        "ALTER TABLE o SUSPEND RECLUSTER",
+        "ALTER TABLE o RESUME RECLUSTER",
+    )
+    shown = sql.run("SHOW TABLES LIKE 'O'")[0]
+    assert (shown["cluster_by"], shown["enable_schema_evolution"]) == ("LINEAR(ID)", "Y")
+    assert sql.refused("ALTER TABLE o SET ERROR_LOGGING = 1").code == "001003"
+    assert sql.refused("ALTER TABLE o SET FAVOURITE_COLOUR = 1").code == "000002"

@@ -1,0 +1,100 @@
+"""Errors of the engine beneath, in Snowflake's numbers and words."""
+
+from __future__ import annotations
+
+import re
+
+import duckdb
+
+from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql import reach
+
+_ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
+    (duckdb.CatalogException, "002003", "42S02"),
+    (duckdb.BinderException, "000904", "42000"),
+    (duckdb.ParserException, "001003", "42000"),
+    (duckdb.SyntaxException, "001003", "42000"),
+    (duckdb.NotImplementedException, "000002", "0A000"),
+    (duckdb.ConstraintException, "100072", "22000"),
+    (duckdb.ConversionException, "100038", "22018"),
+    (duckdb.OutOfRangeException, "100046", "22003"),
+    (duckdb.InvalidInputException, "100069", "22P02"),
+    (duckdb.TransactionException, "000625", "57014"),
+    (duckdb.PermissionException, "003001", "42501"),
+)
+_UNKNOWN_FUNCTION = re.compile(r"Function with name \"?(\w+)\"? does not exist")
+_KIND = re.compile(r"\A(?:\w+ )+Error: ")
+_COMPILATION = "SQL compilation error:\n"
+# Messages of DuckDB 1.5 whose meaning is certain; all others are passed on with the engine's own words.
+_WORDED: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
+    (re.compile(pattern, re.DOTALL), code, sqlstate, message)
+    for pattern, code, sqlstate, message in (
+        (r"Division by zero", "100051", "22012", "Division by zero"),
+        (
+            r"\ANOT NULL constraint failed: (?:.*\.)?(?P<v>.+)\Z",
+            "100072",
+            "22000",
+            "NULL result in a non-nullable column '{}'",
+        ),
+        (
+            r"\AReferenced (?:update )?column \"?(?P<v>[^\"]+?)\"? (?:was )?not found",
+            "000904",
+            "42000",
+            _COMPILATION + "invalid identifier '{}'",
+        ),
+        (
+            r"does not have a column (?:named|with name) \"(?P<v>(?:[^\"]|\"\")+)\"",
+            "000904",
+            "42000",
+            _COMPILATION + "invalid identifier '{}'",
+        ),
+        (
+            r"\ACould not convert string (['\"])(?P<v>.*)\1 to BOOL",
+            "100037",
+            "22018",
+            "Boolean value '{}' is not recognized",
+        ),
+        (
+            r"\ACould not convert string (['\"])(?P<v>.*)\1 to (?:DECIMAL|U?(?:HUGE)?INT|DOUBLE|FLOAT)",
+            "100038",
+            "22018",
+            "Numeric value '{}' is not recognized",
+        ),
+        (
+            r"\Ainvalid timestamp field format: \"(?P<v>.*)\", expected",
+            "100035",
+            "22007",
+            "Timestamp '{}' is not recognized",
+        ),
+        (
+            r"\Ainvalid date field format: \"(?P<v>.*)\", expected",
+            "100040",
+            "22007",
+            "Date '{}' is not recognized",
+        ),
+        (
+            r"\A(?:invalid )?time field (?:format|value out of range): \"(?P<v>.*)\", expected",
+            "100108",
+            "22007",
+            "Time '{}' is not recognized",
+        ),
+    )
+)
+
+
+def translate_error(error: duckdb.Error) -> SqlError:
+    """Return Snowflake's error for a DuckDB error: its number, and its words where they are known."""
+    message = str(error).split("\n\nLINE ")[0].split("\nLINE ")[0].strip()
+    unknown = _UNKNOWN_FUNCTION.search(message)
+    if isinstance(error, duckdb.CatalogException) and unknown:
+        return reach.unknown_function(unknown[1])
+    message = _KIND.sub("", message)
+    for pattern, code, sqlstate, words in _WORDED:
+        found = pattern.search(message)
+        if found is not None:
+            return SqlError(code, sqlstate, words.format(found["v"]) if "v" in pattern.groupindex else words)
+    for kind, code, sqlstate in _ERROR_CODES:
+        if isinstance(error, kind):
+            prefix = _COMPILATION if sqlstate.startswith("42") else ""
+            return SqlError(code, sqlstate, prefix + message)
+    return SqlError("000603", "XX000", message)

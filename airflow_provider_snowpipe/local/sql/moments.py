@@ -1,0 +1,49 @@
+"""TO_TIMESTAMP, its variants and TRY_ forms of a value whose type is known only when the query runs."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+_ZONED = frozenset({"TO_TIMESTAMP_LTZ", "TO_TIMESTAMP_TZ"})
+_NAMES = _ZONED | {"TO_TIMESTAMP", "TO_TIMESTAMP_NTZ"}
+# Text of the argument: a VARIANT shows its text in quotes, and DuckDB reads no blank before an offset.
+_TEXT = (
+    r"regexp_replace(trim(nullif(CAST(_0 AS VARCHAR), 'null'), '\"'), ' ([+-][0-9]{2}:?[0-9]{2})$', '\1')"
+).replace(r"\"", '"')
+_INTEGER = f"TRY_CAST({_TEXT} AS HUGEINT)"
+# An integer in a text is seconds, milliseconds, microseconds or nanoseconds by its size; a number is always
+# seconds (Snowflake documentation, "TO_TIMESTAMP", usage notes).
+_BY_SIZE = (
+    f"CASE WHEN abs({_INTEGER}) < 31536000000 OR typeof(_0) NOT IN ('VARCHAR', 'JSON') "
+    f"THEN {_INTEGER} * 1000000 WHEN abs({_INTEGER}) < 31536000000000 THEN {_INTEGER} * 1000 "
+    f"WHEN abs({_INTEGER}) < 31536000000000000 THEN {_INTEGER} ELSE {_INTEGER} // 1000 END"
+)
+_EPOCH = (
+    f"CASE WHEN regexp_full_match({_TEXT}, '-?[0-9]+') THEN make_timestamp(CAST({_BY_SIZE} AS BIGINT)) "
+    f"WHEN regexp_full_match({_TEXT}, '-?[0-9]+[.][0-9]+') "
+    f"THEN make_timestamp(CAST(round(CAST({_TEXT} AS DOUBLE) * 1000000) AS BIGINT)) END"
+)
+# An offset counts for a moment with a time zone, and is left aside for one without.
+_LOCAL = f"coalesce({_EPOCH}, CAST({_TEXT} AS TIMESTAMP))"
+_INSTANT = f"coalesce(({_EPOCH}) AT TIME ZONE 'UTC', CAST({_TEXT} AS TIMESTAMPTZ))"
+
+
+def template(node: exp.Expr) -> str | None:
+    """Return the DuckDB expression of a call with one argument ``_0``, or None for any other node."""
+    if isinstance(node, exp.UnixToTime):
+        target = node.args.get("target_type")
+        is_text = isinstance(node.this, exp.Literal) and node.this.is_string
+        if not is_text or node.args.get("scale") is not None or target is None:
+            return None
+        zoned = target.is_type(exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ)
+        return _expression(zoned=zoned, tried=False)
+    name = node.name.upper() if isinstance(node, exp.Anonymous) else ""
+    wanted = name.removeprefix("TRY_")
+    if wanted not in _NAMES or len(node.expressions) != 1:
+        return None
+    return _expression(zoned=wanted in _ZONED, tried=wanted != name)
+
+
+def _expression(*, zoned: bool, tried: bool) -> str:
+    moment = _INSTANT if zoned else _LOCAL
+    return f"TRY({moment})" if tried else moment
