@@ -40,7 +40,7 @@ import uvicorn
 
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.engine.channels import Append
+from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
 from airflow_provider_snowpipe.local.engine.lines import arrow_lines, split_lines
 from airflow_provider_snowpipe.local.environment import client_session
@@ -129,9 +129,9 @@ class Engine:
         session.use("LOCAL", "PUBLIC")
         front.execute(session, f"CREATE TABLE t ({COLUMNS})")
         session.close()
-        self.table = self.database.table("PUBLIC", "T")
-        pipe = self.database.pipe("PUBLIC", "T-STREAMING")
-        self._channel = self.database.open_channel(
+        self.table = self.database.tables.find("PUBLIC", "T")
+        pipe = self.database.pipes.resolve("PUBLIC", "T-STREAMING")
+        self._channel = self.database.channels.open(
             pipe, "c", offset_token=None, fail_on_uncommitted_rows=False
         )
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.model import Securable
-from airflow_provider_snowpipe.local.engine.channels import PipeKey
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     object_exists,
@@ -67,7 +67,7 @@ def create_pipe(session: Session, text: str, bindings: Bindings) -> Result:
         if existing is not None:
             database.file_pipes.drop(key)
         return result
-    if database.find_pipe(key) is not None and head["exists"]:
+    if database.pipes.find(key) is not None and head["exists"]:
         return status(f"{name} already exists, statement succeeded.")
     session.require("CREATE PIPE", "SCHEMA", database.name, schema)
     pipe = _compiled(session, database, key, rest)
@@ -206,12 +206,12 @@ def text_setting(settings: Mapping[str, Setting], name: str) -> str | None:
 
 
 def _replace_streaming(session: Session, database: Database, key: PipeKey, *, replace: bool) -> None:
-    if database.find_pipe(key) is None:
+    if database.pipes.find(key) is None:
         return
     if not replace:
         raise object_exists(f"{database.name}.{key.schema}.{key.name}")
     session.require("OWNERSHIP", "PIPE", database.name, key.schema, key.name)
-    database.drop_pipe(key)
+    database.pipes.drop(key)
 
 
 def _shows(session: Session, database: Database, pipe: FilePipe) -> bool:

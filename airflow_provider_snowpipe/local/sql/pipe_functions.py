@@ -47,7 +47,7 @@ def pipe_status(session: Session, database: Database, pipe: FilePipe) -> dict[st
     state = "RUNNING"
     if pipe.paused_on_ms is not None:
         state = "PAUSED"
-    elif database.table(pipe.table_schema, pipe.table) is None:
+    elif database.tables.find(pipe.table_schema, pipe.table) is None:
         state = "STOPPED_MISSING_TABLE"
     elif failure is not None:
         state = failure.state

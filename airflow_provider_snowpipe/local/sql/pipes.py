@@ -12,9 +12,9 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine import coerce
-from airflow_provider_snowpipe.local.engine.channels import Pipe, PipeKey
-from airflow_provider_snowpipe.local.engine.database import DEFAULT_PIPE_SUFFIX, Database
+from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
+from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe, PipeKey
 from airflow_provider_snowpipe.local.errors import (
     Refusal,
     SqlError,
@@ -73,14 +73,14 @@ def create_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
     if body is None:
         raise unsupported("this form of CREATE PIPE; only AS COPY INTO .. of streaming pipes is known")
     key = PipeKey(schema, name)
-    if head["exists"] and database.find_pipe(key) is not None:
+    if head["exists"] and database.pipes.find(key) is not None:
         return status(f"{name} already exists, statement succeeded.")
     session.require("CREATE PIPE", "SCHEMA", database.name, schema)
-    if head["replace"] and database.find_pipe(key) is not None:
+    if head["replace"] and database.pipes.find(key) is not None:
         session.require("OWNERSHIP", "PIPE", database.name, schema, name)
     table, definition = _compile(session, (database, schema), body["text"], body["copy"])
     session.require("INSERT", "TABLE", database.name, schema, table.name)
-    database.create_pipe(key, table.name, definition, replace=bool(head["replace"]))
+    database.pipes.create(key, table.name, definition, replace=bool(head["replace"]))
     session.created("PIPE", database.name, schema, name)
     return status(f"Pipe {name} successfully created.")
 
@@ -93,11 +93,11 @@ def drop_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
     path, _ = read_path(tolerant[1] if tolerant else rest)
     database, schema, name = session.resolve(path)
     _refuse_default(name, "dropped")
-    if tolerant and database.find_pipe(PipeKey(schema, name)) is None:
+    if tolerant and database.pipes.find(PipeKey(schema, name)) is None:
         return status(f"Drop statement executed successfully ({name} already dropped).")
-    if database.find_pipe(PipeKey(schema, name)) is not None:
+    if database.pipes.find(PipeKey(schema, name)) is not None:
         session.require("OWNERSHIP", "PIPE", database.name, schema, name)
-    database.drop_pipe(PipeKey(schema, name))
+    database.pipes.drop(PipeKey(schema, name))
     session.dropped("PIPE", database.name, schema, name)
     return status(f"{name} successfully dropped.")
 
@@ -149,19 +149,19 @@ def _pipe_status(session: Session, name: str) -> str:
         session.roles, Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name))
     ) & {"MONITOR", "OPERATE", "OWNERSHIP"}:
         session.require("MONITOR", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-    state = "RUNNING" if database.table(pipe.key.schema, pipe.table) else "STOPPED_MISSING_TABLE"
+    state = "RUNNING" if database.tables.find(pipe.key.schema, pipe.table) else "STOPPED_MISSING_TABLE"
     return json.dumps({"executionState": state, "pendingFileCount": 0})
 
 
 def _update_token(session: Session, table: str, channel: str, token: str) -> str:
     database, schema, name = session.resolve(read_path(table)[0])
-    if database.table(schema, name) is None:
+    if database.tables.find(schema, name) is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("INSERT", "TABLE", database.name, schema, name)
     for pipe in _pipes_of(database, schema, name):
-        if database.find_channel(pipe, channel) is not None:
+        if database.channels.find(pipe, channel) is not None:
             try:
-                database.set_offset_token(pipe, channel, token)
+                database.channels.set_offset_token(pipe, channel, token)
             except Refusal as error:
                 raise object_missing("Channel", channel) from error
             break
@@ -179,7 +179,7 @@ def _pipes_of(database: Database, schema: str, table: str) -> list[Pipe]:
 
 def _existing(session: Session, path: tuple[str, ...]) -> tuple[Database, Pipe]:
     database, schema, name = session.resolve(path)
-    pipe = database.find_pipe(PipeKey(schema, name))
+    pipe = database.pipes.find(PipeKey(schema, name))
     if pipe is None or not _shows(session, database, pipe):
         raise object_missing("Pipe", f"{database.name}.{schema}.{name}")
     return database, pipe
@@ -243,7 +243,7 @@ def _compile(
     database, schema, name = session.resolve(path)
     if (database, schema) != place:
         raise unsupported("a pipe and its table in different schemas")
-    table = database.table(schema, name)
+    table = database.tables.find(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     if parts["more"] and parts["more"].strip():

@@ -173,9 +173,9 @@ class Session:
     def _drop_temporary(self) -> None:
         for (name, schema, _), hidden in self.temporary_tables.items():
             database = self.catalog.find(name)
-            if database is not None and database.table(schema, hidden) is not None:
+            if database is not None and database.tables.find(schema, hidden) is not None:
                 self.rollback()
-                database.drop_table(schema, hidden)
+                database.tables.drop(schema, hidden)
                 self.dropped("TABLE", name, schema, hidden)
         self.temporary_tables.clear()
 
