@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
 from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, OnError
-from airflow_provider_snowpipe.local.sql import pipes
+from airflow_provider_snowpipe.local.sql import pipes, shown_pipes
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.copy_plan import CompiledCopy, compile_copy
 from airflow_provider_snowpipe.local.sql.results import Result, status
@@ -97,7 +97,7 @@ def drop_pipe(session: Session, text: str, bindings: Bindings) -> Result:
 
 def show_pipes(session: Session, text: str, bindings: Bindings) -> Result:
     """SHOW PIPES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    streaming = pipes.show_pipes(session, text, bindings)
+    streaming = shown_pipes.show_pipes(session, text, bindings)
     rows = [
         _row(session, database, pipe)
         for database, schema in schemas_in_scope(session, text)
@@ -112,8 +112,8 @@ def describe_pipe(session: Session, text: str, bindings: Bindings) -> Result:
     """DESCRIBE PIPE name."""
     found = find_named(session, text)
     if found is None:
-        return pipes.describe_pipe(session, text, bindings)
-    columns = pipes.show_pipes(session, "SHOW PIPES LIKE ''", bindings).columns
+        return shown_pipes.describe_pipe(session, text, bindings)
+    columns = shown_pipes.show_pipes(session, "SHOW PIPES LIKE ''", bindings).columns
     return Result(columns, [_row(session, found[0], found[1])])
 
 
