@@ -57,6 +57,7 @@ from airflow_provider_snowpipe.local.fronts.http import (
 )
 from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.sql import front
+from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.session import Session
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
@@ -126,7 +127,7 @@ class Engine:
         self.catalog = Catalog(folder, Faults(), Limits(0.0, 0.0, 0))
         self.database = self.catalog.database("LOCAL")
         session = Session(self.catalog, "DEMO")
-        session.use("LOCAL", "PUBLIC")
+        use_schema(session, "LOCAL", "PUBLIC")
         front.execute(session, f"CREATE TABLE t ({COLUMNS})")
         session.close()
         self.table = self.database.tables.find("PUBLIC", "T")

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.local.engine.lines import split_lines
 from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.sql import front
+from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.session import Session
 from tests.local_service import LocalService
 
@@ -37,7 +38,7 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 
 def _sql(catalog: Catalog, statement: str) -> list[tuple[object, ...]]:
     session = Session(catalog, "DEMO")
-    session.use("LOCAL", "PUBLIC")
+    use_schema(session, "LOCAL", "PUBLIC")
     return [tuple(row) for row in front.execute(session, statement).rows]
 
 

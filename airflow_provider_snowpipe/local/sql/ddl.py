@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, 
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
 from airflow_provider_snowpipe.local.sql import clustering, options, reach, sequences, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
@@ -46,7 +47,7 @@ def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
     exists = session.catalog.find(name) is not None
     session.require_global("CREATE DATABASE")
     if exists and tolerant:
-        session.use(name, None)
+        use_schema(session, name, None)
         return status(f"{name} already exists, statement succeeded.")
     if exists and replace:
         session.require("OWNERSHIP", "DATABASE", name)
@@ -54,7 +55,7 @@ def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
     session.catalog.create_database(name)
     session.created("DATABASE", name)
     session.created("SCHEMA", name, "PUBLIC")
-    session.use(name, None)
+    use_schema(session, name, None)
     return status(f"Database {name} successfully created.")
 
 
@@ -72,7 +73,7 @@ def create_schema(session: Session, text: str, _bindings: Bindings) -> Result:
             database.drop_schema(name)
     database.create_schema(name)
     session.created("SCHEMA", database.name, name)
-    session.use(database.name, name)
+    use_schema(session, database.name, name)
     return status(f"Schema {name} successfully created.")
 
 
