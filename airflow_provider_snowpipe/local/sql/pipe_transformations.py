@@ -6,7 +6,7 @@ import datetime as dt
 
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.engine import coerce
+from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql import translate
@@ -123,8 +123,8 @@ def _path_sql(tree: exp.Expr) -> str:
 def _converted(column: Column, path: exp.Expr) -> str:
     raw = f"({_path_sql(path)})"
     if column.type.is_semi_structured:
-        return coerce.convert(column, f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END")
-    return coerce.convert(column, f"({raw} ->> '$')")
+        return conversions.convert(column, f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END")
+    return conversions.convert(column, f"({raw} ->> '$')")
 
 
 def _between(written: Column, column: Column, sql: str) -> str:
