@@ -139,12 +139,12 @@ def test_a_column_of_the_key_cannot_be_lost(catalog: Catalog) -> None:
     assert catalog.cursor().execute('SELECT "K" FROM "LOCAL"."PUBLIC"."T"').fetchall() == [(1,), (2,)]
 
 
-def test_a_default_pipe_does_not_sort(catalog: Catalog) -> None:
+def test_a_default_pipe_sorts_by_the_key_too(catalog: Catalog) -> None:
     _sql(catalog, "CREATE TABLE t (k INT) CLUSTER BY (k)")
     database = catalog.database("LOCAL")
     database.pipes.resolve("PUBLIC", "T-STREAMING")
     _send(database, "T-STREAMING", {"c": b'{"k":3}\n{"k":1}\n{"k":2}\n'})
-    assert catalog.cursor().execute('SELECT "K" FROM "LOCAL"."PUBLIC"."T"').fetchall() == [(3,), (1,), (2,)]
+    assert catalog.cursor().execute('SELECT "K" FROM "LOCAL"."PUBLIC"."T"').fetchall() == [(1,), (2,), (3,)]
 
 
 def test_the_key_is_shown_and_kept_over_a_restart(local_service: LocalService) -> None:

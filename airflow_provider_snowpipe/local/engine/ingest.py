@@ -196,7 +196,9 @@ def _insert(
     outcome: _Outcome,
 ) -> None:
     cursor = database.committer_cursor
-    clusters = definition is not None and definition.cluster_at_ingest_time
+    # A default pipe applies the clustering key by itself, a custom pipe when it says so.
+    wanted = definition is None or definition.cluster_at_ingest_time
+    clusters = wanted and table.clustering_key is not None
     if clusters:
         # Rows with equal keys lie in the order of their channels' names.
         positions = sorted(positions, key=lambda position: group[position].channel.name)
