@@ -40,7 +40,7 @@ import uvicorn
 
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.engine.channels import Append
+from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
 from airflow_provider_snowpipe.local.engine.lines import arrow_lines, split_lines
 from airflow_provider_snowpipe.local.environment import client_session
@@ -57,6 +57,7 @@ from airflow_provider_snowpipe.local.fronts.http import (
 )
 from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.sql import front
+from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.session import Session
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
@@ -127,12 +128,12 @@ class Engine:
         self.catalog = Catalog(folder, Faults(), Limits(0.0, 0.0, 0))
         self.database = self.catalog.database("LOCAL")
         session = Session(self.catalog, "DEMO")
-        session.use("LOCAL", "PUBLIC")
+        use_schema(session, "LOCAL", "PUBLIC")
         front.execute(session, f"CREATE TABLE t ({COLUMNS})")
         session.close()
-        self.table = self.database.table("PUBLIC", "T")
-        pipe = self.database.pipe("PUBLIC", "T-STREAMING")
-        self._channel = self.database.open_channel(
+        self.table = self.database.tables.find("PUBLIC", "T")
+        pipe = self.database.pipes.resolve("PUBLIC", "T-STREAMING")
+        self._channel = self.database.channels.open(
             pipe, "c", offset_token=None, fail_on_uncommitted_rows=False
         )
 

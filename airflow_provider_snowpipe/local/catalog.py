@@ -14,7 +14,8 @@ import duckdb
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.clock import Clock
-from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults
@@ -181,7 +182,7 @@ class Catalog:
         if database is None or (target.depth > 1 and target.path[1] not in database.schemas):
             return False
         if target.kind == "TABLE":
-            return database.table(*target.path[1:]) is not None
+            return database.tables.find(*target.path[1:]) is not None
         if target.kind == "STAGE":
             return database.stages.stage(*target.path[1:]) is not None
         if target.kind == "FILE FORMAT":

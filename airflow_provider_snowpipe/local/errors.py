@@ -65,3 +65,12 @@ def object_missing(kind: str, name: str) -> SqlError:
 def object_exists(name: str) -> SqlError:
     """Return the error for an object that exists already (002002)."""
     return SqlError("002002", "42710", f"SQL compilation error:\nObject '{name}' already exists.")
+
+
+def missing_account_object() -> SqlError:
+    """Return the error for a role, user or warehouse that does not exist or stays hidden (002043)."""
+    return SqlError(
+        "002043",
+        "02000",
+        "SQL compilation error:\nObject does not exist, or operation cannot be performed.",
+    )

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.engine.channels import Channel
+from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.committer import Backlog
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.faults import Faults
@@ -29,7 +29,7 @@ def snapshot(catalog: Catalog, faults: Faults) -> Json:
 
 
 def _database(database: Database, faults: Faults) -> Json:
-    backlog = database.backlog()
+    backlog = database.committer.backlog()
     channels: dict[tuple[str, str], list[Json]] = {}
     for channel in database.channels:
         described = _channel(database, channel, backlog.get(channel))
@@ -44,7 +44,7 @@ def _database(database: Database, faults: Faults) -> Json:
                 "own": record.own,
                 "seconds": round(record.seconds, 4),
             }
-            for record in database.commits
+            for record in database.committer.records
         ],
         "pipes": [
             {
@@ -60,7 +60,7 @@ def _database(database: Database, faults: Faults) -> Json:
 
 
 def _channel(database: Database, channel: Channel, backlog: Backlog | None) -> Json:
-    status, (rate, own) = channel.status(), database.arrival(channel)
+    status, (rate, own) = channel.status(), database.committer.arrival(channel)
     return {
         "name": channel.name,
         "status": status["channel_status_code"],

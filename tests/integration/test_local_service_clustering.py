@@ -13,11 +13,13 @@ import duckdb
 import pytest
 
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.engine.channels import Append, PipeKey
+from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.lines import split_lines
+from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.sql import front
+from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.session import Session
 from tests.local_service import LocalService
 
@@ -36,24 +38,24 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 
 def _sql(catalog: Catalog, statement: str) -> list[tuple[object, ...]]:
     session = Session(catalog, "DEMO")
-    session.use("LOCAL", "PUBLIC")
+    use_schema(session, "LOCAL", "PUBLIC")
     return [tuple(row) for row in front.execute(session, statement).rows]
 
 
 def _send(database: Database, pipe: str, bodies: dict[str, bytes]) -> None:
     """Send one append a channel and wait for the commit of all."""
-    found = database.find_pipe(PipeKey("PUBLIC", pipe))
+    found = database.pipes.find(PipeKey("PUBLIC", pipe))
     assert found is not None
     made: list[Append] = []
     for name, body in bodies.items():
-        channel = database.open_channel(found, name, offset_token=None, fail_on_uncommitted_rows=False)
+        channel = database.channels.open(found, name, offset_token=None, fail_on_uncommitted_rows=False)
         append = Append(channel, 1, 0, "r", split_lines(body), None, "1", time.monotonic())
         made.append(append)
     with database.write_lock:
         # No commit starts before all of them wait.
         for append in made:
             append.channel.accept(
-                append.channel.continuation_token, "r", lambda c, r, a=append: a, database.enqueue
+                append.channel.continuation_token, "r", lambda c, r, a=append: a, database.committer.enqueue
             )
     for append in made:
         append.durable.result(60)
@@ -124,14 +126,14 @@ def test_rows_of_a_commit_are_sorted_by_the_key_and_then_by_channel(
 def test_a_column_of_the_key_cannot_be_lost(catalog: Catalog) -> None:
     _sql(catalog, "CREATE TABLE t (k INT, other INT) CLUSTER BY (k)")
     database = catalog.database("LOCAL")
-    table = database.table("PUBLIC", "T")
+    table = database.tables.find("PUBLIC", "T")
     assert table is not None
     (kept,) = (column for column in table.columns if column.name == "OTHER")
     with pytest.raises(duckdb.BinderException):
-        database.change_table(
+        database.tables.change(
             dataclasses.replace(table, columns=(kept,)), [f'ALTER TABLE {table.path} DROP COLUMN "K"']
         )
-    assert database.table("PUBLIC", "T") == table
+    assert database.tables.find("PUBLIC", "T") == table
     _sql(catalog, _PIPE.format(name="P", table="t", clusters="TRUE"))
     _send(database, "P", {"c": b'{"k":2}\n{"k":1}\n'})
     assert catalog.cursor().execute('SELECT "K" FROM "LOCAL"."PUBLIC"."T"').fetchall() == [(1,), (2,)]
@@ -140,7 +142,7 @@ def test_a_column_of_the_key_cannot_be_lost(catalog: Catalog) -> None:
 def test_a_default_pipe_sorts_by_the_key_too(catalog: Catalog) -> None:
     _sql(catalog, "CREATE TABLE t (k INT) CLUSTER BY (k)")
     database = catalog.database("LOCAL")
-    database.pipe("PUBLIC", "T-STREAMING")
+    database.pipes.resolve("PUBLIC", "T-STREAMING")
     _send(database, "T-STREAMING", {"c": b'{"k":3}\n{"k":1}\n{"k":2}\n'})
     assert catalog.cursor().execute('SELECT "K" FROM "LOCAL"."PUBLIC"."T"').fetchall() == [(1,), (2,), (3,)]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.engine.channels import ELASTIC
-from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING
+from airflow_provider_snowpipe.local.engine.channel import ELASTIC
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
+from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults, pipe_parts
 from airflow_provider_snowpipe.local.status import snapshot
@@ -83,7 +83,7 @@ class Commands:
         database, schema, pipe = pipe_parts(_text(arguments, "pipe"))
         try:
             owner = self._catalog.database_for_url(database)
-            channel = owner.find_channel(owner.pipe(schema, pipe), name)
+            channel = owner.channels.find(owner.pipes.resolve(schema, pipe), name)
         except Refusal as error:
             raise ConfigurationError(f"{error.code}: {error.message}") from error
         if channel is None or name == ELASTIC:

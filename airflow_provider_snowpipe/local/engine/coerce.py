@@ -15,17 +15,13 @@ Measured facts behind the shape of these statements (DuckDB 2.0.0):
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_provider_snowpipe.local.engine.conversions import convert_with, too_long
+from airflow_provider_snowpipe.local.engine.reasons import NOT_AN_OBJECT, column_reasons, required
 from airflow_provider_snowpipe.local.identifiers import literal, quote
 from airflow_provider_snowpipe.local.tables import Column, Table
-
-_TRUE = "('true','t','yes','y','on','1')"
-_FALSE = "('false','f','no','n','off','0')"
-# Integer-stored times, by magnitude: seconds, milliseconds, microseconds, nanoseconds
-# (Snowflake documentation, "TO_TIMESTAMP", usage notes).
-_SECONDS_LIMIT, _MILLIS_LIMIT, _MICROS_LIMIT = 31_536_000_000, 31_536_000_000_000, 31_536_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,7 @@ def strict_insert(table: Table, keys: KeyMap, source: str, *, clusters: bool = F
     spec = {spellings[0]: _spec_type(column) for column, spellings in keys.columns}
     columns = [column for column, _ in keys.columns]
     values = [
-        _checked(column, _convert(column, f"s.{quote(spellings[0])}", "CAST"))
+        _checked(column, convert_with(column, f"s.{quote(spellings[0])}", "CAST"))
         for column, spellings in keys.columns
     ]
     return insert(
@@ -154,22 +150,21 @@ def isolating_stage(table: Table, keys: KeyMap, source: str, target: str) -> str
         structs.append(f"json_transform(j, {literal(json.dumps(raw))}) AS s{rank}")
         if exact:
             structs.append(f"json_transform(j, {literal(json.dumps(exact))}) AS d{rank}")
-    raws, values, reasons = [], [], ["WHEN j IS NULL THEN 'the row is not a JSON object'"]
+    raws, values, reasons = [], [], [NOT_AN_OBJECT]
     for index, (column, spellings) in enumerate(keys.columns):
         raws.append(f"{_coalesce(spellings, 's')} AS r{index}")
         value = (
             _coalesce(spellings, "d")
             if column.type.kind == "NUMBER"
-            else _convert(column, f"r{index}", "TRY_CAST")
+            else convert_with(column, f"r{index}", "TRY_CAST")
         )
         if column.default is not None:
             value = f"CASE WHEN {_present(spellings)} OR j IS NULL THEN {value} ELSE {column.default} END"
         values.append(f"{value} AS v{index}")
-        reasons.append(_reason(column, index))
-    reasons += [
-        f"WHEN true THEN {literal(f'column {quote(column.name)}: a value is required (NOT NULL)')}"
-        for column in _required_but_absent(table, keys)
-    ]
+        failed = f"r{index} IS NOT NULL AND v{index} IS NULL"
+        why = f"the value cannot be converted to {column.type}"
+        reasons.append(column_reasons(column, f"v{index}", failed=failed, why=why))
+    reasons += [required(column) for column in _required_but_absent(table, keys)]
     numbered = ", ".join(f"v{index}" for index in range(len(keys.columns)))
     return (
         f"CREATE OR REPLACE TEMPORARY TABLE {target} AS "
@@ -204,108 +199,6 @@ def _spec_type(column: Column) -> str:
     return "JSON" if column.type.is_semi_structured else "VARCHAR"
 
 
-def _convert(column: Column, raw: str, cast: str) -> str:
-    kind = column.type.kind
-    if kind in _CONVERSIONS:
-        return _CONVERSIONS[kind](raw, cast)
-    if kind in {"NUMBER", "VARCHAR", "VARIANT"}:
-        return raw
-    return f"{cast}({raw} AS {column.type.duckdb})"
-
-
-def _boolean(raw: str, cast: str) -> str:
-    return (
-        f"CASE WHEN lower(trim({raw})) IN {_TRUE} THEN true WHEN lower(trim({raw})) IN {_FALSE} THEN false "
-        f"ELSE {cast}({raw} AS DOUBLE) <> 0 END"
-    )
-
-
-def _binary(raw: str, cast: str) -> str:
-    return f"from_base64({raw})" if cast == "CAST" else f"TRY(from_base64({raw}))"
-
-
-def _object(raw: str, cast: str) -> str:
-    # The name of another JSON type is no JSON, so this cast fails; error() could not stand inside TRY.
-    otherwise = f"CAST(json_type({raw}) AS JSON)" if cast == "CAST" else "NULL"
-    return (
-        f"CASE WHEN {raw} IS NULL THEN NULL WHEN json_type({raw}) = 'OBJECT' THEN {raw} ELSE {otherwise} END"
-    )
-
-
-def _array(raw: str, _cast: str) -> str:
-    wrapped = f"CASE WHEN json_type({raw}) = 'ARRAY' THEN {raw} ELSE json_array({raw}) END"
-    return f"CASE WHEN {raw} IS NOT NULL THEN {wrapped} END"
-
-
-def _timestamp(target: str) -> Callable[[str, str], str]:
-    def convert(raw: str, cast: str) -> str:
-        written = f"{cast}({raw} AS {target})"
-        if cast == "CAST":
-            return written
-        return f"coalesce({written}, {_epoch_micros(raw, target)})"
-
-    return convert
-
-
-def _epoch_micros(raw: str, target: str) -> str:
-    number = f"TRY_CAST({raw} AS BIGINT)"
-    micros = (
-        f"CASE WHEN {number} < {_SECONDS_LIMIT} THEN TRY({number} * 1000000) "
-        f"WHEN {number} < {_MILLIS_LIMIT} THEN {number} * 1000 "
-        f"WHEN {number} < {_MICROS_LIMIT} THEN {number} ELSE {number} // 1000 END"
-    )
-    moment = f"TRY(make_timestamp({micros}))"
-    if target == "TIMESTAMP WITH TIME ZONE":
-        return f"({moment} AT TIME ZONE 'UTC')"
-    return f"CAST({moment} AS {target})"
-
-
-_CONVERSIONS: dict[str, Callable[[str, str], str]] = {
-    "BOOLEAN": _boolean,
-    "BINARY": _binary,
-    "OBJECT": _object,
-    "ARRAY": _array,
-    "DATE": _timestamp("DATE"),
-    "TIME": _timestamp("TIME"),
-    "TIMESTAMP_NTZ": _timestamp("TIMESTAMP"),
-    "TIMESTAMP_LTZ": _timestamp("TIMESTAMP WITH TIME ZONE"),
-    "TIMESTAMP_TZ": _timestamp("TIMESTAMP WITH TIME ZONE"),
-}
-
-
-def convert(column: Column, raw: str) -> str:
-    """Return a DuckDB expression that turns a JSON value's text (or JSON) into a column's type, or fails.
-
-    :param raw: expression of the text; of the JSON itself for VARIANT, OBJECT and ARRAY.
-    """
-    target = column.type.duckdb
-    if column.type.kind in {"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"}:
-        return (
-            f"CASE WHEN regexp_full_match({raw}, '-?[0-9]+') THEN {_epoch_micros(raw, target)} "
-            f"ELSE CAST({raw} AS {target}) END"
-        )
-    return f"CAST({_convert(column, raw, 'CAST')} AS {target})"
-
-
-def try_convert(column: Column, raw: str) -> str:
-    """Return a DuckDB expression that turns a text (or JSON) into a column's type; NULL when it cannot.
-
-    :param raw: expression of the text; of the JSON itself for VARIANT, OBJECT and ARRAY.
-    """
-    if column.type.kind == "NUMBER":
-        return f"TRY_CAST({raw} AS {column.type.duckdb})"
-    return _convert(column, raw, "TRY_CAST")
-
-
-def too_long(column: Column, value: str) -> str | None:
-    """Return the condition that a value is longer than its column, or None when the type has no length."""
-    limit = column.type.length
-    if limit is None:
-        return None
-    measure = "octet_length" if column.type.kind == "BINARY" else "length"
-    return f"{measure}({value}) > {limit}"
-
-
 def _checked(column: Column, value: str) -> str:
     longer = too_long(column, value)
     # Columns of maximal length need no check: a request holds less than that.
@@ -322,18 +215,6 @@ def _coalesce(spellings: Sequence[str], struct: str) -> str:
 def _present(spellings: Sequence[str]) -> str:
     keys = ", ".join(literal(key) for key in spellings)
     return f"list_has_any(json_keys(j), [{keys}])"
-
-
-def _reason(column: Column, index: int) -> str:
-    name = f"column {quote(column.name)}"
-    unconverted = literal(f"{name}: the value cannot be converted to {column.type}")
-    parts = [f"WHEN r{index} IS NOT NULL AND v{index} IS NULL THEN {unconverted}"]
-    longer = too_long(column, f"v{index}")
-    if longer is not None:
-        parts.append(f"WHEN {longer} THEN {literal(f'{name}: the value is longer than {column.type}')}")
-    if not column.nullable:
-        parts.append(f"WHEN v{index} IS NULL THEN {literal(f'{name}: a value is required (NOT NULL)')}")
-    return " ".join(parts)
 
 
 def _required_but_absent(table: Table, keys: KeyMap) -> list[Column]:

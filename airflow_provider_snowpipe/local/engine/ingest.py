@@ -14,14 +14,9 @@ import duckdb
 import numpy as np
 
 from airflow_provider_snowpipe.local.engine import coerce, evolve, transform
-from airflow_provider_snowpipe.local.engine.channels import (
-    ELASTIC,
-    ROW_SEQ_GAP,
-    Append,
-    Channel,
-    Committed,
-    advance,
-)
+from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.channel import ELASTIC, ROW_SEQ_GAP, Channel
+from airflow_provider_snowpipe.local.engine.committed import Committed, advance
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.lines import RejectedLine, arrow_lines
 from airflow_provider_snowpipe.local.tables import Table
@@ -89,10 +84,10 @@ def _evolve(database: Database, group: list[Append]) -> list[Append]:
         cursor.register(_SOURCE, arrow_lines([group[position].lines for position in positions]))
         try:
             # Another pipe of the same commit may have changed the table already.
-            current = database.table(table.schema, table.name) or table
+            current = database.tables.find(table.schema, table.name) or table
             change = evolve.plan(cursor, current, _SOURCE, exact=exact)
             if change is not None:
-                database.change_table(change.table, change.statements)
+                database.tables.change(change.table, change.statements)
         except (evolve.EvolutionError, duckdb.Error) as error:
             log.warning("schema evolution of %s failed; its channels must be opened again: %s", table, error)
             failed |= {group[position].channel for position in positions}
@@ -106,7 +101,7 @@ def _drop_tableless(database: Database, group: Sequence[Append]) -> list[Append]
     orphans: list[Append] = []
     for append in group:
         channel = append.channel
-        exists = database.table(channel.pipe.key.schema, channel.pipe.table) is not None
+        exists = database.tables.find(channel.pipe.key.schema, channel.pipe.table) is not None
         # A replaced table exists again; the channels of the old one do not.
         (live if exists and not channel.is_dropped else orphans).append(append)
     _invalidate(orphans, TABLE_MISSING)
@@ -156,7 +151,7 @@ def _commit(database: Database, group: Sequence[Append]) -> dict[Channel, Commit
         try:
             return _attempt(database, group)
         except _StrictPathError as failed:
-            database.isolated_groups[failed.table.schema, failed.table.name] = _ISOLATED_GROUPS
+            database.tables.isolated_groups[failed.table.schema, failed.table.name] = _ISOLATED_GROUPS
 
 
 def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Committed]:
@@ -186,7 +181,7 @@ def _by_target(
 ) -> dict[tuple[Table, PipeDefinition | None], list[int]]:
     positions: dict[tuple[Table, PipeDefinition | None], list[int]] = {}
     for position, append in enumerate(group):
-        table = database.table(append.channel.pipe.key.schema, append.channel.pipe.table)
+        table = database.tables.find(append.channel.pipe.key.schema, append.channel.pipe.table)
         if table is not None and append.lines.rows:
             positions.setdefault((table, append.channel.pipe.definition), []).append(position)
     return positions
@@ -214,11 +209,11 @@ def _insert(
         _note_rejected(cursor, group, positions, outcome)
         return
     exact = definition is not None and definition.case_sensitive
-    left = database.isolated_groups.get((table.schema, table.name), 0)
+    left = database.tables.isolated_groups.get((table.schema, table.name), 0)
     if left == 0:
         _insert_strictly(cursor, table, group[positions[0]], exact, clusters)
         return
-    database.isolated_groups[table.schema, table.name] = left - 1
+    database.tables.isolated_groups[table.schema, table.name] = left - 1
     _insert_isolated(cursor, table, exact, clusters)
     _note_rejected(cursor, group, positions, outcome)
 
@@ -303,5 +298,5 @@ def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Outcom
 
 
 def _logs_errors(database: Database, append: Append) -> bool:
-    table = database.table(append.channel.pipe.key.schema, append.channel.pipe.table)
+    table = database.tables.find(append.channel.pipe.key.schema, append.channel.pipe.table)
     return table is not None and table.error_logging

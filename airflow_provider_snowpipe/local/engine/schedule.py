@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from airflow_provider_snowpipe.local.engine.channels import Append, Channel
+from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.channel import Channel
 
 GROUP_BYTES = 8 << 20
 GROUP_APPENDS = 2048

@@ -9,14 +9,15 @@ is what makes "rows and token in one commit" possible.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from airflow_provider_snowpipe.local.engine.channels import Committed, Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.committed import Committed
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
+from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
 from airflow_provider_snowpipe.local.identifiers import quote, quote_path
 from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -282,3 +283,14 @@ def _typed_fields() -> list[tuple[str, pa.Field]]:
 def quoted_schema(database: str, schema: str) -> str:
     """Return the quoted name of a user schema."""
     return f"{quote(database)}.{quote(schema)}"
+
+
+def transact(cursor: duckdb.DuckDBPyConnection, work: Callable[[], None]) -> None:
+    """Run work in one transaction of a cursor; nothing of it stays when it raises."""
+    cursor.execute("BEGIN")
+    try:
+        work()
+        cursor.execute("COMMIT")
+    except BaseException:
+        cursor.execute("ROLLBACK")
+        raise

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from airflow_provider_snowpipe.local.engine.coerce import insert, too_long
+from airflow_provider_snowpipe.local.engine.coerce import insert
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
-from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.engine.reasons import NOT_AN_OBJECT, column_reasons, required
 from airflow_provider_snowpipe.local.tables import Column, Table
 
 
@@ -23,10 +23,18 @@ def transforming_stage(table: Table, definition: PipeDefinition, source: str, ta
         f", TRY(struct_pack(v := {expression})) AS t{index}"
         for index, expression in enumerate(definition.expressions)
     )
-    reasons = ["WHEN j IS NULL THEN 'the row is not a JSON object'"]
-    reasons += [_reason(column, index) for index, column in enumerate(columns)]
+    reasons = [NOT_AN_OBJECT]
     reasons += [
-        f"WHEN true THEN {literal(_required(column))}"
+        column_reasons(
+            column,
+            f"t{index}.v",
+            failed=f"t{index} IS NULL",
+            why=f"the expression of the pipe failed or cannot be converted to {column.type}",
+        )
+        for index, column in enumerate(columns)
+    ]
+    reasons += [
+        required(column)
         for column in table.columns
         if not column.nullable and column.default is None and column not in columns
     ]
@@ -51,19 +59,3 @@ def transformed_insert(table: Table, definition: PipeDefinition, staged: str) ->
 def _columns(table: Table, definition: PipeDefinition) -> list[Column]:
     known = {column.name: column for column in table.columns}
     return [known[name] for name in definition.columns]
-
-
-def _required(column: Column) -> str:
-    return f"column {quote(column.name)}: a value is required (NOT NULL)"
-
-
-def _reason(column: Column, index: int) -> str:
-    name = f"column {quote(column.name)}"
-    failed = f"{name}: the expression of the pipe failed or cannot be converted to {column.type}"
-    parts = [f"WHEN t{index} IS NULL THEN {literal(failed)}"]
-    longer = too_long(column, f"t{index}.v")
-    if longer is not None:
-        parts.append(f"WHEN {longer} THEN {literal(f'{name}: the value is longer than {column.type}')}")
-    if not column.nullable:
-        parts.append(f"WHEN t{index}.v IS NULL THEN {literal(_required(column))}")
-    return " ".join(parts)

@@ -5,13 +5,9 @@ from __future__ import annotations
 from airflow_provider_snowpipe.local.access.check import require
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.engine.channels import Pipe
-from airflow_provider_snowpipe.local.engine.database import (
-    DEFAULT_PIPE_SUFFIX,
-    PIPE_MISSING,
-    TABLE_MISSING,
-    Database,
-)
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe
+from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING, TABLE_MISSING
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.identifiers import find_name
 
@@ -35,18 +31,18 @@ def authorized_pipe(
     _, schema, name = path
     exact = find_name(schema, database.schemas)
     if exact is None or not name.upper().endswith(DEFAULT_PIPE_SUFFIX):
-        pipe = database.pipe(schema, name)
+        pipe = database.pipes.resolve(schema, name)
         target = Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name))
         _check(catalog, roles, target, privileges, PIPE_MISSING, f"pipe {database.name}.{schema}.{name}")
         return database, pipe
     wanted = name[: -len(DEFAULT_PIPE_SUFFIX)]
-    table = database.table(exact, wanted) or database.table(exact, wanted.upper())
+    table = database.tables.find(exact, wanted) or database.tables.find(exact, wanted.upper())
     if table is not None:
         # Before the pipe is created: a call that is refused leaves nothing behind.
         target = Securable("TABLE", (database.name, exact, table.name))
         _check(catalog, roles, target, ("INSERT",), TABLE_MISSING, f"table {database.name}.{schema}.{wanted}")
-        return database, database.pipe(schema, name)
-    pipe = database.pipe(schema, name)
+        return database, database.pipes.resolve(schema, name)
+    pipe = database.pipes.resolve(schema, name)
     target = Securable("TABLE", (database.name, exact, pipe.table))
     _check(catalog, roles, target, ("INSERT",), TABLE_MISSING, f"table {database.name}.{schema}.{wanted}")
     return database, pipe

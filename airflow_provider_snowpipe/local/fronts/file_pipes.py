@@ -14,8 +14,8 @@ from typing import Any
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.engine.channels import PipeKey
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.fronts.file_lists import WRONG, created_objects, read_files
 from airflow_provider_snowpipe.local.fronts.http import Request, Response

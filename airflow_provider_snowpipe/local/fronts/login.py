@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.passwords import Password
+from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _SQLSTATE = "08001"
@@ -50,7 +51,7 @@ class Login:
         role = restricted or _exact(query.get("roleName", ""))
         if role:
             try:
-                session.use_role(role)
+                use_role(session, role)
             except SqlError as error:
                 raise SqlError(
                     "390189",
@@ -126,9 +127,9 @@ def _apply_names(session: Session, query: Mapping[str, str]) -> None:
             schema = schema or (more[0] if more else "")
     if database:
         with contextlib.suppress(SqlError):
-            session.use(database, None)
+            use_schema(session, database, None)
             session.schema = None if schema else session.schema
-            session.use(database, schema or None)
+            use_schema(session, database, schema or None)
 
 
 def _exact(name: str) -> str:

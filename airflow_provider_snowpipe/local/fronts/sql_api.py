@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, unsupported
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.tokens import TOKEN_TYPE_HEADER
+from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
 from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
 from airflow_provider_snowpipe.local.sql.results import Result, encode, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -183,12 +184,12 @@ def _set_context(session: Session, body: Mapping[str, Any], role: str | None) ->
     """Take role, database, schema and warehouse of the request; a role that the token names goes first."""
     wanted = role or str(body.get("role") or "").upper()
     if wanted:
-        session.use_role(wanted)
+        use_role(session, wanted)
     known = session.catalog.access.state.users.get(session.user)
     session.warehouse = known.default_warehouse if known else None
     database, schema = body.get("database"), body.get("schema")
     if database:
-        session.use(str(database).upper(), str(schema).upper() if schema else None)
+        use_schema(session, str(database).upper(), str(schema).upper() if schema else None)
     if body.get("warehouse"):
         session.warehouse = str(body["warehouse"]).upper()
 

@@ -15,10 +15,12 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.accounts import INGEST_HOST, Account
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.engine.channels import ELASTIC, Append, Channel, Pipe
+from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.channel import ELASTIC, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.engine.lines import Lines, split_lines
+from airflow_provider_snowpipe.local.engine.pipe import Pipe
 from airflow_provider_snowpipe.local.engine.spool import SpoolError
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.faults import Faults
@@ -163,7 +165,7 @@ class StreamingFront:
                 "TOO_MANY_CHANNELS",
                 f"{len(names)} names; at most {most} are allowed a request",
             )
-        found = {name: database.find_channel(pipe, name) for name in names}
+        found = {name: database.channels.find(pipe, name) for name in names}
         statuses = {name: channel.status() for name, channel in found.items() if channel is not None}
         return Response.of_json({"channel_statuses": statuses})
 
@@ -182,7 +184,7 @@ class StreamingFront:
         token = body.get("offset_token")
         if token is not None and not isinstance(token, str):
             raise Refusal(400, "INVALID_REQUEST_BODY", "offset_token must be a string")
-        channel = database.open_channel(
+        channel = database.channels.open(
             pipe,
             name,
             offset_token=token,
@@ -194,7 +196,7 @@ class StreamingFront:
 
     def _drop(self, request: Request, database: Database, pipe: Pipe, name: str) -> Response:
         careful = bool(request.json().get("fail_on_uncommitted_rows", False))
-        channel = database.drop_channel(pipe, name, fail_on_uncommitted_rows=careful)
+        channel = database.channels.drop(pipe, name, fail_on_uncommitted_rows=careful)
         return Response.of_json({"last_committed_offset_token": channel.committed.offset_token})
 
     def _pipe(
@@ -220,14 +222,14 @@ class StreamingFront:
         make = self._from_body if kind == "rows" else self._from_files
         if name.upper() == ELASTIC:
             return self._append_elastic(request, database, pipe, make)
-        channel = database.channel(pipe, name)
+        channel = database.channels.get(pipe, name)
         if self._faults.invalidates():
             channel.invalidate(MUST_REOPEN)
         answer = channel.accept(
             _required(request, "continuationToken"),
             _required(request, "requestId"),
             make(request, channel, pipe),
-            database.enqueue,
+            database.committer.enqueue,
         )
         return Response.of_json({"next_continuation_token": answer})
 
@@ -240,10 +242,10 @@ class StreamingFront:
     ) -> Response:
         if any(request.query.get(name) for name in _CHANNEL_TOKENS):
             raise Refusal(400, "INVALID_REQUEST", _NO_CHANNEL_TOKENS)
-        channel = database.find_channel(pipe, ELASTIC)
+        channel = database.channels.find(pipe, ELASTIC)
         assert channel is not None  # noqa: S101 - the elastic channel always exists
         append = channel.accept_unordered(
-            _required(request, "requestId"), make(request, channel, pipe), database.enqueue
+            _required(request, "requestId"), make(request, channel, pipe), database.committer.enqueue
         )
         if append is not None:
             try:

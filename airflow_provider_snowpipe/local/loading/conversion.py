@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.local.engine import coerce
+from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import unsupported
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.tables import Column
@@ -49,7 +49,7 @@ def text_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
     if column.type.is_semi_structured:
         # Text of a CSV field is parsed, as PARSE_JSON would.
         return json_value(column, f"TRY(CAST({raw} AS JSON))", options)
-    return coerce.try_convert(column, raw)
+    return conversions.try_convert(column, raw)
 
 
 def json_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
@@ -61,7 +61,7 @@ def json_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
     if not column.type.is_semi_structured:
         return text_value(column, f"({raw} ->> '$')", options)
     present = f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END"
-    return coerce.try_convert(column, f"({present})")
+    return conversions.try_convert(column, f"({present})")
 
 
 def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[str, Any]) -> str:
@@ -73,7 +73,7 @@ def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[s
     """
     wanted = column.type
     if wanted.is_semi_structured:
-        return coerce.try_convert(column, arrow_json(name, kind))
+        return conversions.try_convert(column, arrow_json(name, kind))
     if _is_binary(kind) and wanted.kind == "BINARY":
         return name
     if pa.types.is_temporal(kind) and wanted.kind in _TIME_KINDS:
@@ -112,7 +112,8 @@ def _moment(column: Column, raw: str, written: str) -> str:
     if written != "AUTO":
         return f"CAST(try_strptime({raw}, {literal(strptime_format(written))}) AS {target})"
     formats = ", ".join(literal(text) for text in _AUTO_FORMATS[column.type.kind.partition("_")[0]])
-    return f"coalesce({coerce.try_convert(column, raw)}, CAST(try_strptime({raw}, [{formats}]) AS {target}))"
+    otherwise = f"CAST(try_strptime({raw}, [{formats}]) AS {target})"
+    return f"coalesce({conversions.try_convert(column, raw)}, {otherwise})"
 
 
 def strptime_format(written: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 
-from airflow_provider_snowpipe.local.engine import coerce
+from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
 from airflow_provider_snowpipe.local.loading import row_errors
@@ -205,7 +205,7 @@ def _reasons(projection: Projection, plan: CopyPlan) -> str:
         code = n * row_errors.KINDS
         failed = f"t{n} IS NULL" if filled.raw is None else f"r{n} IS NOT NULL AND v{n} IS NULL"
         parts.append(f"WHEN {failed} THEN {code + row_errors.CONVERSION}")
-        longer = coerce.too_long(filled.column, f"v{n}")
+        longer = conversions.too_long(filled.column, f"v{n}")
         if longer is not None:
             parts.append(f"WHEN {longer} THEN {code + row_errors.TOO_LONG}")
         if not filled.column.nullable:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from airflow_provider_snowpipe.local.engine.channels import PipeKey
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
@@ -29,7 +29,7 @@ def alter_pipe(session: Session, text: str, bindings: Bindings) -> Result:
         head = HEAD.match(text)
         if head is not None and head["exists"]:
             database, schema, name = session.resolve(read_path(head["rest"])[0])
-            if database.find_pipe(PipeKey(schema, name)) is None:
+            if database.pipes.find(PipeKey(schema, name)) is None:
                 return status(_DONE)
         return pipes.alter_pipe(session, text, bindings)
     session.commit()

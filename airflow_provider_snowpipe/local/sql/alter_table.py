@@ -56,7 +56,7 @@ def alter_table(session: Session, text: str, bindings: Bindings) -> Result:
         raise compilation_error("syntax error in ALTER TABLE.")
     path, action = read_path(head["name"])
     database, schema, name = session.resolve(path)
-    table = database.table(schema, name)
+    table = database.tables.find(schema, name)
     if table is None:
         if head["exists"]:
             return status(_DONE)
@@ -111,7 +111,7 @@ def _add(place: _Place, match: re.Match[str]) -> None:
         statements.append(f"ALTER TABLE {table.path} ADD COLUMN {free.ddl()}")
         if not column.nullable:
             statements.append(f"ALTER TABLE {table.path} ALTER COLUMN {quote(column.name)} SET NOT NULL")
-    database.change_table(dataclasses.replace(table, columns=tuple(columns)), statements)
+    database.tables.change(dataclasses.replace(table, columns=tuple(columns)), statements)
 
 
 def _drop(place: _Place, match: re.Match[str]) -> None:
@@ -127,7 +127,7 @@ def _drop(place: _Place, match: re.Match[str]) -> None:
             raise compilation_error(f"column '{name}' is the only one of table '{table.name}'.")
         columns.remove(known)
         statements.append(f"ALTER TABLE {table.path} DROP COLUMN {quote(name)}")
-    database.change_table(dataclasses.replace(table, columns=tuple(columns)), statements)
+    database.tables.change(dataclasses.replace(table, columns=tuple(columns)), statements)
 
 
 def _rename_column(place: _Place, match: re.Match[str]) -> None:
@@ -140,7 +140,7 @@ def _rename_column(place: _Place, match: re.Match[str]) -> None:
         dataclasses.replace(column, name=new) if column.name == old else column for column in table.columns
     )
     statement = f"ALTER TABLE {table.path} RENAME COLUMN {quote(old)} TO {quote(new)}"
-    database.change_table(dataclasses.replace(table, columns=columns), [statement])
+    database.tables.change(dataclasses.replace(table, columns=columns), [statement])
 
 
 def _rename(place: _Place, match: re.Match[str]) -> None:
@@ -149,14 +149,14 @@ def _rename(place: _Place, match: re.Match[str]) -> None:
     if (target, schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. RENAME TO another schema")
     _refuse_custom_pipes(database, table)
-    database.rename_table(table, dataclasses.replace(table, name=name))
+    database.tables.rename(table, dataclasses.replace(table, name=name))
     _grants_follow(session, table, name)
 
 
 def _swap(place: _Place, match: re.Match[str]) -> None:
     session, database, table = place
     target, schema, name = session.resolve(read_path(match[1])[0])
-    other = target.table(schema, name)
+    other = target.tables.find(schema, name)
     if other is None:
         raise object_missing("Table", f"{target.name}.{schema}.{name}")
     session.require("OWNERSHIP", "TABLE", target.name, schema, name)
@@ -165,21 +165,21 @@ def _swap(place: _Place, match: re.Match[str]) -> None:
     _refuse_custom_pipes(database, table)
     _refuse_custom_pipes(database, other)
     between = dataclasses.replace(table, name=f"_swap_{uuid.uuid4().hex}")
-    database.rename_table(table, between)
-    database.rename_table(other, dataclasses.replace(other, name=table.name))
-    database.rename_table(between, dataclasses.replace(table, name=other.name))
+    database.tables.rename(table, between)
+    database.tables.rename(other, dataclasses.replace(other, name=table.name))
+    database.tables.rename(between, dataclasses.replace(table, name=other.name))
 
 
 def _cluster(place: _Place, match: re.Match[str]) -> None:
     session, database, table = place
     tree = translate.parse(f"SELECT {match[1][1:-1]}")
     key = clustering.key_of(session, table, [part.unalias() for part in tree.expressions])
-    database.change_table(dataclasses.replace(table, clustering_key=key))
+    database.tables.change(dataclasses.replace(table, clustering_key=key))
 
 
 def _uncluster(place: _Place, _match: re.Match[str]) -> None:
     _, database, table = place
-    database.change_table(dataclasses.replace(table, clustering_key=None))
+    database.tables.change(dataclasses.replace(table, clustering_key=None))
 
 
 def _columns(place: _Place, match: re.Match[str]) -> None:
@@ -189,7 +189,7 @@ def _columns(place: _Place, match: re.Match[str]) -> None:
     ):
         word = _WORD.match(part.strip())
         path, change = read_path(word[1] if word else part)
-        known = database.table(table.schema, table.name) or table
+        known = database.tables.find(table.schema, table.name) or table
         column = _find(known, path[-1])
         comment = _COLUMN_COMMENT.match(change)
         if comment is not None:
@@ -198,7 +198,7 @@ def _columns(place: _Place, match: re.Match[str]) -> None:
             continue
         changed, statement = _column(known, column, change)
         columns = tuple(changed if each is column else each for each in known.columns)
-        database.change_table(dataclasses.replace(known, columns=columns), [statement])
+        database.tables.change(dataclasses.replace(known, columns=columns), [statement])
 
 
 def _column(table: Table, column: Column, change: str) -> tuple[Column, str]:

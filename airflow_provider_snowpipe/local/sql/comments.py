@@ -97,7 +97,7 @@ def _on_column(session: Session, path: tuple[str, ...], text: str) -> None:
 
 
 def _check_column(database: Database, schema: str, name: str, column: str) -> None:
-    table = database.table(schema, name)
+    table = database.tables.find(schema, name)
     if table is None or name not in names(database, schema, "TABLE"):
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     if all(known.name != column for known in table.columns):

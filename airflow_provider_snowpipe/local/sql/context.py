@@ -7,6 +7,7 @@ import re
 from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.current import use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -30,13 +31,13 @@ def use(session: Session, text: str, _bindings: Bindings) -> Result:
             raise compilation_error("syntax error: USE SECONDARY ROLES takes ALL or NONE.")
         session.secondary_roles = path == ("ALL",)
     elif kind == "ROLE":
-        session.use_role(path[-1])
+        use_role(session, path[-1])
     elif kind == "WAREHOUSE":
-        session.use_warehouse(path[-1])
+        use_warehouse(session, path[-1])
     elif kind == "SCHEMA":
-        session.use(path[0] if len(path) == 2 else None, path[-1])
+        use_schema(session, path[0] if len(path) == 2 else None, path[-1])
     else:
-        session.use(path[0], path[1] if len(path) == 2 else None)
+        use_schema(session, path[0], path[1] if len(path) == 2 else None)
     return status(_DONE)
 
 

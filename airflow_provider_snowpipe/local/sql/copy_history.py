@@ -76,7 +76,9 @@ def load_history(session: Session, database: Database, alias: str = "LOAD_HISTOR
 def _copy_history(session: Session, call: exp.Anonymous) -> exp.Expr:
     arguments = _arguments(call)
     database, schema, name = session.resolve(read_path(_string(arguments, "TABLE_NAME"))[0])
-    if database.table(schema, name) is None or not session.can_see("TABLE", database.name, schema, name):
+    if database.tables.find(schema, name) is None or not session.can_see(
+        "TABLE", database.name, schema, name
+    ):
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     condition = f"schema_name = {literal(schema)} AND table_name = {literal(name)}"
     if "PIPE_NAME" in arguments:

@@ -63,7 +63,7 @@ def compile_copy(session: Session, text: str, *, default: OnError | None = None)
     """
     path, rest = read_path(text)
     database, schema, name = session.resolve(path)
-    table = database.table(schema, name)
+    table = database.tables.find(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("INSERT", "TABLE", database.name, schema, name)

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, 
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
 from airflow_provider_snowpipe.local.sql import clustering, options, reach, sequences, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
@@ -46,7 +47,7 @@ def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
     exists = session.catalog.find(name) is not None
     session.require_global("CREATE DATABASE")
     if exists and tolerant:
-        session.use(name, None)
+        use_schema(session, name, None)
         return status(f"{name} already exists, statement succeeded.")
     if exists and replace:
         session.require("OWNERSHIP", "DATABASE", name)
@@ -54,7 +55,7 @@ def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
     session.catalog.create_database(name)
     session.created("DATABASE", name)
     session.created("SCHEMA", name, "PUBLIC")
-    session.use(name, None)
+    use_schema(session, name, None)
     return status(f"Database {name} successfully created.")
 
 
@@ -72,7 +73,7 @@ def create_schema(session: Session, text: str, _bindings: Bindings) -> Result:
             database.drop_schema(name)
     database.create_schema(name)
     session.created("SCHEMA", database.name, name)
-    session.use(database.name, name)
+    use_schema(session, database.name, name)
     return status(f"Schema {name} successfully created.")
 
 
@@ -114,7 +115,7 @@ def drop_table(session: Session, text: str, _bindings: Bindings) -> Result:
     _, tolerant, path = _head(text, parts=3)
     try:
         database, schema, name = session.resolve(path)
-        if database.table(schema, name) is not None:
+        if database.tables.find(schema, name) is not None:
             session.require("OWNERSHIP", "TABLE", database.name, schema, name)
         _drop(session, database, schema, name)
     except SqlError as error:
@@ -127,7 +128,7 @@ def drop_table(session: Session, text: str, _bindings: Bindings) -> Result:
 
 def _drop(session: Session, database: Database, schema: str, name: str) -> None:
     pipes = [pipe.key for pipe in database.pipes if (pipe.key.schema, pipe.table) == (schema, name)]
-    database.drop_table(schema, name)
+    database.tables.drop(schema, name)
     session.dropped("TABLE", database.name, schema, name)
     for pipe in pipes:
         session.dropped("PIPE", database.name, pipe.schema, pipe.name)
@@ -141,7 +142,7 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
         raise compilation_error("syntax error in TRUNCATE.")
     path, _ = read_path(match[2])
     database, schema, name = session.resolve(path)
-    table = database.table(schema, name)
+    table = database.tables.find(schema, name)
     if table is None:
         if match[1]:
             return status("Statement executed successfully.")
@@ -168,7 +169,7 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     path = tuple(part.name for part in named.parts)
     database, schema, name = session.place_new_table(path, temporary=_is_temporary(tree))
     session.require("CREATE TABLE", "SCHEMA", database.name, schema)
-    known = database.table(schema, name)
+    known = database.tables.find(schema, name)
     if known is not None and tree.args.get("replace"):
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     if tree.args.get("exists") and known is not None:
@@ -182,7 +183,7 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     if written:
         table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
-    database.create_table(table, statements, replace=replace, lent=session.lent)
+    database.tables.create(table, statements, replace=replace, lent=session.lent)
     session.created("TABLE", database.name, schema, name)
     return status(f"Table {path[-1]} successfully created.")
 

@@ -74,13 +74,13 @@ def truncate(session: Session, text: str, _bindings: Bindings) -> Result:
     if match is None:
         raise compilation_error("syntax error in TRUNCATE ERROR_TABLE.")
     database, table = _logging_table(session, read_path(match["name"])[0], "TRUNCATE")
-    database.clear_rejected_rows(table.schema, table.name)
+    database.tables.clear_rejected_rows(table.schema, table.name)
     return status("Statement executed successfully.")
 
 
 def _logging_table(session: Session, path: tuple[str, ...], privilege: str) -> tuple[Database, Table]:
     database, schema, name = session.resolve(path)
-    table = database.table(schema, name)
+    table = database.tables.find(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require(privilege, "TABLE", database.name, schema, name)

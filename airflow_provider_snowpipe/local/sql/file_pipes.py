@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.model import Securable
-from airflow_provider_snowpipe.local.engine.channels import PipeKey
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     object_exists,
@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
 from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, OnError
-from airflow_provider_snowpipe.local.sql import pipes
+from airflow_provider_snowpipe.local.sql import pipes, shown_pipes
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.copy_plan import CompiledCopy, compile_copy
 from airflow_provider_snowpipe.local.sql.results import Result, status
@@ -67,7 +67,7 @@ def create_pipe(session: Session, text: str, bindings: Bindings) -> Result:
         if existing is not None:
             database.file_pipes.drop(key)
         return result
-    if database.find_pipe(key) is not None and head["exists"]:
+    if database.pipes.find(key) is not None and head["exists"]:
         return status(f"{name} already exists, statement succeeded.")
     session.require("CREATE PIPE", "SCHEMA", database.name, schema)
     pipe = _compiled(session, database, key, rest)
@@ -97,7 +97,7 @@ def drop_pipe(session: Session, text: str, bindings: Bindings) -> Result:
 
 def show_pipes(session: Session, text: str, bindings: Bindings) -> Result:
     """SHOW PIPES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    streaming = pipes.show_pipes(session, text, bindings)
+    streaming = shown_pipes.show_pipes(session, text, bindings)
     rows = [
         _row(session, database, pipe)
         for database, schema in schemas_in_scope(session, text)
@@ -112,8 +112,8 @@ def describe_pipe(session: Session, text: str, bindings: Bindings) -> Result:
     """DESCRIBE PIPE name."""
     found = find_named(session, text)
     if found is None:
-        return pipes.describe_pipe(session, text, bindings)
-    columns = pipes.show_pipes(session, "SHOW PIPES LIKE ''", bindings).columns
+        return shown_pipes.describe_pipe(session, text, bindings)
+    columns = shown_pipes.show_pipes(session, "SHOW PIPES LIKE ''", bindings).columns
     return Result(columns, [_row(session, found[0], found[1])])
 
 
@@ -206,12 +206,12 @@ def text_setting(settings: Mapping[str, Setting], name: str) -> str | None:
 
 
 def _replace_streaming(session: Session, database: Database, key: PipeKey, *, replace: bool) -> None:
-    if database.find_pipe(key) is None:
+    if database.pipes.find(key) is None:
         return
     if not replace:
         raise object_exists(f"{database.name}.{key.schema}.{key.name}")
     session.require("OWNERSHIP", "PIPE", database.name, key.schema, key.name)
-    database.drop_pipe(key)
+    database.pipes.drop(key)
 
 
 def _shows(session: Session, database: Database, pipe: FilePipe) -> bool:

@@ -11,12 +11,12 @@ from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
 from airflow_provider_snowpipe.local.access.check import insufficient
 from airflow_provider_snowpipe.local.access.model import OWNERSHIP, PRIVILEGES, Securable, check_privilege
 from airflow_provider_snowpipe.local.access.store import AccessState
-from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
+from airflow_provider_snowpipe.local.errors import compilation_error, missing_account_object, unsupported
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.objects import inside, locate, read_kind
 from airflow_provider_snowpipe.local.sql.results import Result, status
-from airflow_provider_snowpipe.local.sql.session import Session, missing_account_object
+from airflow_provider_snowpipe.local.sql.session import Session
 
 _DONE = "Statement executed successfully."
 _STATEMENT = re.compile(

@@ -58,7 +58,7 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
         for kind, name, _ in show_objects.relations(session, database, schema):
             hidden = session.temporary_tables.get((database.name, schema, name), name)
-            table = database.table(schema, hidden) if kind == "TABLE" else None
+            table = database.tables.find(schema, hidden) if kind == "TABLE" else None
             view = database.objects.find(VIEW, schema, name) if kind == VIEW else None
             created = table.created_on_ms if table is not None else view.created_on_ms if view else 0
             temporary = table is not None and table.is_temporary

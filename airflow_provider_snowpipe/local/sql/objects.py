@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from airflow_provider_snowpipe.local.access.model import PRIVILEGES, Securable
-from airflow_provider_snowpipe.local.engine.channels import PipeKey
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql.session import Session
 

@@ -55,13 +55,13 @@ def alter_table(session: Session, text: str, _bindings: Bindings) -> Result:
     chosen = _set(settings) if verb.upper() == "SET" else _unset(settings)
     database, schema, name = session.resolve(path)
     with database.write_lock:
-        table = database.table(schema, name)
+        table = database.tables.find(schema, name)
         if table is None and match["exists"]:
             return status(_DONE)
         if table is None:
             raise object_missing("Table", f"{database.name}.{schema}.{name}")
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
-        database.change_table(dataclasses.replace(table, **chosen))  # type: ignore[arg-type]
+        database.tables.change(dataclasses.replace(table, **chosen))  # type: ignore[arg-type]
     return status(_DONE)
 
 

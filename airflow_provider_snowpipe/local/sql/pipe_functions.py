@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
-from airflow_provider_snowpipe.local.sql import pipes
+from airflow_provider_snowpipe.local.sql import streaming_functions
 from airflow_provider_snowpipe.local.sql.alter_pipe import STALE_MS, resume
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.file_pipes import find_file_pipe
@@ -30,7 +30,7 @@ def system_function(session: Session, text: str, bindings: Bindings) -> Result:
     match = _CALL.match(text)
     found = None if match is None else find_file_pipe(session, match["pipe"].replace("''", "'"))
     if match is None or found is None:
-        return pipes.system_function(session, text, bindings)
+        return streaming_functions.system_function(session, text, bindings)
     if match["name"].upper() == "PIPE_STATUS":
         _require_monitor(session, *found)
         value = json.dumps(pipe_status(session, *found))
@@ -47,7 +47,7 @@ def pipe_status(session: Session, database: Database, pipe: FilePipe) -> dict[st
     state = "RUNNING"
     if pipe.paused_on_ms is not None:
         state = "PAUSED"
-    elif database.table(pipe.table_schema, pipe.table) is None:
+    elif database.tables.find(pipe.table_schema, pipe.table) is None:
         state = "STOPPED_MISSING_TABLE"
     elif failure is not None:
         state = failure.state

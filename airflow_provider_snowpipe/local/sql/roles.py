@@ -8,12 +8,18 @@ import re
 from airflow_provider_snowpipe.local.access import changes
 from airflow_provider_snowpipe.local.access.check import insufficient
 from airflow_provider_snowpipe.local.access.model import ACCOUNTADMIN, SYSTEM_ROLES, Role, Securable
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_exists, unsupported
+from airflow_provider_snowpipe.local.errors import (
+    SqlError,
+    compilation_error,
+    missing_account_object,
+    object_exists,
+    unsupported,
+)
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import read_head, read_properties
 from airflow_provider_snowpipe.local.sql.results import Result, listing, status
-from airflow_provider_snowpipe.local.sql.session import Session, missing_account_object
+from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches
 
 _DONE = "Statement executed successfully."

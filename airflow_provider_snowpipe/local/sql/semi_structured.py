@@ -78,7 +78,7 @@ def _date_names(session: Session, tree: exp.Expr) -> set[str]:
 def _columns(session: Session, tree: exp.Expr) -> Iterator[Column]:
     for table in tree.find_all(exp.Table):
         database = session.catalog.find(table.catalog)
-        known = database.table(table.db, table.name) if database is not None else None
+        known = database.tables.find(table.db, table.name) if database is not None else None
         yield from known.columns if known is not None else ()
     for view in tree.find_all(exp.Subquery):
         yield from view.meta.get("columns", ())

@@ -173,9 +173,9 @@ class Session:
     def _drop_temporary(self) -> None:
         for (name, schema, _), hidden in self.temporary_tables.items():
             database = self.catalog.find(name)
-            if database is not None and database.table(schema, hidden) is not None:
+            if database is not None and database.tables.find(schema, hidden) is not None:
                 self.rollback()
-                database.drop_table(schema, hidden)
+                database.tables.drop(schema, hidden)
                 self.dropped("TABLE", name, schema, hidden)
         self.temporary_tables.clear()
 
@@ -214,50 +214,6 @@ class Session:
         if self.in_transaction:
             self.in_transaction = False
             self.cursor.execute("ROLLBACK")
-
-    def use(self, database: str | None, schema: str | None) -> None:
-        """Make a database or schema current.
-
-        :param database: exact name, or None for the current one.
-        :param schema: exact name; None takes PUBLIC of a new database.
-        :raises SqlError: when either does not exist.
-        """
-        target = self.visible_database(database or self.current_database())
-        if schema is not None:
-            if schema not in target.schemas:
-                raise object_missing("Schema", f"{target.name}.{schema}")
-            self.require("USAGE", "SCHEMA", target.name, schema)
-        self.database = target.name
-        self.schema = schema or ("PUBLIC" if "PUBLIC" in target.schemas else None)
-
-    def use_role(self, role: str) -> None:
-        """Make a role the primary one.
-
-        :raises SqlError: 003013 when the user may not use it, 002043 when it does not exist.
-        """
-        access = self.catalog.access
-        if role not in access.state.roles:
-            raise missing_account_object()
-        if not access.may_use(self.user, role):
-            raise SqlError(
-                "003013",
-                "42501",
-                f"SQL access control error:\nRequested role '{role}' is not assigned to the executing user. "
-                "Specify another role to activate.",
-            )
-        self.role = role
-
-    def use_warehouse(self, warehouse: str) -> None:
-        """Make a warehouse current.
-
-        :raises SqlError: when it does not exist or the session's roles have no USAGE on it.
-        """
-        access = self.catalog.access
-        if warehouse not in access.state.warehouses or not access.allows(
-            self.roles, "USAGE", Securable("WAREHOUSE", (warehouse,))
-        ):
-            raise missing_account_object()
-        self.warehouse = warehouse
 
     def current_database(self) -> str:
         """Return the current database.
@@ -325,15 +281,6 @@ class Session:
         if schema not in database.schemas:
             raise object_missing("Schema", f"{database.name}.{schema}")
         return database, schema, path[-1]
-
-
-def missing_account_object() -> SqlError:
-    """Return the error for a role, user or warehouse that does not exist or stays hidden (002043)."""
-    return SqlError(
-        "002043",
-        "02000",
-        "SQL compilation error:\nObject does not exist, or operation cannot be performed.",
-    )
 
 
 def _securable(kind: str, database: str | None, schema: str | None, name: str | None) -> Securable:

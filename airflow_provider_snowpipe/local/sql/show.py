@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.model import Securable
-from airflow_provider_snowpipe.local.engine.channels import Channel
+from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
@@ -28,7 +28,7 @@ def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
     """DESCRIBE TABLE name."""
     path, _ = read_path(re.sub(r"\A\w+\s+TABLE\s*", "", text, flags=re.IGNORECASE))
     database, schema, name = session.resolve(path)
-    table = database.table(schema, name)
+    table = database.tables.find(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     if not session.can_see("TABLE", database.name, schema, name):

@@ -8,12 +8,12 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
 from airflow_provider_snowpipe.local.access.model import OWNERSHIP, Grant, RoleGrant, Securable
-from airflow_provider_snowpipe.local.errors import compilation_error
+from airflow_provider_snowpipe.local.errors import compilation_error, missing_account_object
 from airflow_provider_snowpipe.local.identifiers import quote, read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.objects import locate, read_kind
 from airflow_provider_snowpipe.local.sql.results import Result, listing
-from airflow_provider_snowpipe.local.sql.session import Session, missing_account_object
+from airflow_provider_snowpipe.local.sql.session import Session
 
 _SHOW = re.compile(
     r"SHOW\s+GRANTS(?:\s+(?:ON\s+(?P<account>ACCOUNT)|ON\s+(?P<kind>FILE\s+FORMAT|\w+)\s+(?P<object>.*)"

@@ -24,13 +24,13 @@ def copy_table(session: Session, text: str, _bindings: Bindings) -> Result:
     if more and not re.fullmatch(r"COPY\s+GRANTS", more, re.IGNORECASE):
         raise unsupported(f"CREATE TABLE .. {word.upper()} .. {' '.join(more.split()[:2]).upper()}")
     origin, schema, name = session.resolve(source_path)
-    source = origin.table(schema, name)
+    source = origin.tables.find(schema, name)
     if source is None:
         raise object_missing("Table", f"{origin.name}.{schema}.{name}")
     session.require("SELECT", "TABLE", origin.name, schema, name)
     database, schema, name = session.place_new_table(head.path, temporary=bool(_TEMPORARY.match(text)))
     session.require("CREATE TABLE", "SCHEMA", database.name, schema)
-    known = database.table(schema, name)
+    known = database.tables.find(schema, name)
     if known is not None and head.tolerant:
         return status(f"{head.name} already exists, statement succeeded.")
     if known is not None and head.replace:
@@ -43,6 +43,6 @@ def copy_table(session: Session, text: str, _bindings: Bindings) -> Result:
     statements = [f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})"]
     if word.upper() == "CLONE":
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")  # noqa: S608 - quoted
-    database.create_table(made, statements, replace=head.replace)
+    database.tables.create(made, statements, replace=head.replace)
     session.created("TABLE", database.name, schema, name)
     return status(f"Table {head.name} successfully created.")

@@ -153,7 +153,7 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
         session.require("SELECT", "VIEW", database.name, schema, name)
         _expand(session, table, database, view)
         return
-    if database.table(schema, name) is None:
+    if database.tables.find(schema, name) is None:
         raise object_missing("Object", f"{database.name}.{schema}.{name}")
     for privilege in privileges:
         session.require(privilege, "TABLE", database.name, schema, name)

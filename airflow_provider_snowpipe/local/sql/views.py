@@ -48,7 +48,7 @@ def create_view(session: Session, text: str, _bindings: Bindings) -> Result:
     known = database.objects.find(VIEW, schema, name)
     if known is not None and head.tolerant:
         return status(f"{name} already exists, statement succeeded.")
-    if database.table(schema, name) is not None or (known is not None and not head.replace):
+    if database.tables.find(schema, name) is not None or (known is not None and not head.replace):
         raise object_exists(name)
     if known is not None:
         session.require("OWNERSHIP", VIEW, database.name, schema, name)

@@ -199,7 +199,7 @@ def _stage_path(body: str) -> tuple[tuple[str, ...], str]:
 
 def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:
     database, schema, name = session.resolve(read_path(match["owner"] + match["table"])[0])
-    if database.table(schema, name) is None:
+    if database.tables.find(schema, name) is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     path = (database.name, schema, name)
     area = session.catalog.storage.internal(table_identity(*path))

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.clock import Clock
-from airflow_provider_snowpipe.local.engine.channels import MISSING, Append, Channel
+from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.channel import MISSING, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.lines import split_lines
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
@@ -44,17 +45,17 @@ def start(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], Database]]:
 
 def _with_table(database: Database) -> Database:
     table = Table("LOCAL", "PUBLIC", "T", (Column("ID", NUMBER),), database.clock.now_ms())
-    database.create_table(table, [f"CREATE TABLE {table.path} ({table.columns[0].ddl()})"], replace=False)
+    database.tables.create(table, [f"CREATE TABLE {table.path} ({table.columns[0].ddl()})"], replace=False)
     return database
 
 
 def _open(database: Database, name: str, token: str | None = None) -> Channel:
-    pipe = database.pipe("PUBLIC", "T-STREAMING")
-    return database.open_channel(pipe, name, offset_token=token, fail_on_uncommitted_rows=False)
+    pipe = database.pipes.resolve("PUBLIC", "T-STREAMING")
+    return database.channels.open(pipe, name, offset_token=token, fail_on_uncommitted_rows=False)
 
 
 def _found(database: Database, name: str) -> bool:
-    return database.find_channel(database.pipe("PUBLIC", "T-STREAMING"), name) is not None
+    return database.channels.find(database.pipes.resolve("PUBLIC", "T-STREAMING"), name) is not None
 
 
 def _send(database: Database, channel: Channel, token: str) -> None:
@@ -66,7 +67,7 @@ def _send(database: Database, channel: Channel, token: str) -> None:
 
     def enqueue(append: Append) -> None:
         made.append(append)
-        database.enqueue(append)
+        database.committer.enqueue(append)
 
     channel.accept(channel.continuation_token, f"r{token}", make, enqueue)
     made[0].durable.result(30)
@@ -81,7 +82,7 @@ def test_an_inactive_channel_is_gone_after_30_days_and_its_token_with_it(
     assert _found(database, "c")
     clock.move(2 * DAY)
     assert not _found(database, "c")
-    assert database.channels == []
+    assert list(database.channels) == []
     with pytest.raises(Refusal) as refusal:
         channel.accept("1_0", "r", lambda c, r: pytest.fail("taken"), lambda append: None)
     assert (refusal.value.status, refusal.value.code) == (404, MISSING)
@@ -94,10 +95,10 @@ def test_a_commit_keeps_a_channel_for_another_30_days(start: Callable[[], Databa
     for token in ("1", "2", "3"):
         clock.move(20 * DAY)
         _send(database, channel, token)
-    assert database.channels == [channel]
+    assert list(database.channels) == [channel]
     assert channel.committed.offset_token == "3"
     clock.move(31 * DAY)
-    assert database.channels == []
+    assert list(database.channels) == []
 
 
 def test_activity_is_remembered_over_a_restart(start: Callable[[], Database], clock: Clock) -> None:

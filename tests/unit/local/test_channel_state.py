@@ -4,19 +4,17 @@ import time
 
 import pytest
 
-from airflow_provider_snowpipe.local.engine.channels import (
+from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.channel import (
     INVALID_ROW_SEQUENCER,
     ROW_SEQ_GAP,
     STALE,
     UNCOMMITTED,
-    Append,
     Channel,
-    Committed,
-    Pipe,
-    PipeKey,
-    advance,
 )
+from airflow_provider_snowpipe.local.engine.committed import Committed, advance
 from airflow_provider_snowpipe.local.engine.lines import split_lines
+from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal
 
 PIPE = Pipe(PipeKey("PUBLIC", "T-STREAMING"), "T", "key", 0)

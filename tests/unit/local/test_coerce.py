@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from airflow_provider_snowpipe.local.engine import coerce
+from airflow_provider_snowpipe.local.engine import coerce, conversions
 from airflow_provider_snowpipe.local.engine.lines import arrow_lines, split_lines
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -214,7 +214,7 @@ def test_a_failing_conversion_can_be_tried(kind: str) -> None:
     column = Column("C", ColumnType.from_text(kind))
     raw = "(j -> '$.a')" if column.type.is_semi_structured else "(j ->> '$.a')"
     found = duckdb.sql(
-        f"SELECT TRY(struct_pack(v := {coerce.convert(column, raw)})) IS NULL FROM "
+        f"SELECT TRY(struct_pack(v := {conversions.convert(column, raw)})) IS NULL FROM "
         '(VALUES (\'{"a":"no value of that type!"}\'::JSON)) AS rows(j)'
     ).fetchall()
     assert found == [(kind != "ARRAY",)]

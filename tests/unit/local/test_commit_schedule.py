@@ -8,9 +8,12 @@ import random
 import numpy as np
 import pytest
 
-from airflow_provider_snowpipe.local.engine.channels import Append, Channel, Committed, Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.channel import Channel
+from airflow_provider_snowpipe.local.engine.committed import Committed
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.lines import Lines
+from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
 from airflow_provider_snowpipe.local.engine.schedule import (
     GROUP_APPENDS,
     GROUP_BYTES,

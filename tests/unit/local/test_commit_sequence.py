@@ -5,17 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from airflow_provider_snowpipe.local.engine.channels import (
-    ELASTIC,
-    ROW_SEQ_GAP,
-    Append,
-    Channel,
-    Committed,
-    Pipe,
-    PipeKey,
-)
+from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.channel import ELASTIC, ROW_SEQ_GAP, Channel
+from airflow_provider_snowpipe.local.engine.committed import Committed
 from airflow_provider_snowpipe.local.engine.ingest import _drop_out_of_sequence
 from airflow_provider_snowpipe.local.engine.lines import split_lines
+from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
 
 PIPE = Pipe(PipeKey("PUBLIC", "T-STREAMING"), "T", "key", 0)
 STORED = Committed(1, 2, 5, "5", 0, 0, 0, None, None, None, None, None, 0)

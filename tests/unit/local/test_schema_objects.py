@@ -105,7 +105,7 @@ def test_temporary_tables_of_a_crashed_service_are_gone_at_the_next_start(tmp_pa
     first.catalog.close()
     again = SqlSessions(tmp_path)
     try:
-        assert again.catalog.database("LOCAL").tables == []
+        assert list(again.catalog.database("LOCAL").tables) == []
     finally:
         again.close()
 

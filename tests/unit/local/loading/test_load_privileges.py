@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.local.engine.channels import PipeKey
+from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
 from airflow_provider_snowpipe.local.sql.session import Session

@@ -40,7 +40,7 @@ def catalog(tmp_path: Path, outside: Path) -> Iterator[Catalog]:
 def session(catalog: Catalog) -> Session:
     database = catalog.database("LOCAL")
     table = Table("LOCAL", "PUBLIC", "My T", (Column("A", TEXT),), 0)
-    database.create_table(table, [f"CREATE TABLE {table.path} (A VARCHAR)"], replace=False)
+    database.tables.create(table, [f"CREATE TABLE {table.path} (A VARCHAR)"], replace=False)
     for name in ("S", "My Stage"):
         database.stages.put_stage(StageDefinition("LOCAL", "PUBLIC", name, 0), replace=False)
     return Session(catalog, "DEMO", "LOCAL", "PUBLIC")
@@ -203,7 +203,7 @@ def test_dropping_a_table_or_schema_deletes_its_staged_files(session: Session) -
     _fill(session, identity, "a")
     _fill(session, _stage(session, "S").identity, "a")
     folder = session.catalog.storage.internal(_stage(session, "S").identity).root
-    database.drop_table("PUBLIC", "My T")
+    database.tables.drop("PUBLIC", "My T")
     assert not session.catalog.storage.internal(identity).root.exists()
     database.drop_schema("PUBLIC")
     assert not folder.exists()
