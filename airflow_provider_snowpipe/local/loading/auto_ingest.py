@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import watchfiles
 
 from airflow_provider_snowpipe.local.catalog import Catalog
@@ -64,7 +63,8 @@ class FolderWatch:
             self._catalog.file_pipes_changed.clear()
             try:
                 self._watch(self._watched())
-            except (SqlError, OSError, duckdb.Error):
+            except Exception:
+                # watchfiles has an error of its own when inotify instances lack; later there may be one.
                 log.exception("a folder of a pipe with AUTO_INGEST cannot be watched")
                 self._catalog.file_pipes_changed.wait(SETTLED_SECONDS)
 
@@ -73,7 +73,8 @@ class FolderWatch:
             self._catalog.file_pipes_changed.wait()
             return
         stages = self._stages()
-        moving = self._scan(watched)
+        # The first look comes when the watch has begun: what arrives before it is not reported.
+        moving = True
         for changes in watchfiles.watch(
             *{entry.folder for entry in watched},
             stop_event=self._catalog.file_pipes_changed,
