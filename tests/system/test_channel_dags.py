@@ -29,8 +29,8 @@ def ask(stack: Stack, run_id: str, table: str, folder: Path) -> None:
 def answer(stack: Stack, run_id: str, option: str) -> None:
     """Answer, and once more when the task asks again.
 
-    Airflow 3.3.2 takes an answer that comes before the scheduler has seen the asking process end for a failure
-    of the task, and its next try asks anew.
+    Airflow 3.3.2 takes an answer that comes before the scheduler has seen the asking process end for a
+    failure of the task, and its next try asks anew.
     """
     api = stack.airflow.api
     answered: set[int] = set()
