@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,11 @@ WAITING = ("awaiting_input", "deferred")
 
 
 def ask(stack: Stack, run_id: str, table: str, folder: Path) -> None:
-    """Run the DAG up to the point where it waits for a person."""
+    """Run the DAG up to the point where it waits for a person.
+
+    Airflow 3.3.2 takes an answer that comes before its scheduler has heard of the asking process's end for a
+    failure of the task; no person is that fast.
+    """
     api = stack.airflow.api
     api.trigger(REPLAY, run_id, {"table": table, "backup_dir": str(folder)})
     wait_for(
@@ -24,25 +29,13 @@ def ask(stack: Stack, run_id: str, table: str, folder: Path) -> None:
         "nobody was asked",
         RUN_SECONDS,
     )
-
-
-def answer(stack: Stack, run_id: str, option: str) -> None:
-    """Answer, and once more when the task asks again.
-
-    Airflow 3.3.2 takes an answer that comes before the scheduler has seen the asking process end for a
-    failure of the task, and its next try asks anew.
-    """
-    api = stack.airflow.api
-    answered: set[int] = set()
-
-    def is_answered() -> bool:
-        task = api.task(REPLAY, run_id, "approve")
-        if task["state"] in WAITING and task["try_number"] not in answered:
-            api.answer(REPLAY, run_id, "approve", option)
-            answered.add(task["try_number"])
-        return str(task["state"]) == "success"
-
-    wait_for(is_answered, "the answer was not taken", RUN_SECONDS)
+    heard = re.compile(rf"Received executor event .*task_id='approve', run_id='{run_id}', try_number=1\b")
+    log = Path(stack.airflow.log_file("scheduler"))
+    wait_for(
+        lambda: heard.search(log.read_text()) is not None,
+        "the scheduler did not hear of the asking",
+        RUN_SECONDS,
+    )
 
 
 def fahrenheit(stack: Stack, table: str) -> int:
@@ -56,7 +49,7 @@ def test_rows_are_loaded_again_once_a_person_has_agreed(stack: Stack, tmp_path: 
     backup = json.loads((tmp_path / "REPLAYED.json").read_text())
     assert backup["channels"]["reset_and_replay_readings"]["offset_token"] == "50"
 
-    answer(stack, "approved", "Approve")
+    stack.airflow.api.answer(REPLAY, "approved", "approve", "Approve")
 
     assert stack.airflow.api.wait_for_run(REPLAY, "approved", RUN_SECONDS) == "success"
     assert stack.airflow.api.xcom(REPLAY, "approved", "verify") == [50, 50, 1000.0]
@@ -73,7 +66,7 @@ def test_rows_are_loaded_again_once_a_person_has_agreed(stack: Stack, tmp_path: 
 def test_nothing_is_touched_when_the_person_does_not_agree(stack: Stack, tmp_path: Path) -> None:
     ask(stack, "rejected", "NOT_REPLAYED", tmp_path)
 
-    answer(stack, "rejected", "Reject")
+    stack.airflow.api.answer(REPLAY, "rejected", "approve", "Reject")
     stack.airflow.api.wait_for_run(REPLAY, "rejected", RUN_SECONDS)
 
     states = {task["task_id"]: task["state"] for task in stack.airflow.api.tasks(REPLAY, "rejected")}
