@@ -70,8 +70,6 @@ class Catalog:
         for setting in (
             f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'",
             "SET GLOBAL TimeZone = 'UTC'",
-            # Snowflake refuses a division by zero; IEEE arithmetic would answer infinity.
-            "SET GLOBAL ieee_floating_point_ops = false",
             "SET autoinstall_known_extensions = false",
             "SET autoload_known_extensions = false",
             f"SET temp_directory = {literal(str(folder / 'spill'))}",
