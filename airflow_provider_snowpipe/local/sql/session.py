@@ -125,8 +125,7 @@ class Session:
         """DuckDB cursor of this session."""
         if self._cursor is None:
             self._cursor = self.catalog.cursor()
-            # Snowflake refuses a division by zero; IEEE arithmetic would answer infinity. Only in sessions:
-            # it slows the commits of channels down.
+            # Snowflake refuses a division by zero; IEEE arithmetic would answer infinity.
             self._cursor.execute("SET SESSION ieee_floating_point_ops = false")
         return self._cursor
 
