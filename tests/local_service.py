@@ -105,6 +105,20 @@ class LocalService:
     def ca_file(self) -> Path:
         return Path(self.env["SSL_CERT_FILE"])
 
+    @property
+    def connector_arguments(self) -> dict[str, Any]:
+        """What the Python connector needs to sign in with the key pair, in database ``LOCAL``."""
+        return {
+            "account": self.account,
+            "user": self.user,
+            "host": "127.0.0.1",
+            "port": self.port,
+            "private_key_file": str(self.key_file),
+            "authenticator": "SNOWFLAKE_JWT",
+            "database": "LOCAL",
+            "schema": "PUBLIC",
+        }
+
     def sql(self, statement: str) -> list[dict[str, Any]]:
         """Run one statement as ``snowpipe-local sql`` does, without a process for each, and return its rows.
 

@@ -157,8 +157,8 @@ def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) ->
             if time.monotonic() + pause > deadline:
                 raise UncommittedRowsError(
                     f"channel {channel!r} of pipe {client.pipe} still holds rows after {timeout:g} s that "
-                    "are "
-                    "received but not committed; nothing was changed. Wait longer, or stop its writer first",
+                    "are received but not committed; nothing was changed. Wait longer, or stop its writer "
+                    "first",
                     channel=channel,
                     http_status=error.http_status,
                     code=error.code,

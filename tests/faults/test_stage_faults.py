@@ -26,14 +26,7 @@ def _instructions(service: LocalService) -> dict[str, Any]:
     import snowflake.connector
 
     with snowflake.connector.connect(
-        account=service.account,
-        user=service.user,
-        host="127.0.0.1",
-        port=service.port,
-        private_key_file=str(service.key_file),
-        authenticator="SNOWFLAKE_JWT",
-        database="LOCAL",
-        schema="PUBLIC",
+        **service.connector_arguments,
     ) as connection:
         connection.cursor().execute("CREATE STAGE arrivals")
         data: dict[str, Any] = connection.cmd_query("PUT file:///x @arrivals", 1, uuid.uuid4())["data"]

@@ -99,13 +99,7 @@ def connect(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> Callable[
     monkeypatch.setenv("SSL_CERT_FILE", str(service.ca_file))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
     return lambda: snowflake.connector.connect(
-        account=service.account,
-        user=service.user,
-        host="127.0.0.1",
-        port=service.port,
-        private_key_file=str(service.key_file),
-        database="LOCAL",
-        schema="PUBLIC",
+        **service.connector_arguments,
     )
 
 

@@ -77,13 +77,7 @@ def put(service: LocalService, folder: Path, stage: str, files: dict[str, str]) 
     for name, content in files.items():
         (folder / name).write_text(content)
     with snowflake.connector.connect(
-        account=service.account,
-        user=service.user,
-        host="127.0.0.1",
-        port=service.port,
-        private_key_file=str(service.key_file),
-        database="LOCAL",
-        schema="PUBLIC",
+        **service.connector_arguments,
     ) as connection:
         connection.cursor().execute(f"PUT 'file://{folder}/*' @{stage} AUTO_COMPRESS=FALSE OVERWRITE=TRUE")
 

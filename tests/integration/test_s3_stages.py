@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.local.sql import front
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.location import resolve_location
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
-from tests.local_service import LocalService
+from tests.conftest import ServiceFactory
 from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service
 
 FILES = {
@@ -140,9 +140,9 @@ def test_an_endpoint_of_another_machine_is_refused(session: Session, endpoint: s
 
 
 def test_a_stage_brings_its_own_endpoint_and_credentials_and_keeps_them(
-    s3: S3Service, service_factory: object, tmp_path: Path
+    s3: S3Service, service_factory: ServiceFactory, tmp_path: Path
 ) -> None:
-    service: LocalService = service_factory()  # type: ignore[operator]
+    service = service_factory()
     service.sql(
         f"CREATE STAGE lake URL = 's3compat://lake/in/' ENDPOINT = '{s3.endpoint}' "
         f"CREDENTIALS = (AWS_KEY_ID = '{KEY_ID}' AWS_SECRET_KEY = '{SECRET}')"
@@ -155,7 +155,9 @@ def test_a_stage_brings_its_own_endpoint_and_credentials_and_keeps_them(
     ]
 
 
-def test_the_service_knows_an_endpoint_for_plain_s3_urls(s3: S3Service, service_factory: object) -> None:
-    service: LocalService = service_factory(options=("--s3-endpoint", f"http://{s3.endpoint}"))  # type: ignore[operator]
+def test_the_service_knows_an_endpoint_for_plain_s3_urls(
+    s3: S3Service, service_factory: ServiceFactory
+) -> None:
+    service = service_factory(options=("--s3-endpoint", f"http://{s3.endpoint}"))
     service.sql("CREATE STAGE lake URL = 's3://lake/'")
     assert len(service.sql("LIST @lake")) == 4

@@ -27,14 +27,7 @@ def _connect(service: LocalService) -> Any:
     import snowflake.connector
 
     return snowflake.connector.connect(
-        account=service.account,
-        user=service.user,
-        host="127.0.0.1",
-        port=service.port,
-        private_key_file=str(service.key_file),
-        authenticator="SNOWFLAKE_JWT",
-        database="LOCAL",
-        schema="PUBLIC",
+        **service.connector_arguments,
         network_timeout=20,
     )
 

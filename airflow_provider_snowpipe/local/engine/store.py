@@ -285,7 +285,7 @@ def quoted_schema(database: str, schema: str) -> str:
     return f"{quote(database)}.{quote(schema)}"
 
 
-def transact(cursor: duckdb.DuckDBPyConnection, work: Callable[[], None]) -> None:
+def transact(cursor: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:
     """Run work in one transaction of a cursor; nothing of it stays when it raises."""
     cursor.execute("BEGIN")
     try:

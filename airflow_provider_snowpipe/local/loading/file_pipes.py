@@ -7,14 +7,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.pipe import PipeKey
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
+from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path
 
@@ -147,7 +147,7 @@ class FilePipes:
         with self._lock:
             if pipe.key in self._pipes and not replace:
                 raise object_exists(f"{self._database}.{pipe.key.schema}.{pipe.key.name}")
-            self._transact(lambda: self._replace(pipe))
+            transact(self._cursor, lambda: self._replace(pipe))
             self._pipes = {**self._pipes, pipe.key: pipe}
 
     def change(self, pipe: FilePipe) -> None:
@@ -168,7 +168,7 @@ class FilePipes:
     def drop(self, key: PipeKey) -> None:
         """Drop a pipe with its queue; files that wait are not loaded."""
         with self._lock:
-            self._transact(lambda: self._delete(key))
+            transact(self._cursor, lambda: self._delete(key))
             self._pipes = {known: pipe for known, pipe in self._pipes.items() if known != key}
 
     def drop_schema(self, schema: str) -> None:
@@ -241,12 +241,3 @@ class FilePipes:
                 f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND pipe_name = ?",
                 [key.schema, key.name],
             )
-
-    def _transact(self, work: Callable[[], object]) -> None:
-        self._cursor.execute("BEGIN")
-        try:
-            work()
-            self._cursor.execute("COMMIT")
-        except BaseException:
-            self._cursor.execute("ROLLBACK")
-            raise

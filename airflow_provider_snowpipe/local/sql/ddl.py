@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.local.identifiers import literal, quote_path, rea
 from airflow_provider_snowpipe.local.sql import clustering, options, reach, sequences, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.current import use_schema
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -82,7 +82,7 @@ def drop_database(session: Session, text: str, _bindings: Bindings) -> Result:
     session.commit()
     _, tolerant, path = _head(text, parts=1)
     if session.catalog.find(path[0]) is None and tolerant:
-        return _already_dropped(path[0])
+        return already_dropped(path[0])
     session.catalog.database(path[0])
     session.require("OWNERSHIP", "DATABASE", path[0])
     session.catalog.drop_database(path[0])
@@ -99,7 +99,7 @@ def drop_schema(session: Session, text: str, _bindings: Bindings) -> Result:
     database, name = session.resolve_schema(path)
     if name not in database.schemas:
         if tolerant:
-            return _already_dropped(name)
+            return already_dropped(name)
         raise object_missing("Schema", f"{database.name}.{name}")
     session.require("OWNERSHIP", "SCHEMA", database.name, name)
     database.drop_schema(name)
@@ -120,7 +120,7 @@ def drop_table(session: Session, text: str, _bindings: Bindings) -> Result:
         _drop(session, database, schema, name)
     except SqlError as error:
         if tolerant and error.code == "002003":
-            return _already_dropped(path[-1])
+            return already_dropped(path[-1])
         raise
     session.temporary_tables.pop((database.name, schema, path[-1]), None)
     return status(f"{path[-1]} successfully dropped.")
@@ -298,7 +298,3 @@ def _head(text: str, *, parts: int) -> tuple[bool, bool, tuple[str, ...]]:
     if len(path) > parts:
         raise compilation_error(f"'{'.'.join(path)}' has too many parts.")
     return bool(match["replace"]), bool(match["exists"]), path
-
-
-def _already_dropped(name: str) -> Result:
-    return status(f"Drop statement executed successfully ({name} already dropped).")

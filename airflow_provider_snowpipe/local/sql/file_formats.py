@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.head import Head, read_head
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, already_dropped, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.stages import typed
@@ -98,7 +98,7 @@ def drop_file_format(session: Session, text: str, _bindings: Bindings) -> Result
     head = read_head(text)
     known = _find(session, head) if head.is_tolerant else find_format(session, head.path)
     if known is None:
-        return status(f"Drop statement executed successfully ({head.path[-1]} already dropped).")
+        return already_dropped(head.path[-1])
     if known.temporary:
         del session.temporary.formats[known.database, known.schema, known.name]
     else:

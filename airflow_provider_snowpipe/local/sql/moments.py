@@ -1,6 +1,8 @@
-"""TO_TIMESTAMP, its variants and TRY_ forms of a value whose type is known only when the query runs."""
+"""TO_TIMESTAMP and its variants of a value whose type shows when the query runs; time functions of loads."""
 
 from __future__ import annotations
+
+import datetime as dt
 
 from sqlglot import exp
 
@@ -47,3 +49,13 @@ def template(node: exp.Expr) -> str | None:
 def _expression(*, zoned: bool, tried: bool) -> str:
     moment = _INSTANT if zoned else _LOCAL
     return f"TRY({moment})" if tried else moment
+
+
+def at_start(node: exp.Expr) -> exp.Expr:
+    """Replace a time function by the present: in a pipe or a load it has the value of its beginning."""
+    now = dt.datetime.now(dt.UTC)
+    if isinstance(node, exp.CurrentTimestamp):
+        return exp.cast(exp.Literal.string(now.isoformat()), "TIMESTAMPTZ")
+    if isinstance(node, exp.CurrentDate):
+        return exp.cast(exp.Literal.string(now.date().isoformat()), "DATE")
+    return node

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.sql import translate
+from airflow_provider_snowpipe.local.sql import moments, translate
+from airflow_provider_snowpipe.local.sql.names import read_list
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -36,7 +34,7 @@ def compile_select(
     if matching is not None:
         names = _named(projections)
     elif listed is not None:
-        names = _names(listed)
+        names = read_list(listed)
     else:
         names = [column.name for column in table.columns]
     if len(names) != len(projections):
@@ -72,19 +70,6 @@ def _named(projections: list[exp.Expr]) -> list[str]:
     return names
 
 
-def _names(listed: str) -> list[str]:
-    names: list[str] = []
-    rest = listed
-    while True:
-        path, rest = read_path(rest)
-        names.append(path[-1])
-        if not rest:
-            return names
-        if not rest.startswith(","):
-            raise compilation_error(f"syntax error: unexpected '{rest[:30]}'.")
-        rest = rest[1:]
-
-
 def _column(table: Table, name: str, ignore_case: bool) -> Column:
     for column in table.columns:
         if column.name == name or (ignore_case and column.name.upper() == name.upper()):
@@ -103,7 +88,7 @@ def _expression(session: Session, column: Column, tree: exp.Expr) -> str:
     if _is_path(tree):
         return _converted(column, tree)
     holder: exp.Expr = exp.Select(expressions=[tree.copy()])
-    holder = holder.transform(_fixed_time).transform(_inner_cast).transform(_row)
+    holder = holder.transform(moments.at_start).transform(_inner_cast).transform(_row)
     sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0]))
     if column.type.is_semi_structured:
         return f"to_json({sql})"
@@ -154,13 +139,3 @@ def _inner_cast(node: exp.Expr) -> exp.Expr:
 
 def _text_of(path: exp.Expr) -> exp.Expr:
     return exp.Anonymous(this="json_extract_string", expressions=[path, exp.Literal.string("$")])
-
-
-def _fixed_time(node: exp.Expr) -> exp.Expr:
-    """Time functions have the value of the moment when the pipe was compiled, as in Snowflake."""
-    now = dt.datetime.now(dt.UTC)
-    if isinstance(node, exp.CurrentTimestamp):
-        return exp.cast(exp.Literal.string(now.isoformat()), "TIMESTAMPTZ")
-    if isinstance(node, exp.CurrentDate):
-        return exp.cast(exp.Literal.string(now.date().isoformat()), "DATE")
-    return node

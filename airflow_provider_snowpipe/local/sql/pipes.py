@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.pipe_transformations import compile_select
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Table
 
@@ -71,7 +71,7 @@ def drop_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
     database, schema, name = session.resolve(path)
     _refuse_default(name, "dropped")
     if tolerant and database.pipes.find(PipeKey(schema, name)) is None:
-        return status(f"Drop statement executed successfully ({name} already dropped).")
+        return already_dropped(name)
     if database.pipes.find(PipeKey(schema, name)) is not None:
         session.require("OWNERSHIP", "PIPE", database.name, schema, name)
     database.pipes.drop(PipeKey(schema, name))

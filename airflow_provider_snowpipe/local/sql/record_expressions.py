@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
     text_field,
     whole_row,
 )
-from airflow_provider_snowpipe.local.sql import reach, translate
+from airflow_provider_snowpipe.local.sql import moments, reach, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -120,7 +119,7 @@ class _Compiler:
         if isinstance(tree, exp.Cast) and _is_path(tree.this):
             return self._cast(column, tree)
         holder: exp.Expr = exp.Select(expressions=[tree.copy()])
-        holder = holder.transform(_fixed_time).transform(self._inner_cast).transform(self._leaf)
+        holder = holder.transform(moments.at_start).transform(self._inner_cast).transform(self._leaf)
         sql = translate.to_duckdb(translate.prepare(self.session, holder.expressions[0]))
         return expression(column, f"({sql})")
 
@@ -253,13 +252,3 @@ def _keys(tree: exp.Expr) -> Sequence[str | int]:
         elif not isinstance(part, exp.JSONPathRoot):
             raise unsupported(f"path {tree.sql(dialect='snowflake')}")
     return keys
-
-
-def _fixed_time(node: exp.Expr) -> exp.Expr:
-    """Time functions have the value of the moment when the load began, as in Snowflake."""
-    now = dt.datetime.now(dt.UTC)
-    if isinstance(node, exp.CurrentTimestamp):
-        return exp.cast(exp.Literal.string(now.isoformat()), "TIMESTAMPTZ")
-    if isinstance(node, exp.CurrentDate):
-        return exp.cast(exp.Literal.string(now.date().isoformat()), "DATE")
-    return node

@@ -50,6 +50,11 @@ def status(message: str) -> Result:
     return Result((ResultColumn("status"),), [(message,)], OTHER)
 
 
+def already_dropped(name: str) -> Result:
+    """Return the result of DROP .. IF EXISTS for what does not exist."""
+    return status(f"Drop statement executed successfully ({name} already dropped).")
+
+
 def listing(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[str] = ()) -> Result:
     """Return the result of a SHOW or DESCRIBE statement: text, but for ``created_on`` and some numbers.
 

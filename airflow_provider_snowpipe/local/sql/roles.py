@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import read_head, read_properties
-from airflow_provider_snowpipe.local.sql.results import Result, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches
 
@@ -74,7 +74,7 @@ def drop_role(session: Session, text: str, _bindings: Bindings) -> Result:
     access = session.catalog.access
     if head.name not in access.state.roles:
         if head.tolerant:
-            return status(f"Drop statement executed successfully ({head.name} already dropped).")
+            return already_dropped(head.name)
         raise missing_account_object()
     if head.name not in SYSTEM_ROLES:
         require_role_owner(session, head.name)

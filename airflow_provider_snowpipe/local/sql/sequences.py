@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import literal, quote_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import plain, read_head
-from airflow_provider_snowpipe.local.sql.results import Result, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
 
@@ -93,7 +93,7 @@ def drop_sequence(session: Session, text: str, _bindings: Bindings) -> Result:
     database, schema, name = session.resolve(head.path)
     if database.objects.find(SEQUENCE, schema, name) is None:
         if head.tolerant:
-            return status(f"Drop statement executed successfully ({name} already dropped).")
+            return already_dropped(name)
         raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", SEQUENCE, database.name, schema, name)
     database.objects.remove(SEQUENCE, schema, name)

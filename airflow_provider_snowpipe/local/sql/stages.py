@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.head import Head, read_head
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, already_dropped, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.stage_settings import with_settings
@@ -103,7 +103,7 @@ def drop_stage(session: Session, text: str, _bindings: Bindings) -> Result:
     head = read_head(text)
     stage = _find(session, head)
     if stage is None:
-        return status(f"Drop statement executed successfully ({head.path[-1]} already dropped).")
+        return already_dropped(head.path[-1])
     if stage.temporary:
         del session.temporary.stages[stage.database, stage.schema, stage.name]
         session.catalog.storage.remove([stage.identity])

@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import flag, invalid, read_head, read_properties, whole
-from airflow_provider_snowpipe.local.sql.results import Result, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches
 
@@ -110,7 +110,7 @@ def drop_user(session: Session, text: str, _bindings: Bindings) -> Result:
     user = access.state.users.get(head.name)
     if user is None:
         if head.tolerant:
-            return status(f"Drop statement executed successfully ({head.name} already dropped).")
+            return already_dropped(head.name)
         raise missing_account_object()
     _require_owner(session, user)
     if user.name in {DEFAULT_USER, session.user}:

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.sql import names, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import plain, read_head
-from airflow_provider_snowpipe.local.sql.results import Result, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
 from airflow_provider_snowpipe.local.tables import Column
@@ -76,7 +76,7 @@ def drop_view(session: Session, text: str, _bindings: Bindings) -> Result:
     database, schema, name = session.resolve(head.path)
     if database.objects.find(VIEW, schema, name) is None:
         if head.tolerant:
-            return status(f"Drop statement executed successfully ({name} already dropped).")
+            return already_dropped(name)
         raise object_missing("View", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", VIEW, database.name, schema, name)
     database.objects.remove(VIEW, schema, name)

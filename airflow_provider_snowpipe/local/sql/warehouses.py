@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.local.errors import SqlError, object_exists, obje
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import flag, invalid, read_head, read_properties, whole
-from airflow_provider_snowpipe.local.sql.results import Result, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches
 
@@ -93,7 +93,7 @@ def drop_warehouse(session: Session, text: str, _bindings: Bindings) -> Result:
     access = session.catalog.access
     if head.name not in access.state.warehouses:
         if head.tolerant:
-            return status(f"Drop statement executed successfully ({head.name} already dropped).")
+            return already_dropped(head.name)
         raise object_missing("Warehouse", head.name)
     session.require("OWNERSHIP", "WAREHOUSE", name=head.name)
     with access.change() as state:

@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import duckdb
 
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
+from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import quote_path
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
@@ -131,7 +130,7 @@ class Stages:
                     [new.schema, new.name, new.created_on_ms, new.identity, new.to_json()],
                 )
 
-        self._transact(write)
+        transact(self._cursor, write)
         stages = dict(self._stages)
         if old is not None:
             stages.pop((old.schema, old.name), None)
@@ -186,7 +185,7 @@ class Stages:
                     [new.schema, new.name, new.created_on_ms, new.to_json()],
                 )
 
-        self._transact(write)
+        transact(self._cursor, write)
         formats = dict(self._formats)
         if old is not None:
             formats.pop((old.schema, old.name), None)
@@ -198,15 +197,6 @@ class Stages:
         self._cursor.execute(
             f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND {column} = ?", [schema, name]
         )
-
-    def _transact(self, work: Callable[[], None]) -> None:
-        self._cursor.execute("BEGIN")
-        try:
-            work()
-            self._cursor.execute("COMMIT")
-        except BaseException:
-            self._cursor.execute("ROLLBACK")
-            raise
 
 
 class TemporaryObjects:

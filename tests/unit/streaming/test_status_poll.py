@@ -32,7 +32,8 @@ class Pipe:
         self.clients = 0
         self.closed = 0
         self.fail: Callable[[int], Exception | None] = lambda _: None
-        self.pause = 0.0
+        self.answers = threading.Event()
+        self.answers.set()
 
     async def connect(self) -> Pipe:
         self.clients += 1
@@ -40,7 +41,7 @@ class Pipe:
 
     def channel_statuses(self, names: Sequence[str]) -> dict[str, ChannelStatus]:
         self.asked.append(list(names))
-        time.sleep(self.pause)
+        assert self.answers.wait(30)
         error = self.fail(len(self.asked))
         if error is not None:
             raise error
@@ -73,6 +74,11 @@ async def looks(poll: StatusPoll, names: list[str], count: int, interval: float 
                 if len(found) == count:
                     break
     return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
 
 
 def run(coroutine: Any) -> Any:
@@ -198,37 +204,38 @@ def test_a_connection_that_cannot_be_made_is_tried_again(pipe: Pipe) -> None:
 
 
 def test_a_slow_service_does_not_block_the_event_loop(pipe: Pipe) -> None:
-    pipe.pause = 0.5
+    pipe.answers.clear()
 
-    async def main() -> float:
+    async def main() -> int:
         task = asyncio.ensure_future(looks(StatusPoll(pipe.connect), ["c"], 1))
-        longest, last = 0.0, time.monotonic()
-        while not task.done():
+        await until(lambda: pipe.asked)
+        turns = 0
+        for _ in range(20):
             await asyncio.sleep(0.01)
-            now = time.monotonic()
-            longest, last = max(longest, now - last), now
-        return longest
+            turns += not task.done()
+        pipe.answers.set()
+        await task
+        return turns
 
-    assert run(main()) < 0.4
+    assert run(main()) == 20
 
 
 def test_a_hanging_pipe_holds_up_no_other(pipe: Pipe) -> None:
     hanging = [Pipe() for _ in range(40)]
     for one in hanging:
-        one.pause = 2.0
+        one.answers.clear()
 
-    async def main() -> float:
+    async def main() -> list[bool]:
         stuck = [asyncio.ensure_future(looks(StatusPoll(one.connect), ["c"], 1)) for one in hanging]
-        await asyncio.sleep(0.4)
-        began = time.monotonic()
+        await until(lambda: all(one.asked for one in hanging))
         await looks(StatusPoll(pipe.connect), ["c"], 1)
-        seconds = time.monotonic() - began
-        for task in stuck:
-            task.cancel()
+        ended = [task.done() for task in stuck]
+        for one in hanging:
+            one.answers.set()
         await asyncio.wait(stuck)
-        return seconds
+        return ended
 
-    assert run(main()) < 1.5
+    assert run(main()) == [False] * 40
 
 
 def test_waiters_come_and_go_and_nothing_is_left(pipe: Pipe) -> None:
@@ -239,10 +246,11 @@ def test_waiters_come_and_go_and_nothing_is_left(pipe: Pipe) -> None:
                 asyncio.ensure_future(looks(shared_poll("key", pipe.connect), [f"c{number}"], 999, 0.01))
                 for number in range(50)
             ]
-            await asyncio.sleep(0.3)
+            await until(lambda: pipe.asked and len(pipe.asked[-1]) == 50)
             for task in tasks[:25]:
                 task.cancel()
-            await asyncio.sleep(0.05)
+            await asyncio.wait(tasks[:25])
+            pipe.asked.clear()
             for task in tasks[25:]:
                 task.cancel()
             await asyncio.wait(tasks)
