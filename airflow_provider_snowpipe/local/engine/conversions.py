@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from airflow_provider_snowpipe.local.tables import Column
 
-_TRUE = "('true','t','yes','y','on','1')"
-_FALSE = "('false','f','no','n','off','0')"
+_TRUE, _FALSE = "' *(?i:true|t|yes|y|on|1) *'", "' *(?i:false|f|no|n|off|0) *'"
 # Integer-stored times, by magnitude: seconds, milliseconds, microseconds, nanoseconds
 # (Snowflake documentation, "TO_TIMESTAMP", usage notes).
 _SECONDS_LIMIT, _MILLIS_LIMIT, _MICROS_LIMIT = 31_536_000_000, 31_536_000_000_000, 31_536_000_000_000_000
@@ -28,8 +27,11 @@ def convert_with(column: Column, raw: str, cast: str) -> str:
 
 
 def _boolean(raw: str, cast: str) -> str:
+    # Nothing is said twice about the value: DuckDB would work it out for every row, true and false included.
     return (
-        f"CASE WHEN lower(trim({raw})) IN {_TRUE} THEN true WHEN lower(trim({raw})) IN {_FALSE} THEN false "
+        f"CASE WHEN {raw} = 'true' THEN true WHEN {raw} = 'false' THEN false "
+        f"WHEN regexp_full_match({raw}, {_TRUE}) THEN true "
+        f"WHEN regexp_full_match({raw}, {_FALSE}) THEN false "
         f"ELSE {cast}({raw} AS DOUBLE) <> 0 END"
     )
 
