@@ -42,7 +42,10 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": f"{_PACKAGE}.decorators.append.snowpipe_append_task",
             }
         ],
-        "extra-links": [f"{_PACKAGE}.links.snowsight.SnowsightLink"],
+        "extra-links": [
+            f"{_PACKAGE}.links.snowsight.SnowsightLink",
+            f"{_PACKAGE}.links.spark_ui.SparkUiLink",
+        ],
         "cli": [f"{_PACKAGE}.cli.definition.get_cli_commands"],
         "connection-types": [_connection_type()],
     }
