@@ -34,8 +34,8 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules(
             "operators.stream", "operators.channels", "operators.offsets", "operators.append"
         ),
-        "sensors": _modules("sensors.commit"),
-        "triggers": _modules("triggers.commit"),
+        "sensors": _modules("sensors.commit", "sensors.files_loaded"),
+        "triggers": _modules("triggers.commit", "triggers.files_loaded"),
         "task-decorators": [
             {
                 "name": "snowpipe_append",
