@@ -64,14 +64,29 @@ class AirflowProcesses:
 
         :param env: variables added to the environment of every process (connections, certificates)
         """
-        env = {**self._env, **env}
-        for name, arguments in {
-            "api-server": ["api-server", "--host", "127.0.0.1", "--port", str(self.port)],
-            "scheduler": ["scheduler", "--skip-serve-logs"],
-            "dag-processor": ["dag-processor"],
-            "triggerer": ["triggerer", "--skip-serve-logs"],
-        }.items():
-            self._group.start(name, [*_AIRFLOW, *arguments], env, self.log_file(name))
+        self._env.update(env)
+        for name in ("api-server", "scheduler", "dag-processor", "triggerer"):
+            self.start_process(name)
+
+    def start_process(self, name: str) -> None:
+        """Start one of the four processes, the first time or again.
+
+        :param name: ``api-server``, ``scheduler``, ``dag-processor`` or ``triggerer``
+        """
+        arguments = {
+            "api-server": ["--host", "127.0.0.1", "--port", str(self.port)],
+            "scheduler": ["--skip-serve-logs"],
+            "dag-processor": [],
+            "triggerer": ["--skip-serve-logs"],
+        }[name]
+        self._group.start(name, [*_AIRFLOW, name, *arguments], self._env, self.log_file(name))
+
+    def kill_process(self, name: str) -> None:
+        """Kill one of the four with SIGKILL; what it started goes on, as after a crash.
+
+        :param name: as in `start_process`
+        """
+        self._group.kill(name)
 
     def wait_until_healthy(self, timeout: float = 180.0) -> None:
         """Wait until the API server answers and calls every component healthy.
