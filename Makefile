@@ -31,7 +31,7 @@ demo: install ## 336,776 flights through Airflow and Spark into channels, exactl
 ##@ Check
 
 .PHONY: test
-test: lint types docs ## Everything: lint, types, import rules, docs, the whole test suite, and the skin on Airflow 2.11
+test: lint types docs browser ## Everything: lint, types, import rules, docs, all tests, and the skin on Airflow 2.11
 	$(PYTEST) tests/unit tests/integration tests/fuzz -n 2 --dist loadfile
 	$(PYTEST) tests/faults
 	$(PYTEST) tests/system -m "not nightly"
@@ -40,6 +40,10 @@ test: lint types docs ## Everything: lint, types, import rules, docs, the whole 
 .PHONY: test-airflow
 test-airflow: install ## The Airflow skin on VERSION=2.11, 3.1, 3.2 or 3.3: unit tests and one system test
 	@scripts/test-airflow.sh "$(VERSION)"
+
+.PHONY: browser
+browser: ## Install Chromium with apt-get, where that is possible: the tests of Airflow's pages skip without it
+	@scripts/install_browser.sh
 
 .PHONY: nightly
 nightly: install ## What takes too long for every day: 300 deferred sensors, 100 kills of the local service, 20,000 fuzz cases

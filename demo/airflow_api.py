@@ -112,12 +112,39 @@ class AirflowApi:
         answer.raise_for_status()
         return answer.json()["value"]
 
+    def links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
+        """Return the addresses of a task's extra links by their names, None for one without an address."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/links"
+        links: dict[str, str | None] = self._get(path)["extra_links"]
+        return links
+
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> list[str]:
         """Return the lines of one try of a task, exceptions as type and text."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
         answer = self._send("GET", path, headers={"Accept": "application/json"})
         answer.raise_for_status()
         return [line for entry in answer.json()["content"] for line in _log_lines(entry)]
+
+    def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Mark a task as a person does in the UI.
+
+        :param state: ``failed``, ``success`` or ``skipped``
+        """
+        self._checked(
+            "PATCH", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", json={"new_state": state}
+        )
+
+    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Clear a task and all that comes after it, as a person does in the UI."""
+        body = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": [task_id],
+            "only_failed": False,
+            "include_downstream": True,
+            "reset_dag_runs": True,
+        }
+        self._checked("POST", f"dags/{dag_id}/clearTaskInstances", json=body)
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
         """Answer a task that waits for a person.

@@ -66,9 +66,23 @@ class AirflowProcesses:
 
         :param env: variables added to the environment of every process (connections, certificates)
         """
-        env = {**self._env, **env}
-        for name, arguments in self._commands().items():
-            self._group.start(name, [*_AIRFLOW, *arguments], env, self.log_file(name))
+        self._env.update(env)
+        for name in self._commands():
+            self.start_process(name)
+
+    def start_process(self, name: str) -> None:
+        """Start one of the processes, the first time or again.
+
+        :param name: ``api-server``, ``scheduler``, ``dag-processor`` or ``triggerer``
+        """
+        self._group.start(name, [*_AIRFLOW, *self._commands()[name]], self._env, self.log_file(name))
+
+    def kill_process(self, name: str) -> None:
+        """Kill one of them with SIGKILL; what it started goes on, as after a crash.
+
+        :param name: as in `start_process`
+        """
+        self._group.kill(name)
 
     def wait_until_healthy(self, timeout: float = 180.0) -> None:
         """Wait until the API server answers and calls every component healthy.

@@ -57,6 +57,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2,4]"}),
                 "SPARK_CONF_DIR": str(_spark_conf(folder)),
                 "SPARK_LOCAL_IP": "127.0.0.1",
+                # A triggerer that was killed is given up after this many seconds, not after 30.
+                "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
             }
         )
         airflow.wait_until_healthy()

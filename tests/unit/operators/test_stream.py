@@ -120,7 +120,7 @@ class TestSubmission:
         operator = make(conf={"spark.ui.enabled": "false"}, verbose=True)
         operator.name = "app"
         operator._directory = tmp_path
-        operator._prepare(tmp_path)
+        operator._prepare(tmp_path, {})
         hook = operator._get_hook()
 
         command = hook._build_spark_submit_command(operator.application)
