@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesVerdic
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.files_look import FilesLook
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
-from airflow_provider_snowpipe.sensors.triggerer_templates import rendered_in_triggerer
+from airflow_provider_snowpipe.sensors.triggerer_templates import can_start_there, rendered_in_triggerer
 from airflow_provider_snowpipe.streaming.commit_wait import WaitState
 from airflow_provider_snowpipe.streaming.commit_watch import Patience
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SnowpipeError
@@ -69,7 +69,7 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
     :param on_failed: the same for a file that failed to load
     :param deferrable: True waits in the triggerer, after one look in the worker
     :param start_from_trigger: with ``deferrable``, no look in a worker before, so nothing is listed either;
-        needs Airflow 3.3 where an argument is a template, and has no effect on mapped tasks
+        has no effect on mapped tasks and, before Airflow 3.3, where an argument is a template
     :param end_from_trigger: with ``deferrable``, success ends the task without a worker; see
         :class:`SnowpipeCommitSensor` for what then does not happen
     :param max_consecutive_errors: fail after this many looks in a row that failed for a passing reason
@@ -132,7 +132,8 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
         self._look: FilesLook | None = None
         self._check_arguments()
         if start_from_trigger:
-            self.start_trigger_args = self._start_trigger_args()
+            self.start_trigger_args = arguments = self._start_trigger_args()
+            self.start_from_trigger = can_start_there((arguments.trigger_kwargs or {}).values())
 
     def execute(self, context: Context) -> Any:
         """Look once, then wait in the worker or, when deferrable, in the triggerer."""

@@ -1,22 +1,17 @@
-"""The trigger of loaded files: one event, shared looks, and what an earlier release stored."""
+"""The trigger of loaded files: one event, and looks that are shared."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.models.trigger import Trigger
 
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_connections import PAT, SetConnection
 from tests.scripted_service import Reply, ScriptedService, error
-
-SERIALIZED = sorted((Path(__file__).parent / "serialized").glob("files_loaded_*.json"))
 
 
 @pytest.fixture
@@ -172,20 +167,3 @@ def test_waits_on_other_tables_or_pipes_share_nothing() -> None:
 
     assert len(keys) == 5
     assert make("c", files=["z"], since=None).shared_stream_key() in keys
-
-
-@pytest.mark.parametrize("file", SERIALIZED, ids=lambda file: file.stem)
-class TestUpgrade:
-    """Deferred tasks that a former release left in Airflow's database; each file is one release's."""
-
-    @pytest.mark.parametrize("form", ["serde", "base_serialization"])
-    def test_its_triggers_are_made_again_from_what_is_stored(self, file: Path, form: str) -> None:
-        if form == "serde":
-            pytest.importorskip("airflow.sdk.serde", reason="Airflow stores this form since 3.2")
-        for entry in json.loads(file.read_text()):
-            stored = Trigger._decrypt_kwargs(json.dumps(entry["stored"][form]))
-            module, _, name = entry["classpath"].rpartition(".")
-            trigger = getattr(importlib.import_module(module), name)(**stored)
-
-            _, arguments = trigger.serialize()
-            assert {key: arguments[key] for key in entry["kwargs"]} == entry["kwargs"]
