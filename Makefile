@@ -31,10 +31,14 @@ demo: install ## 336,776 flights through Airflow and Spark into channels, exactl
 ##@ Check
 
 .PHONY: test
-test: lint types docs ## Everything: lint, types, import rules, docs and the whole test suite
+test: lint types docs browser ## Everything: lint, types, import rules, docs and the whole test suite
 	$(PYTEST) tests/unit tests/integration tests/fuzz -n 2 --dist loadfile
 	$(PYTEST) tests/faults
 	$(PYTEST) tests/system -m "not nightly"
+
+.PHONY: browser
+browser: ## Install Chromium with apt-get, where that is possible: the tests of Airflow's pages skip without it
+	@scripts/install_browser.sh
 
 .PHONY: nightly
 nightly: install ## What takes too long for every day: 300 deferred sensors, 100 kills of the local service, 20,000 fuzz cases

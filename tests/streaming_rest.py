@@ -16,10 +16,12 @@ from tests.local_service import LocalService
 class Rest:
     """A client of the streaming REST API without any retry."""
 
-    def __init__(self, service: LocalService, table: str) -> None:
+    def __init__(
+        self, service: LocalService, table: str, *, database: str = "LOCAL", schema: str = "PUBLIC"
+    ) -> None:
         self._service = service
         self._base = f"{service.url}/v2/streaming"
-        self._pipe = f"databases/LOCAL/schemas/PUBLIC/pipes/{table}-STREAMING"
+        self._pipe = f"databases/{database}/schemas/{schema}/pipes/{table}-STREAMING"
         self.http = requests.Session()
         self.http.trust_env = False
         self.http.verify = str(service.ca_file)

@@ -6,8 +6,10 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote as percent_encode
 from urllib.parse import unquote
+from weakref import WeakValueDictionary
 
 import duckdb
 
@@ -15,7 +17,9 @@ from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.names import free_name
 from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING
+from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults
@@ -23,6 +27,9 @@ from airflow_provider_snowpipe.local.identifiers import find_name, literal, quot
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.loading.file_pipes import PipeFailure
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.sql.session import Session
 
 DEFAULT_DATABASE = "LOCAL"
 DEFAULT_SCHEMA = "PUBLIC"
@@ -81,9 +88,14 @@ class Catalog:
         ):
             self._instance.execute(setting)
         _respect_affinity(self._instance)
+        # Of sessions that are open, by their ids: a rename changes what is current in them.
+        self.sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
+        self._files: dict[Database, Path] = {}
         self._databases: dict[str, Database] = {}
         for file in sorted(folder.glob("*.duckdb")):
-            self._attach(unquote(file.stem))
+            self._attach(file)
+        for database in self.databases:
+            self._finish_renames(database)
         self.storage.remove_all_but(self._stage_identities())
         if DEFAULT_DATABASE not in self._databases:
             self.create_database(DEFAULT_DATABASE)
@@ -141,14 +153,11 @@ class Catalog:
 
         :raises SqlError: when it exists or the name is taken by the engine.
         """
-        if name.upper() in _RESERVED:
-            raise SqlError(
-                "001003", "42000", f"SQL compilation error:\n'{name}' is reserved by the local service."
-            )
+        _check_reserved(name)
         with self._lock:
             if find_name(name, self._databases) is not None:
                 raise object_exists(name)
-            self._attach(name)
+            self._attach(self._new_file(name))
             self._databases[name].create_schema(DEFAULT_SCHEMA)
 
     def drop_database(self, name: str) -> None:
@@ -162,16 +171,66 @@ class Catalog:
             # A load of files that still runs must end first; the engine cannot detach what it writes to.
             with database.load_lock:
                 database.close()
-                self._instance.execute(f"DETACH {quote(name)}")
-            self._file(name).unlink()
-            self._file(name).with_suffix(".duckdb.wal").unlink(missing_ok=True)
+                self._instance.execute(f"DETACH {quote(database.names.engine)}")
+            file = self._files.pop(database)
+            file.unlink()
+            file.with_suffix(".duckdb.wal").unlink(missing_ok=True)
             self.storage.remove(identities)
 
-    def _attach(self, name: str) -> None:
-        self._instance.execute(f"ATTACH {literal(str(self._file(name)))} AS {quote(name)}")
-        self._databases[name] = Database(
-            name, self.cursor, self._faults, self._limits, self.clock, self.storage, self.spool
+    def rename(self, change: Rename) -> None:
+        """Give a database or a schema another name; what is inside stays as it is, and so do open channels.
+
+        One transaction in the database's file decides. Grants, and stages of other databases with a file
+        format from here, follow it; after a crash between, they follow at the next start.
+
+        :raises SqlError: 002002 when the name is taken, 002003 when there is nothing to rename.
+        """
+        with self._lock:
+            database = self.database(change.old[0])
+            if change.kind == "DATABASE":
+                _check_reserved(change.new[0])
+                others = self._databases.keys() - {change.old[0]}
+                if change.new == change.old or find_name(change.new[0], others) is not None:
+                    raise object_exists(change.new[0])
+            # A load that runs, or a commit, ends under the old name.
+            with database.load_lock, database.write_lock:
+                database.rename(change)
+                self._databases = {
+                    change.moved((name,))[0] if known is database else name: known
+                    for name, known in self._databases.items()
+                }
+                self._finish_renames(database)
+                self.pipe_failures = {
+                    change.moved_object(place): failure for place, failure in self.pipe_failures.items()
+                }
+                for reference in self.sessions.valuerefs():
+                    session = reference()
+                    if session is not None:
+                        session.follow(change)
+        self.watch_changed()
+
+    def _finish_renames(self, database: Database) -> None:
+        """Let what is outside of the database's file follow its renames."""
+        renames = database.names.unfinished()
+        for change in renames:
+            old, new = Securable(change.kind, change.old), Securable(change.kind, change.new)
+            if self.access.knows(old):
+                self.access.renamed(old, new)
+            for other in self.databases:
+                if other is not database:
+                    other.follow(change)
+        if renames:
+            database.names.finish()
+
+    def _attach(self, file: Path) -> None:
+        engine_name = unquote(file.stem)
+        self._instance.execute(f"ATTACH {literal(str(file))} AS {quote(engine_name)}")
+        name = unquote(file.stem.partition("+")[0])
+        database = Database(
+            engine_name, name, self.cursor, self._faults, self._limits, self.clock, self.storage, self.spool
         )
+        self._files[database] = file
+        self._databases[database.name] = database
 
     def _exists(self, target: Securable) -> bool:
         if target.kind in {"ACCOUNT", "WAREHOUSE"}:
@@ -191,8 +250,13 @@ class Catalog:
         for database in self._databases.values():
             yield from _identities(database)
 
-    def _file(self, name: str) -> Path:
-        return self._folder / f"{percent_encode(name, safe='')}.duckdb"
+    def _new_file(self, name: str) -> Path:
+        """Return a file whose name, decoded, the engine can take: a renamed database may have it still.
+
+        A ``+`` in the name of a database is encoded, so the one of :func:`free_name` stands out.
+        """
+        engine_name = free_name(name, [known.names.engine for known in self._databases.values()])
+        return self._folder / f"{percent_encode(name, safe='')}{engine_name[len(name) :]}.duckdb"
 
 
 def _identities(database: Database) -> Iterator[str]:
@@ -200,7 +264,14 @@ def _identities(database: Database) -> Iterator[str]:
     for stage in database.stages.stages:
         yield stage.identity
     for table in database.tables:
-        yield table_identity(database.name, table.schema, table.name)
+        yield table_identity(*database.names.home(table.schema), table.name)
+
+
+def _check_reserved(name: str) -> None:
+    if name.upper() in _RESERVED:
+        raise SqlError(
+            "001003", "42000", f"SQL compilation error:\n'{name}' is reserved by the local service."
+        )
 
 
 def _respect_affinity(instance: duckdb.DuckDBPyConnection) -> None:

@@ -20,6 +20,8 @@ KILL_POINTS = (
     "during-checkpoint",
     "before-load-commit",
     "after-load-commit",
+    "before-rename-commit",
+    "after-rename-commit",
 )
 PIPE_FAILED_OVER = "PIPE_FAILED_OVER"
 

@@ -68,6 +68,8 @@ class Table:
     :param error_logging: rejected rows are kept for ERROR_TABLE.
     :param schema_evolution: rows may add columns and drop NOT NULL.
     :param clustering_key: of CLUSTER BY, or None.
+    :param home: the engine's names of database and schema, which a rename does not change; None when they are
+        the same.
     """
 
     database: str
@@ -78,11 +80,12 @@ class Table:
     error_logging: bool = False
     schema_evolution: bool = False
     clustering_key: ClusteringKey | None = None
+    home: tuple[str, str] | None = None
 
     @property
     def path(self) -> str:
-        """Quoted, fully qualified name."""
-        return quote_path(self.database, self.schema, self.name)
+        """Quoted, fully qualified name in the engine."""
+        return quote_path(*(self.home or (self.database, self.schema)), self.name)
 
     @property
     def is_temporary(self) -> bool:

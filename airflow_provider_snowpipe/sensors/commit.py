@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
+_MEMORY_KEY = "snowpipe_commit_watch"
 _RETRYABLE = frozenset(
     {FailureReason.TOO_MANY_ERRORS.value, FailureReason.REFUSED.value, FailureReason.STALLED.value}
 )
@@ -193,7 +194,9 @@ class SnowpipeCommitSensor(BaseSensorOperator):
         raise _failure(event["reason"], event["message"])
 
     def _look(self, context: Context) -> CommitVerdict:
-        memory = RescheduleMemory(context, self) if self.reschedule and not self.deferrable else None
+        memory = None
+        if self.reschedule and not self.deferrable:
+            memory = RescheduleMemory(context, _MEMORY_KEY, self.stall_timeout)
         if self._watch is None:
             self._watch = self._new_watch()
             if memory is not None:

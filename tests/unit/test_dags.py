@@ -20,6 +20,14 @@ bag = DagBag(sys.argv[1])
 print(json.dumps({
     "errors": bag.import_errors,
     "dags": {dag_id: sorted(dag.task_dict) for dag_id, dag in bag.dags.items()},
+    "schedules": {
+        dag_id: {
+            "catchup": dag.catchup,
+            "max_active_runs": dag.max_active_runs,
+            "schedule": str(dag.schedule),
+        }
+        for dag_id, dag in bag.dags.items()
+    },
     "modules": sorted(set(sys.modules) - before),
 }))
 """
@@ -49,6 +57,18 @@ def test_the_flights_dag_has_its_five_tasks(parsed: dict[str, Any]) -> None:
 
 def test_the_replay_dag_asks_before_it_deletes(parsed: dict[str, Any]) -> None:
     assert {"approve", "delete", "reset", "replay", "verify"} <= set(parsed["dags"]["reset_and_replay"])
+
+
+def test_the_catch_up_runs_often_and_one_at_a_time(parsed: dict[str, Any]) -> None:
+    assert parsed["schedules"]["catch_up"] == {
+        "catchup": False,
+        "max_active_runs": 1,
+        "schedule": "*/5 * * * *",
+    }
+
+
+def test_the_backfill_waits_for_each_day(parsed: dict[str, Any]) -> None:
+    assert {"load_day.copy", "load_day.loaded"} <= set(parsed["dags"]["backfill_days"])
 
 
 def test_parsing_leaves_the_data_libraries_alone(parsed: dict[str, Any]) -> None:

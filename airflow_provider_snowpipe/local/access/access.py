@@ -185,6 +185,13 @@ class Access:
         with self.change() as state:
             _forget(state, target)
 
+    def knows(self, target: Securable) -> bool:
+        """Return True when anything is granted on an object, on something inside it, or for its future."""
+        state = self._state
+        return any(target.contains(grant.target) for grant in state.grants.values()) or any(
+            target.contains(future.scope) for future in state.future_grants.values()
+        )
+
     def renamed(self, old: Securable, new: Securable) -> None:
         """Keep the grants on an object, and on everything inside it, under the new name."""
         with self.change() as state:

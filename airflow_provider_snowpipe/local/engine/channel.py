@@ -137,6 +137,11 @@ class Channel:
             self._invalid = None
             return self._client_sequencer
 
+    def moved(self, database: str, pipe: Pipe) -> None:
+        """Note the new name of the database or of the pipe's schema; nothing else changes."""
+        with self._lock:
+            self.database, self.pipe = database, pipe
+
     def session_stored(self, committed: Committed) -> None:
         """Note that the new session is durable."""
         with self._lock:

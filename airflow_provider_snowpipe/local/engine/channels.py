@@ -11,6 +11,7 @@ import duckdb
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, MISSING, Channel
 from airflow_provider_snowpipe.local.engine.committed import Committed
 from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import Limits
 
@@ -124,6 +125,19 @@ class Channels:
                 channel.drop()
                 self._database.committer.discard(channel, wait=False)
                 del self._channels[key, name]
+
+    def follow(self, change: Rename) -> None:
+        """Follow a new name of the database or a schema, once the pipes have; tokens and sessions stay.
+
+        The caller holds the write lock.
+        """
+        pipes = {pipe.key: pipe for pipe in self._database.pipes}
+        moved: dict[tuple[PipeKey, str], Channel] = {}
+        for (key, name), channel in self._channels.items():
+            database, schema = change.moved((change.old[0], key.schema))
+            channel.moved(database, pipes[PipeKey(schema, key.name)])
+            moved[channel.pipe.key, name] = channel
+        self._channels = moved
 
     def _get_or_create(self, pipe: Pipe, name: str) -> Channel:
         existing = self._live(pipe.key, name)

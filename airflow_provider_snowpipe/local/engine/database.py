@@ -11,12 +11,14 @@ import duckdb
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.channels import Channels
 from airflow_provider_snowpipe.local.engine.committer import Committer
+from airflow_provider_snowpipe.local.engine.names import Names
 from airflow_provider_snowpipe.local.engine.pipes import Pipes
+from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.engine.renaming import follow_elsewhere, rename
 from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObjects
 from airflow_provider_snowpipe.local.engine.spool import Spool
-from airflow_provider_snowpipe.local.engine.store import Store, quoted_schema
+from airflow_provider_snowpipe.local.engine.store import Store, transact
 from airflow_provider_snowpipe.local.engine.tables import Tables
-from airflow_provider_snowpipe.local.errors import object_exists
 from airflow_provider_snowpipe.local.faults import Faults, die
 from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.limits import Limits
@@ -34,7 +36,8 @@ class Database:
     Threading: writes of rows, DDL and channel state hold :attr:`write_lock`, the one lock of :attr:`tables`,
     :attr:`pipes`, :attr:`channels`, :attr:`stages`, :attr:`file_pipes` and :attr:`objects`.
 
-    :param name: exact name.
+    :param engine_name: name under which the file is attached; it never changes.
+    :param name: exact name, unless the file says that it was renamed.
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
     :param faults: faults for tests.
     :param limits: limits of channels and pipes.
@@ -45,6 +48,7 @@ class Database:
 
     def __init__(
         self,
+        engine_name: str,
         name: str,
         connect: Callable[[], duckdb.DuckDBPyConnection],
         faults: Faults,
@@ -56,20 +60,19 @@ class Database:
         self.reach = faults.reach
         self._faults = faults
         self.clock = clock
-        self.name = name
         self.write_lock = threading.RLock()
         # Taken before the write lock: loads of files wait for each other, not for commits of channels.
         self.load_lock = threading.RLock()
         self.committer_cursor = connect()
-        self.store = Store(name)
         self.dirty = False
         self._cursor = connect()
+        self.names = Names(engine_name, name, self._cursor)
+        self.store = Store(self.names)
         self.store.create(self._cursor)
-        self.history = LoadHistory(name, self._cursor)
-        self.file_pipes = FilePipes(name, self._cursor, self.write_lock)
-        self.stages = Stages(name, self._cursor, self.write_lock, storage)
-        self.objects = SchemaObjects(name, self._cursor, self.write_lock)
-        self.schemas = self.store.load_schemas(self._cursor)
+        self.history = LoadHistory(self.names, self._cursor)
+        self.file_pipes = FilePipes(self.names, self._cursor, self.write_lock)
+        self.stages = Stages(self.names, self._cursor, self.write_lock, storage)
+        self.objects = SchemaObjects(self.names, self._cursor, self.write_lock)
         self.tables = Tables(self, self._cursor)
         self.pipes = Pipes(self, self._cursor)
         self.channels = Channels(self, self._cursor, limits)
@@ -78,6 +81,16 @@ class Database:
         for left in [table for table in self.tables if table.is_temporary]:
             # Of a session that a crash ended.
             self.tables.drop(left.schema, left.name)
+
+    @property
+    def name(self) -> str:
+        """Exact name."""
+        return self.names.database
+
+    @property
+    def schemas(self) -> frozenset[str]:
+        """Exact names of the schemas that a user sees."""
+        return self.names.schemas
 
     def close(self) -> None:
         """Commit what is queued and write the file's log into it."""
@@ -98,7 +111,7 @@ class Database:
                 # DuckDB stops after it wrote the rows, before the header that makes them count.
                 self._cursor.execute("SET GLOBAL debug_checkpoint_abort = 'before_header'")
             try:
-                self._cursor.execute(f"CHECKPOINT {quote(self.name)}")
+                self._cursor.execute(f"CHECKPOINT {quote(self.names.engine)}")
             except duckdb.Error as error:
                 if dies:
                     die()
@@ -112,10 +125,8 @@ class Database:
         :raises SqlError: when it exists.
         """
         with self.write_lock:
-            if name in self.schemas:
-                raise object_exists(name)
-            self._cursor.execute(f"CREATE SCHEMA {quoted_schema(self.name, name)}")
-            self.schemas = self.schemas | {name}
+            transact(self._cursor, lambda: self.names.create_schema(name))
+            self.names.reload()
 
     def drop_schema(self, name: str) -> None:
         """Drop a schema with its tables, pipes and channels."""
@@ -125,5 +136,16 @@ class Database:
             self.stages.drop_schema(name)
             self.file_pipes.drop_schema(name)
             self.objects.drop_schema(name)
-            self._cursor.execute(f"DROP SCHEMA {quoted_schema(self.name, name)} CASCADE")
-            self.schemas = self.schemas - {name}
+            transact(self._cursor, lambda: self.names.drop_schema(name))
+            self.names.reload()
+
+    def rename(self, change: Rename) -> None:
+        """Give the database or one of its schemas another name; the caller holds load lock and write lock.
+
+        :raises SqlError: 002002 when the name is taken, 002003 when there is no such schema.
+        """
+        rename(self, self._cursor, change)
+
+    def follow(self, change: Rename) -> None:
+        """Follow the new name of another database, or of a schema there."""
+        follow_elsewhere(self, self._cursor, change)

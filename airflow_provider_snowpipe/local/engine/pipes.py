@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import duckdb
 
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import find_name
@@ -109,6 +111,14 @@ class Pipes:
         self._forget(
             {key for key, pipe in self._pipes.items() if key.schema == schema and pipe.table == table}
         )
+
+    def follow(self, change: Rename) -> None:
+        """Follow a new name of the database or a schema; the caller holds the write lock."""
+        moved: list[Pipe] = []
+        for pipe in self._pipes.values():
+            _, schema = change.moved((change.old[0], pipe.key.schema))
+            moved.append(dataclasses.replace(pipe, key=PipeKey(schema, pipe.key.name)))
+        self._pipes = {pipe.key: pipe for pipe in moved}
 
     def _replace(self, pipe: Pipe) -> None:
         self._database.store.remove_pipe(self._cursor, pipe.key)

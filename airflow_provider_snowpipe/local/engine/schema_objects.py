@@ -4,16 +4,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
-from airflow_provider_snowpipe.local.identifiers import quote_path
+from airflow_provider_snowpipe.local.engine.rename import Rename
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.engine.names import Names
 
 VIEW, SEQUENCE = "VIEW", "SEQUENCE"
 _DDL = """CREATE TABLE IF NOT EXISTS {s}.schema_objects (kind VARCHAR, schema_name VARCHAR,
@@ -42,15 +45,16 @@ class SchemaObjects:
 
     Threading: writes hold the database's write lock; the dictionary is replaced under it and read without it.
 
-    :param database: exact name of the attached database.
+    :param names: names of the database and its schemas.
     :param cursor: the database's own cursor.
     :param write_lock: the database's write lock.
     """
 
-    def __init__(self, database: str, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock) -> None:
+    def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock) -> None:
         self._cursor = cursor
         self._lock = write_lock
-        self._schema = quote_path(database, HIDDEN_SCHEMA)
+        self._names = names
+        self._schema = names.hidden_schema
         cursor.execute(_DDL.format(s=self._schema))
         rows = cursor.execute(f"SELECT * FROM {self._schema}.schema_objects").fetchall()
         self._objects = {
@@ -70,6 +74,8 @@ class SchemaObjects:
     def put(self, new: SchemaObject) -> None:
         """Add an object, in the place of one of the same name."""
         with self._lock:
+            if new.schema:
+                self._names.require_schema(new.schema)
             self._remove(new.kind, new.schema, new.name)
             self._cursor.execute(
                 f"INSERT INTO {self._schema}.schema_objects VALUES (?, ?, ?, ?, ?)",
@@ -89,6 +95,22 @@ class SchemaObjects:
             self._cursor.execute(f"DELETE FROM {self._schema}.schema_objects WHERE schema_name = ?", [schema])
             self._objects = {key: v for key, v in self._objects.items() if key[1] != schema}
 
+    def follow(self, change: Rename) -> Callable[[], None]:
+        """Write what a new name of the database or a schema changes beside the schemas' names.
+
+        :returns: makes the picture in memory follow, once the open transaction is committed.
+        """
+        self._cursor.execute(
+            f"UPDATE {self._schema}.schema_objects SET object_name = ? WHERE kind = ? AND object_name = ?",
+            [change.new[-1], f"COMMENT {change.kind}", change.old[-1]],
+        )
+        moved = [_moved(known, change) for known in self._objects.values()]
+
+        def follow() -> None:
+            self._objects = {(known.kind, known.schema, known.name): known for known in moved}
+
+        return follow
+
     def comment(self, kind: str, schema: str, name: str) -> str:
         """Return the comment on an object, or an empty text."""
         known = self.find(f"COMMENT {kind}", schema, name)
@@ -107,6 +129,13 @@ class SchemaObjects:
             "AND object_name = ?",
             [kind, schema, name],
         )
+
+
+def _moved(known: SchemaObject, change: Rename) -> SchemaObject:
+    schema = change.moved((change.old[0], known.schema))[-1] if known.schema else ""
+    renamed = (known.kind, known.name) == (f"COMMENT {change.kind}", change.old[-1])
+    name = change.new[-1] if renamed else known.name
+    return dataclasses.replace(known, schema=schema, name=name)
 
 
 def column_key(table: str, column: str) -> str:

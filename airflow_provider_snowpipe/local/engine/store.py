@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -18,14 +18,15 @@ import pyarrow as pa
 from airflow_provider_snowpipe.local.engine.committed import Committed
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
-from airflow_provider_snowpipe.local.identifiers import quote, quote_path
 from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.engine.names import Names
 
 HIDDEN_SCHEMA = "_snowpipe"
 
 _DDL = """
-CREATE SCHEMA IF NOT EXISTS {s};
 CREATE SEQUENCE IF NOT EXISTS {s}.ids;
 CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT);
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS error_logging BOOLEAN DEFAULT false;
@@ -71,24 +72,16 @@ class Store:
     Methods that write expect the caller to hold the database's write lock and, for more than one call, an
     open transaction on the given cursor.
 
-    :param database: exact name of the attached database.
+    :param names: names of the database, of its schemas, and of the hidden one.
     """
 
-    def __init__(self, database: str) -> None:
-        self._database = database
-        self._schema = quote_path(database, HIDDEN_SCHEMA)
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._schema = names.hidden_schema
 
     def create(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Create the hidden schema in a new database file; harmless on an old one."""
+        """Create the hidden tables in a new database file; harmless on an old one."""
         cursor.execute(_DDL.format(s=self._schema))
-
-    def load_schemas(self, cursor: duckdb.DuckDBPyConnection) -> set[str]:
-        """Return the schemas that a user sees."""
-        rows = cursor.execute(
-            "SELECT schema_name FROM duckdb_schemas() WHERE database_name = ? AND NOT internal",
-            [self._database],
-        ).fetchall()
-        return {name for (name,) in rows} - {HIDDEN_SCHEMA, "main"}
 
     def load_tables(self, cursor: duckdb.DuckDBPyConnection) -> list[Table]:
         """Return all tables with their columns."""
@@ -101,7 +94,7 @@ class Store:
             columns.setdefault((schema, table), []).append(column)
         return [
             Table(
-                self._database,
+                self._names.database,
                 schema,
                 table,
                 tuple(columns[schema, table]),
@@ -109,6 +102,7 @@ class Store:
                 logging,
                 evolution,
                 None if key is None else ClusteringKey(key, tuple(expressions)),
+                self._names.home(schema),
             )
             for schema, table, created, logging, evolution, key, expressions in cursor.execute(
                 f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution, "
@@ -278,11 +272,6 @@ class Store:
 
 def _typed_fields() -> list[tuple[str, pa.Field]]:
     return [(name, _COMMITTED_TYPES.field(name)) for name in _COMMITTED_FIELDS]
-
-
-def quoted_schema(database: str, schema: str) -> str:
-    """Return the quoted name of a user schema."""
-    return f"{quote(database)}.{quote(schema)}"
 
 
 def transact(cursor: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:

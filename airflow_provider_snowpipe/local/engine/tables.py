@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
+from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import quote
@@ -59,6 +61,7 @@ class Tables:
         :param lent: relations that these statements read beside tables, by name.
         """
         with self._database.write_lock:
+            self._database.names.require_schema(table.schema)
             exists = (table.schema, table.name) in self._tables
             if exists and not replace:
                 raise object_exists(str(table))
@@ -120,6 +123,12 @@ class Tables:
             self._database.stages.rename_table((old.schema, old.name), (new.schema, new.name))
             self._database.dirty = True
 
+    def follow(self, change: Rename) -> None:
+        """Follow a new name of the database or a schema; the caller holds the write lock."""
+        moved = [self._moved(table, change) for table in self._tables.values()]
+        self._tables = {(table.schema, table.name): table for table in moved}
+        self.isolated_groups.clear()
+
     def clear_rejected_rows(self, schema: str, name: str) -> None:
         """Empty the error table of a table."""
         with self._database.write_lock:
@@ -138,6 +147,11 @@ class Tables:
             self._database.pipes.forget_table(schema, name)
             self._database.stages.drop_table(schema, name)
             del self._tables[schema, name]
+
+    def _moved(self, table: Table, change: Rename) -> Table:
+        home = table.home or (table.database, table.schema)
+        database, schema = change.moved((table.database, table.schema))
+        return dataclasses.replace(table, database=database, schema=schema, home=home)
 
     def _replace(self, table: Table, statements: Sequence[str], exists: bool) -> None:
         if exists:

@@ -7,16 +7,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.pipe import PipeKey
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, transact
+from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
-from airflow_provider_snowpipe.local.identifiers import literal, quote_path
+from airflow_provider_snowpipe.local.identifiers import literal
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.engine.names import Names
 
 _ARRIVED = "_arrived_files"
 _DDL = """
@@ -116,16 +121,16 @@ class FilePipes:
 
     Threading: writes hold the database's write lock; the dictionary is replaced under it and read without it.
 
-    :param database: exact name of the attached database.
+    :param names: names of the database and its schemas.
     :param cursor: the database's own cursor.
     :param write_lock: the database's write lock.
     """
 
-    def __init__(self, database: str, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock) -> None:
-        self._database = database
+    def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock) -> None:
+        self._names = names
         self._cursor = cursor
         self._lock = write_lock
-        self._schema = quote_path(database, HIDDEN_SCHEMA)
+        self._schema = names.hidden_schema
         cursor.execute(_DDL.format(s=self._schema))
         rows = cursor.execute(f"SELECT * FROM {self._schema}.file_pipes").fetchall()
         self._pipes = {pipe.key: pipe for pipe in (FilePipe.from_json(*row) for row in rows)}
@@ -145,8 +150,9 @@ class FilePipes:
         :raises SqlError: when it exists and is not to be replaced.
         """
         with self._lock:
+            self._names.require_schema(pipe.key.schema)
             if pipe.key in self._pipes and not replace:
-                raise object_exists(f"{self._database}.{pipe.key.schema}.{pipe.key.name}")
+                raise object_exists(f"{self._names.database}.{pipe.key.schema}.{pipe.key.name}")
             transact(self._cursor, lambda: self._replace(pipe))
             self._pipes = {**self._pipes, pipe.key: pipe}
 
@@ -157,7 +163,7 @@ class FilePipes:
         """
         with self._lock:
             if pipe.key not in self._pipes:
-                raise object_missing("Pipe", f"{self._database}.{pipe.key.schema}.{pipe.key.name}")
+                raise object_missing("Pipe", f"{self._names.database}.{pipe.key.schema}.{pipe.key.name}")
             self._cursor.execute(
                 f"UPDATE {self._schema}.file_pipes SET definition = ? "
                 f"WHERE schema_name = ? AND pipe_name = ?",
@@ -177,6 +183,24 @@ class FilePipes:
             if pipe.key.schema == schema:
                 self.drop(pipe.key)
 
+    def follow(self, change: Rename) -> Callable[[], None]:
+        """Write what a new name of the database or a schema changes beside the schemas' names.
+
+        :returns: makes the picture in memory follow, once the open transaction is committed.
+        """
+        moved = [_moved(pipe, change) for pipe in self._pipes.values()]
+        for pipe in moved:
+            self._cursor.execute(
+                f"UPDATE {self._schema}.file_pipes SET definition = ? "
+                f"WHERE schema_name = ? AND pipe_name = ?",
+                [pipe.to_json(), pipe.key.schema, pipe.key.name],
+            )
+
+        def follow() -> None:
+            self._pipes = {pipe.key: pipe for pipe in moved}
+
+        return follow
+
     # -- queue ----------------------------------------------------------------------------------------------
 
     def enqueue(self, key: PipeKey, files: Iterable[tuple[str, int | None]], now_ms: int) -> None:
@@ -191,7 +215,7 @@ class FilePipes:
         )
         with self._lock:
             if key not in self._pipes:
-                raise object_missing("Pipe", f"{self._database}.{key.schema}.{key.name}")
+                raise object_missing("Pipe", f"{self._names.database}.{key.schema}.{key.name}")
             self._cursor.register(_ARRIVED, table)
             sequence = literal(f"{self._schema}.queue_ids")
             try:
@@ -241,3 +265,9 @@ class FilePipes:
                 f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND pipe_name = ?",
                 [key.schema, key.name],
             )
+
+
+def _moved(pipe: FilePipe, change: Rename) -> FilePipe:
+    _, schema = change.moved((change.old[0], pipe.key.schema))
+    _, table_schema = change.moved((change.old[0], pipe.table_schema))
+    return dataclasses.replace(pipe, key=PipeKey(schema, pipe.key.name), table_schema=table_schema)

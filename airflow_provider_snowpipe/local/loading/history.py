@@ -12,13 +12,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
 
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
-from airflow_provider_snowpipe.local.identifiers import literal, quote_path
+from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.tables import Table
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.engine.names import Names
 
 DAY_MS = 24 * 3600 * 1000
 COPY_MEMORY_MS = 64 * DAY_MS
@@ -102,12 +105,12 @@ _EVENTS = "_load_events"
 class LoadHistory:
     """Reads and writes the load events of one database, always on the caller's cursor and transaction.
 
-    :param database: exact name of the attached database.
+    :param names: names of the database and its schemas.
     :param cursor: cursor that creates the table in a new file.
     """
 
-    def __init__(self, database: str, cursor: duckdb.DuckDBPyConnection) -> None:
-        self._schema = quote_path(database, HIDDEN_SCHEMA)
+    def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._schema = names.hidden_schema
         self.relation = f"{self._schema}.loads"
         cursor.execute(_DDL.format(s=self._schema))
 

@@ -60,6 +60,7 @@ def run(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> list[FileOutcome]:
     :raises SqlError: with ON_ERROR = ABORT_STATEMENT, for the first record in error or file that cannot
         be read; the caller rolls back.
     """
+    plan.check_names()
     database = plan.database
     database.history.take_turn(cursor, plan.table.schema, plan.table.name)
     choice = choose(plan, cursor)

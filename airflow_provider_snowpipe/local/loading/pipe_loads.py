@@ -86,7 +86,8 @@ class PipeLoads:
                 failures.pop(where, None)
             return True
         except Exception as error:
-            if self._catalog.find(database.name) is not database:
+            if self._catalog.find(database.name) is not database or database.file_pipes.find(key) is None:
+                # Dropped meanwhile, or under another name, which has a turn of its own.
                 return True
             known = failures.get(where)
             if known is None or known.message != str(error):
@@ -162,6 +163,7 @@ def _load(
     present: dict[str, StagedFile],
     cursor: duckdb.DuckDBPyConnection,
 ) -> None:
+    plan.check_names()
     database = plan.database
     since_ms = max(pipe.created_on_ms, database.clock.now_ms() - PIPE_MEMORY_MS)
     known = database.history.loaded_by_pipe(cursor, pipe.key.schema, pipe.key.name, since_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.errors import object_missing
 from airflow_provider_snowpipe.local.loading.selection import Selection
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.formats import FileFormat
@@ -74,6 +75,14 @@ class CopyPlan:
     truncate: bool = False
     force: bool = False
     load_uncertain: bool = False
+
+    def check_names(self) -> None:
+        """Raise when the table was dropped or got another name since the statement was compiled.
+
+        :raises SqlError: 002003.
+        """
+        if self.database.tables.find(self.table.schema, self.table.name) is None:
+            raise object_missing("Table", str(self.table))
 
     def file_key(self, file: StagedFile) -> str:
         """Return what the load history recognises a file by: its place and its path."""

@@ -1,10 +1,11 @@
-"""COMMENT ON, and ALTER DATABASE and ALTER SCHEMA, whose comments are all that changes here."""
+"""COMMENT ON, and ALTER DATABASE and ALTER SCHEMA: comments and new names."""
 
 from __future__ import annotations
 
 import re
 
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.engine.schema_objects import column_key
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
@@ -15,11 +16,12 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.objects import locate, names
-from airflow_provider_snowpipe.local.sql.properties import plain, read_head, read_properties
+from airflow_provider_snowpipe.local.sql.properties import Head, plain, read_head, read_properties
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _DONE = "Statement executed successfully."
+_RENAME = re.compile(r"RENAME\s+TO\s+(.*)", re.IGNORECASE | re.DOTALL)
 _COMMENT = re.compile(
     r"COMMENT\s+(?P<exists>IF\s+EXISTS\s+)?ON\s+(?P<kind>FILE\s+FORMAT|\w+)\s+(?P<name>.+?)\s+IS\s+"
     r"(?P<text>'(?:[^']|'')*'|\$\$.*?\$\$)\s*\Z",
@@ -48,16 +50,22 @@ def comment_on(session: Session, text: str, _bindings: Bindings) -> Result:
 
 
 def alter_schema(session: Session, text: str, _bindings: Bindings) -> Result:
-    """ALTER SCHEMA [IF EXISTS] name SET COMMENT = '..' | UNSET COMMENT."""
+    """ALTER SCHEMA [IF EXISTS] name RENAME TO new | SET COMMENT = '..' | UNSET COMMENT."""
     session.commit()
     head = read_head(text, "SCHEMA", parts=2)
+    renaming = _RENAME.match(head.rest)
+    if renaming:
+        return _rename(session, "SCHEMA", head, renaming[1])
     return _alter(session, "SCHEMA", head.path, head.rest, tolerant=head.tolerant)
 
 
 def alter_database(session: Session, text: str, _bindings: Bindings) -> Result:
-    """ALTER DATABASE [IF EXISTS] name SET COMMENT = '..' | UNSET COMMENT."""
+    """ALTER DATABASE [IF EXISTS] name RENAME TO new | SET COMMENT = '..' | UNSET COMMENT."""
     session.commit()
     head = read_head(text, "DATABASE")
+    renaming = _RENAME.match(head.rest)
+    if renaming:
+        return _rename(session, "DATABASE", head, renaming[1])
     return _alter(session, "DATABASE", head.path, head.rest, tolerant=head.tolerant)
 
 
@@ -73,6 +81,29 @@ def _alter(session: Session, kind: str, path: tuple[str, ...], action: str, *, t
     except SqlError as error:
         if not tolerant or error.code != "002003":
             raise
+    return status(_DONE)
+
+
+def _rename(session: Session, kind: str, head: Head, text: str) -> Result:
+    new, rest = read_path(text)
+    if rest or len(new) > (1 if kind == "DATABASE" else 2):
+        raise compilation_error(f"syntax error after RENAME TO: '{text[:50]}' names no {kind.lower()}.")
+    try:
+        old = locate(session, kind, head.path).path
+        session.require("OWNERSHIP", kind, *old)
+    except SqlError as error:
+        if head.tolerant and error.code == "002003":
+            return status(_DONE)
+        raise
+    if kind == "DATABASE":
+        session.require_global("CREATE DATABASE")
+    else:
+        # A name alone is one of the current database, as everywhere.
+        new = (new[0] if len(new) == 2 else session.current_database(), new[-1])
+        if new[0] != old[0]:
+            raise unsupported(f"ALTER SCHEMA .. RENAME TO another database, from {old[0]} to {new[0]}")
+        session.require("CREATE SCHEMA", "DATABASE", old[0])
+    session.catalog.rename(Rename(old, new))
     return status(_DONE)
 
 

@@ -11,10 +11,9 @@ import uuid
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
-from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
-from airflow_provider_snowpipe.local.sql import clustering, options, reach, sequences, translate
+from airflow_provider_snowpipe.local.identifiers import literal, read_path
+from airflow_provider_snowpipe.local.sql import clustering, named_tables, options, reach, sequences, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, status
@@ -211,7 +210,7 @@ def _with_columns(
         raise compilation_error(
             "CREATE TABLE needs columns with different names; the local service ignores case."
         )
-    table = Table(database.name, schema, name, columns, database.clock.now_ms())
+    table = named_tables.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
 
@@ -265,7 +264,7 @@ def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tupl
     start = kind.args.get("start")
     step = kind.args.get("increment")
     first, by = _whole_number(start), _whole_number(step)
-    name = quote_path(database.name, HIDDEN_SCHEMA, f"identity_{uuid.uuid4().hex}")
+    name = database.names.hidden(f"identity_{uuid.uuid4().hex}")
     statements.append(f"CREATE SEQUENCE {name} START {first} INCREMENT {by}")
     return f"nextval({literal(name)})", f"IDENTITY START {first} INCREMENT {by} NOORDER"
 
@@ -285,7 +284,7 @@ def _as_select(
     sql = translate.to_duckdb(translate.prepare(session, tree.expression.copy()))
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     columns = tuple(Column(row[0], ColumnType.from_duckdb(row[1])) for row in described)
-    table = Table(database.name, schema, name, columns, database.clock.now_ms())
+    table = named_tables.new(database, schema, name, columns)
     create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})"
     return table, [create, f"INSERT INTO {table.path} {sql}"]
 

@@ -8,9 +8,8 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
-from airflow_provider_snowpipe.local.identifiers import literal, quote_path, read_path
+from airflow_provider_snowpipe.local.identifiers import literal, read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -58,7 +57,7 @@ def subquery(session: Session, table: exp.Table) -> exp.Expr:
     database, named = _logging_table(session, tuple(part.name for part in arguments[0].parts), "SELECT")
     query = _QUERY.format(
         codes=_CODES,
-        source=quote_path(database.name, HIDDEN_SCHEMA, "rejected_rows"),
+        source=database.names.hidden("rejected_rows"),
         schema=literal(named.schema),
         table=literal(named.name),
     )

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import unsupported
-from airflow_provider_snowpipe.local.sql import results, translate
+from airflow_provider_snowpipe.local.sql import named_tables, results, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -85,7 +85,7 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     """Return the types of the columns that an INSERT of one row of placeholders fills, by their numbers."""
     values = tree.expression if isinstance(tree, exp.Insert) else None
     table = translate.target_of(tree)
-    known = database.tables.find(table.db, table.name) if table is not None else None
+    known = named_tables.find(database, table) if table is not None else None
     if not isinstance(values, exp.Values) or len(values.expressions) != 1 or known is None:
         return {}
     listed = [part.name for part in tree.this.expressions] if isinstance(tree.this, exp.Schema) else []
@@ -105,7 +105,7 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
 def _replaced(session: Session, database: Database, tree: exp.Expr) -> Table:
     """Return the table whose rows an INSERT OVERWRITE replaces."""
     target = translate.target_of(tree)
-    table = database.tables.find(target.db, target.name) if target is not None else None
+    table = named_tables.find(database, target) if target is not None else None
     if table is None:
         raise unsupported("INSERT OVERWRITE into something that is not a table")
     session.require("DELETE", "TABLE", database.name, table.schema, table.name)
@@ -140,7 +140,7 @@ def _target(session: Session, tree: exp.Expr) -> Database:
     target = translate.target_of(tree)
     if target is None:
         raise unsupported(f"{tree.key.upper()} into something that is not a table")
-    return session.catalog.database(target.catalog)
+    return named_tables.database_of(session, target)
 
 
 def counts(tree: exp.Expr, changed: int) -> Result:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.sql import named_tables
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column
 
@@ -77,8 +78,7 @@ def _date_names(session: Session, tree: exp.Expr) -> set[str]:
 
 def _columns(session: Session, tree: exp.Expr) -> Iterator[Column]:
     for table in tree.find_all(exp.Table):
-        database = session.catalog.find(table.catalog)
-        known = database.tables.find(table.db, table.name) if database is not None else None
+        known = named_tables.find_anywhere(session, table)
         yield from known.columns if known is not None else ()
     for view in tree.find_all(exp.Subquery):
         yield from view.meta.get("columns", ())

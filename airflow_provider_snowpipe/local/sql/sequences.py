@@ -11,14 +11,13 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, SchemaObject
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     object_exists,
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import literal, quote_path
+from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import plain, read_head
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
@@ -150,7 +149,7 @@ def default_of(session: Session, expression: exp.Expr) -> str | None:
 
 
 def _engine_path(database: Database, known: SchemaObject) -> str:
-    return quote_path(database.name, HIDDEN_SCHEMA, str(known.definition["engine_name"]))
+    return database.names.hidden(str(known.definition["engine_name"]))
 
 
 def _listed(session: Session, found: list[tuple[Database, SchemaObject]]) -> Result:

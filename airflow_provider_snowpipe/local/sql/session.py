@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
@@ -29,7 +30,7 @@ _NO_DATABASE = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Session:
     """One session; statements of it run one after the other.
 
@@ -67,6 +68,7 @@ class Session:
         self.role = self.role or access.default_role(self.user)
         known = access.state.users.get(self.user)
         self.secondary_roles = self.secondary_roles or bool(known and known.default_secondary_roles)
+        self.catalog.sessions[self.session_id] = self
 
     @property
     def roles(self) -> frozenset[str]:
@@ -180,6 +182,14 @@ class Session:
                 database.tables.drop(schema, hidden)
                 self.dropped("TABLE", name, schema, hidden)
         self.temporary_tables.clear()
+
+    def follow(self, change: Rename) -> None:
+        """Keep the current names and the temporary objects when a database or schema gets another name."""
+        if self.database is not None:
+            current = change.moved((self.database, *filter(None, [self.schema])))
+            self.database, self.schema = (*current, None)[:2]
+        self.temporary_tables = {change.moved_object(path): n for path, n in self.temporary_tables.items()}
+        self.temporary.follow(change)
 
     def interrupt(self) -> None:
         """Stop the statement that another thread runs in this session; harmless when there is none."""

@@ -38,7 +38,12 @@ def copy_table(session: Session, text: str, _bindings: Bindings) -> Result:
     if database is not origin and any("nextval" in (column.default or "") for column in source.columns):
         raise unsupported("a copy of a table with sequences in another database")
     made = dataclasses.replace(
-        source, database=database.name, schema=schema, name=name, created_on_ms=database.clock.now_ms()
+        source,
+        database=database.name,
+        schema=schema,
+        name=name,
+        created_on_ms=database.clock.now_ms(),
+        home=database.names.home(schema),
     )
     statements = [f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})"]
     if word.upper() == "CLONE":

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.local.sql import (
     error_table,
     functions,
     information_schema,
+    named_tables,
     names,
     reach,
     sequences,
@@ -158,9 +159,7 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
     for privilege in privileges:
         session.require(privilege, "TABLE", database.name, schema, name)
     alias = table.args.get("alias")
-    table.set("catalog", exp.to_identifier(database.name, quoted=True))
-    table.set("db", exp.to_identifier(schema, quoted=True))
-    table.set("this", exp.to_identifier(name, quoted=True))
+    named_tables.put(table, database, schema, name)
     if alias is None and (isinstance(table.parent, (exp.From, exp.Join)) or name != path[-1]):
         table.set("alias", exp.TableAlias(this=exp.to_identifier(path[-1], quoted=True)))
 

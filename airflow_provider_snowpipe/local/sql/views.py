@@ -59,7 +59,6 @@ def create_view(session: Session, text: str, _bindings: Bindings) -> Result:
         "query": query,
         "text": text,
         "columns": [[column.name, str(column.type)] for column in columns],
-        "place": [database.name, schema],
         "is_secure": bool(re.match(r"CREATE\s+(?:OR\s+REPLACE\s+)?SECURE\b", text, re.IGNORECASE)),
     }
     now = database.clock.now_ms()
@@ -117,9 +116,8 @@ def expand(session: Session, database: Database, view: SchemaObject) -> exp.Expr
 
     :raises SqlError: 002037 when a table of the view was dropped or changed.
     """
-    place_database, place_schema = view.definition["place"]
     owner = session.catalog.access.owner(Securable(VIEW, (database.name, view.schema, view.name)))
-    inner = session.lender(owner, place_database, place_schema)
+    inner = session.lender(owner, database.name, view.schema)
     try:
         return translate.prepare(inner, translate.parse(view.definition["query"]))
     except (SqlError, sqlglot.errors.SqlglotError) as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.stages.formats import OptionValue
 
@@ -77,6 +79,12 @@ class StageDefinition:
         """Return ``@`` and the quoted, qualified name."""
         return "@" + ".".join(quote(part) for part in (self.database, self.schema, self.name))
 
+    def moved(self, change: Rename) -> StageDefinition:
+        """Return the stage as it is after a rename of its database or schema, or of its file format's."""
+        database, schema = change.moved((self.database, self.schema))
+        named = change.moved(self.format_name)
+        return dataclasses.replace(self, database=database, schema=schema, format_name=named)
+
     def to_json(self) -> str:
         """Return the form that the hidden table keeps."""
         return json.dumps({name: _plain(getattr(self, name)) for name in _JSON_FIELDS})
@@ -111,6 +119,11 @@ class FileFormatDefinition:
     def __str__(self) -> str:
         """Name as Snowflake's messages print it."""
         return f"{self.database}.{self.schema}.{self.name}"
+
+    def moved(self, change: Rename) -> FileFormatDefinition:
+        """Return the file format as it is after a rename of its database or schema."""
+        database, schema = change.moved((self.database, self.schema))
+        return dataclasses.replace(self, database=database, schema=schema)
 
     def to_json(self) -> str:
         """Return the form that the hidden table keeps."""

@@ -202,7 +202,7 @@ def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:
     if database.tables.find(schema, name) is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     path = (database.name, schema, name)
-    area = session.catalog.storage.internal(table_identity(*path))
+    area = session.catalog.storage.internal(table_identity(*database.names.home(schema), name))
     return StageLocation(f"@{database.name}.{schema}.%{name}", "TABLE", area, "", table=path)
 
 

@@ -5,14 +5,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import duckdb
 
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA, transact
+from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
-from airflow_provider_snowpipe.local.identifiers import quote_path
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.engine.names import Names
 
 _DDL = """
 CREATE TABLE IF NOT EXISTS {s}.stages (schema_name VARCHAR, stage_name VARCHAR, created_on_ms BIGINT,
@@ -28,7 +33,7 @@ class Stages:
     Threading: writes hold the database's write lock; the dictionaries are replaced under it and read
     without it.
 
-    :param database: exact name of the attached database.
+    :param names: names of the database and its schemas.
     :param cursor: the database's own cursor.
     :param write_lock: the database's write lock.
     :param storage: files of internal stages.
@@ -36,16 +41,17 @@ class Stages:
 
     def __init__(
         self,
-        database: str,
+        names: Names,
         cursor: duckdb.DuckDBPyConnection,
         write_lock: threading.RLock,
         storage: Storage,
     ) -> None:
         self.storage = storage
-        self._database = database
+        self._names = names
         self._cursor = cursor
         self._lock = write_lock
-        self._schema = quote_path(database, HIDDEN_SCHEMA)
+        self._schema = names.hidden_schema
+        database = names.database
         cursor.execute(_DDL.format(s=self._schema))
         self._stages = {
             (schema, name): StageDefinition.from_json(database, schema, name, *rest)
@@ -73,6 +79,7 @@ class Stages:
         :raises SqlError: when it exists and is not to be replaced.
         """
         with self._lock:
+            self._names.require_schema(stage.schema)
             old = self._stages.get((stage.schema, stage.name))
             if old is not None and not replace:
                 raise object_exists(str(stage))
@@ -110,15 +117,35 @@ class Stages:
 
     def drop_table(self, schema: str, table: str) -> None:
         """Delete the files of a table's stage."""
-        self.storage.remove([table_identity(self._database, schema, table)])
+        self.storage.remove([table_identity(*self._names.home(schema), table)])
 
     def rename_table(self, old: tuple[str, str], new: tuple[str, str]) -> None:
-        """Keep the files of a table's stage when the table gets another name.
+        """Keep the files of a table's stage when the table gets another name in its schema.
 
         :param old: schema and name as they were.
         :param new: schema and name as they are now.
         """
-        self.storage.rename(table_identity(self._database, *old), table_identity(self._database, *new))
+        home = self._names.home(new[0])
+        self.storage.rename(table_identity(*home, old[1]), table_identity(*home, new[1]))
+
+    def follow(self, change: Rename) -> Callable[[], None]:
+        """Write what a new name of a database or schema changes beside the schemas' names: file formats.
+
+        :returns: makes the picture in memory follow, once the open transaction is committed.
+        """
+        stages = [stage.moved(change) for stage in self._stages.values()]
+        formats = [known.moved(change) for known in self._formats.values()]
+        for stage in stages:
+            self._cursor.execute(
+                f"UPDATE {self._schema}.stages SET definition = ? WHERE schema_name = ? AND stage_name = ?",
+                [stage.to_json(), stage.schema, stage.name],
+            )
+
+        def follow() -> None:
+            self._stages = {(stage.schema, stage.name): stage for stage in stages}
+            self._formats = {(known.schema, known.name): known for known in formats}
+
+        return follow
 
     def _write_stage(self, old: StageDefinition | None, new: StageDefinition | None) -> None:
         def write() -> None:
@@ -155,6 +182,7 @@ class Stages:
         :raises SqlError: when it exists and is not to be replaced.
         """
         with self._lock:
+            self._names.require_schema(new.schema)
             old = self._formats.get((new.schema, new.name))
             if old is not None and not replace:
                 raise object_exists(str(new))
@@ -205,6 +233,13 @@ class TemporaryObjects:
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str, str], StageDefinition] = {}
         self.formats: dict[tuple[str, str, str], FileFormatDefinition] = {}
+
+    def follow(self, change: Rename) -> None:
+        """Keep the objects when their database or schema, or that of a file format, gets another name."""
+        stages = [stage.moved(change) for stage in self.stages.values()]
+        formats = [known.moved(change) for known in self.formats.values()]
+        self.stages = {(stage.database, stage.schema, stage.name): stage for stage in stages}
+        self.formats = {(known.database, known.schema, known.name): known for known in formats}
 
     def clear(self, storage: Storage) -> None:
         """Drop everything, at the end of the session."""

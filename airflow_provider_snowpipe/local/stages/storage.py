@@ -199,7 +199,7 @@ class Storage:
 
 
 def table_identity(database: str, schema: str, table: str) -> str:
-    """Return the folder name of a table's stage."""
+    """Return the folder name of a table's stage, from the engine's names of database and schema."""
     return "table-" + _digest(database, schema, table)
 
 

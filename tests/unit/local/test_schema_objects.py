@@ -229,8 +229,8 @@ def test_kinds_that_never_exist_here_show_no_rows(sql: SqlSessions, statement: s
     "statement",
     [
         "UNDROP TABLE t",
-        "ALTER SCHEMA public RENAME TO other",
-        "ALTER DATABASE local RENAME TO other",
+        "ALTER SCHEMA public SWAP WITH other",
+        "ALTER DATABASE local REFRESH",
         "CREATE STREAM s ON TABLE t",
         "CREATE TASK k AS SELECT 1",
         "CREATE FUNCTION f() RETURNS INT AS '1'",
