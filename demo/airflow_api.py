@@ -15,12 +15,15 @@ FINAL_STATES = frozenset({"success", "failed"})
 
 
 class AirflowApi:
-    """A client of Airflow's REST API v2 with the login of the simple auth manager.
+    """A client of Airflow's REST API v2 with the login of the simple auth manager (Airflow 3).
 
     :param url: where the API server listens
     :param user: login name
     :param password: returns the password; called at the first request that needs it
     """
+
+    base_path = "api/v2"
+    health_path = "api/v2/monitor/health"
 
     def __init__(self, url: str, user: str, password: Callable[[], str]) -> None:
         self._url = url
@@ -32,7 +35,7 @@ class AirflowApi:
 
     def health(self) -> dict[str, str | None]:
         """Return each component's state; needs no login."""
-        answer = self._session.get(f"{self._url}/api/v2/monitor/health", timeout=(1.0, 5.0))
+        answer = self._session.get(f"{self._url}/{self.health_path}", timeout=(1.0, 5.0))
         answer.raise_for_status()
         return {name: state.get("status") for name, state in answer.json().items() if isinstance(state, dict)}
 
@@ -66,7 +69,7 @@ class AirflowApi:
 
         :param conf: values for the DAG's params
         """
-        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
+        body = {"dag_run_id": run_id, "conf": dict(conf or {}), **self._run_fields()}
         self._checked("POST", f"dags/{dag_id}/dagRuns", json=body)
 
     def fail_unfinished_runs(self, dag_id: str) -> list[str]:
@@ -186,8 +189,12 @@ class AirflowApi:
     def _send(self, method: str, path: str, **arguments: Any) -> requests.Response:
         if not self._authorized:
             self._log_in()
-        url = f"{self._url}/api/v2/{path}"
+        url = f"{self._url}/{self.base_path}/{path}"
         return self._session.request(method, url, timeout=TIMEOUT_SECONDS, **arguments)
+
+    def _run_fields(self) -> dict[str, Any]:
+        """What a new run needs beside its id."""
+        return {"logical_date": None}
 
     def _log_in(self) -> None:
         body = {"username": self._user, "password": self._password()}

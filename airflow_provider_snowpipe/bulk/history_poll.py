@@ -8,11 +8,12 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from airflow_provider_snowpipe.bulk.load_history import HistoryLook, HistoryQuestion, LoadHistory, look_at
+from airflow_provider_snowpipe.streaming.shared_poll import SharedPoll, poll_of_loop
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ CONNECT_SECONDS = 60.0
 """Longest time for looking the connection up."""
 
 
-class HistoryPoll:
+class HistoryPoll(SharedPoll[HistoryLook]):
     """Asks what became of files, once for all who wait for some of them, at the most impatient one's pace.
 
     A waiter announces itself with :meth:`waiting` and then reads looks: from :meth:`follow`, which drives the
@@ -37,12 +38,11 @@ class HistoryPoll:
     """
 
     def __init__(self, connect: Connect) -> None:
+        super().__init__("snowpipe load history")
         self._connect = connect
         self._questions: Counter[HistoryQuestion] = Counter()
         self._intervals: Counter[float] = Counter()
         self._new = asyncio.Event()
-        self._followers: set[asyncio.Queue[HistoryLook | Exception]] = set()
-        self._task: asyncio.Task[None] | None = None
 
     @contextmanager
     def waiting(self, question: HistoryQuestion, interval: float) -> Iterator[None]:
@@ -78,38 +78,6 @@ class HistoryPoll:
                 source.close()
             thread.shutdown(wait=False, cancel_futures=True)
 
-    async def follow(self) -> AsyncGenerator[HistoryLook]:
-        """Read the looks of the one poll that all followers share; it runs while there is one."""
-        queue: asyncio.Queue[HistoryLook | Exception] = asyncio.Queue()
-        self._followers.add(queue)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._broadcast(), name="snowpipe load history")
-        try:
-            while True:
-                look = await queue.get()
-                if isinstance(look, Exception):
-                    raise look
-                yield look
-        finally:
-            self._followers.discard(queue)
-            if not self._followers and self._task is not None:
-                task, self._task = self._task, None
-                task.cancel()
-                await asyncio.wait([task])
-
-    async def _broadcast(self) -> None:
-        try:
-            async with aclosing(self.looks()) as looks:
-                async for look in looks:
-                    self._tell(look)
-        except Exception as error:
-            self._tell(error)
-            raise
-
-    def _tell(self, look: HistoryLook | Exception) -> None:
-        for queue in self._followers:
-            queue.put_nowait(look)
-
     async def _ask(
         self, source: LoadHistory | None, thread: ThreadPoolExecutor
     ) -> tuple[LoadHistory | None, HistoryLook]:
@@ -142,22 +110,13 @@ class HistoryPoll:
         await asyncio.sleep(min(GATHER_SECONDS, interval))
 
 
-_polls: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Hashable, HistoryPoll]] = (
-    WeakKeyDictionary()
-)
-
-
 def shared_poll(key: Hashable, connect: Connect) -> HistoryPoll:
     """Find the running event loop's poll of a history, or make it; it lives as long as somebody holds it.
 
     :param key: what connection, table and pipe are told apart by
     :param connect: makes the source of the history
     """
-    polls = _polls.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
-    poll = polls.get(key)
-    if poll is None:
-        poll = polls[key] = HistoryPoll(connect)
-    return poll
+    return poll_of_loop(HistoryPoll, key, partial(HistoryPoll, connect))
 
 
 def _take(counter: Counter[_Key], key: _Key) -> None:

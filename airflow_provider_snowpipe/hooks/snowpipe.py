@@ -70,6 +70,20 @@ class SnowpipeHook(BaseHook):
         self.schema = schema
         self._settings: SnowpipeConnection | None = None
 
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """The form's own fields; Airflow asks for them before 3.2."""
+        from airflow_provider_snowpipe.hooks.connection_form import form_widgets
+
+        return form_widgets()
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """What the form makes of the fields that all connections have; Airflow asks for it before 3.2."""
+        from airflow_provider_snowpipe.hooks.connection_form import form_behaviour
+
+        return form_behaviour()
+
     def account_url(self) -> str:
         """The account's address, ``https://<host>[:<port>]``."""
         return self._connection().account_url()

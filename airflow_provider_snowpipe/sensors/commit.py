@@ -19,7 +19,7 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
-from airflow_provider_snowpipe.sensors.triggerer_templates import rendered_in_triggerer
+from airflow_provider_snowpipe.sensors.triggerer_templates import can_start_there, rendered_in_triggerer
 from airflow_provider_snowpipe.streaming.commit_wait import (
     CommitTargets,
     CommitVerdict,
@@ -62,8 +62,8 @@ class SnowpipeCommitSensor(BaseSensorOperator):
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: the connection's id (templated)
     :param deferrable: True waits in the triggerer, after one look in the worker
-    :param start_from_trigger: with ``deferrable``, no look in a worker before; needs Airflow 3.3 where an
-        argument is a template, and has no effect on mapped tasks
+    :param start_from_trigger: with ``deferrable``, no look in a worker before; has no effect on mapped tasks
+        and, before Airflow 3.3, where an argument is a template
     :param end_from_trigger: with ``deferrable``, success ends the task without a worker; what happens in a
         worker at a task's end, such as asset events and lineage, then does not happen, and Airflow 3.3.2
         hands the task's value on as JSON text
@@ -134,7 +134,8 @@ class SnowpipeCommitSensor(BaseSensorOperator):
         self._patience()
         offset_class(offset_format)
         if start_from_trigger:
-            self.start_trigger_args = self._start_trigger_args()
+            self.start_trigger_args = arguments = self._start_trigger_args()
+            self.start_from_trigger = can_start_there((arguments.trigger_kwargs or {}).values())
 
     def execute(self, context: Context) -> Any:
         """Look once, then wait in the worker or, when deferrable, in the triggerer."""

@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from tests.airflow_version import AIRFLOW
+from tests.example_dags import runs_here
 from tests.local_service import LocalService
 
 REPOSITORY = Path(__file__).parents[2]
 sys.path[:0] = [str(REPOSITORY), str(Path(__file__).parent)]
 
+from airflow_two import AirflowTwoProcesses  # noqa: E402 - found through the path above
+
 from demo.airflow_processes import AirflowProcesses  # noqa: E402 - found through the path above
 
 PASSPHRASE = "correct-horse-battery-staple"
+DAGS = ("flights_to_snowflake", "committed_rows", "reset_and_replay", "many_channels")
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class Stack:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("system")
     service = LocalService.start(folder / "service")
-    airflow = AirflowProcesses(folder / "airflow", _dags_folder(folder))
+    processes = AirflowProcesses if AIRFLOW >= (3, 0) else AirflowTwoProcesses
+    airflow = processes(folder / "airflow", _dags_folder(folder))
     try:
         airflow.prepare()
         airflow.start(
@@ -58,7 +64,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             }
         )
         airflow.wait_until_healthy()
-        for dag_id in ("flights_to_snowflake", "committed_rows", "reset_and_replay", "many_channels"):
+        for dag_id in filter(runs_here, DAGS):
             airflow.api.wait_for_dag(dag_id)
             airflow.api.unpause(dag_id)
         yield Stack(airflow, service, folder / "flights", folder / "spark-events")
