@@ -79,7 +79,7 @@ def copy_history(
     :param pipe: database, schema and name of a pipe, None for all loads
     :param paths: only files with these paths, None for all
     """
-    arguments = "TABLE_NAME => %s, START_TIME => %s::TIMESTAMP_TZ"
+    arguments = "TABLE_NAME => %s, START_TIME => %s::TIMESTAMP_LTZ"
     values = [full_name(*table), since.isoformat(timespec="milliseconds")]
     if pipe is not None:
         arguments += ", PIPE_NAME => %s"
