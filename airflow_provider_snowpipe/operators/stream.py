@@ -13,6 +13,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.driver_place import (
@@ -46,7 +47,7 @@ TARGETS_KEY = "targets"
 _OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 
 
-class SnowpipeStreamOperator(SparkSubmitOperator):
+class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
     """Load ordered files into a table through channels, each row exactly once, with a Spark job.
 
     The job resumes each channel from its committed offset token, so that a retry or the next run sends only
@@ -301,7 +302,10 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         try:
             super().execute(context)
         except AirflowException as error:
-            found = job_error(report_or_none(plan.report_path), str(error))
+            report = report_or_none(plan.report_path)
+            if report is not None:
+                self.task_lineage = TaskLineage.of_run(self._pipe_hook(), plan, report)
+            found = job_error(report, str(error))
             if found is None:
                 raise
             text, permanent = found
@@ -311,6 +315,7 @@ class SnowpipeStreamOperator(SparkSubmitOperator):
         from airflow_provider_snowpipe.spark.report import RunReport
 
         report = RunReport.read(plan.report_path)
+        self.task_lineage = TaskLineage.of_run(self._pipe_hook(), plan, report)
         for line in report_lines(report):
             self.log.info("%s", line)
         context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report))
