@@ -19,6 +19,7 @@ sys.path[:0] = [str(REPOSITORY), str(Path(__file__).parent)]
 from demo.airflow_processes import AirflowProcesses  # noqa: E402 - found through the path above
 
 PASSPHRASE = "correct-horse-battery-staple"
+LAG_DEADLINE_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,17 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2,4]"}),
                 "SPARK_CONF_DIR": str(_spark_conf(folder)),
                 "SPARK_LOCAL_IP": "127.0.0.1",
+                "LAG_DEADLINE_SECONDS": str(LAG_DEADLINE_SECONDS),
             }
         )
         airflow.wait_until_healthy()
-        for dag_id in ("flights_to_snowflake", "committed_rows", "reset_and_replay", "many_channels"):
+        for dag_id in (
+            "flights_to_snowflake",
+            "committed_rows",
+            "reset_and_replay",
+            "many_channels",
+            "lag_deadline",
+        ):
             airflow.api.wait_for_dag(dag_id)
             airflow.api.unpause(dag_id)
         yield Stack(airflow, service, folder / "flights", folder / "spark-events")
