@@ -31,10 +31,19 @@ demo: install ## 336,776 flights through Airflow and Spark into channels, exactl
 ##@ Check
 
 .PHONY: test
-test: lint types docs ## Everything: lint, types, import rules, docs and the whole test suite
+test: lint types docs browser ## Everything: lint, types, import rules, docs, all tests, and the skin on Airflow 2.11
 	$(PYTEST) tests/unit tests/integration tests/fuzz -n 2 --dist loadfile
 	$(PYTEST) tests/faults
 	$(PYTEST) tests/system -m "not nightly"
+	scripts/test-airflow.sh 2.11
+
+.PHONY: test-airflow
+test-airflow: install ## The Airflow skin on VERSION=2.11, 3.1, 3.2 or 3.3: unit tests and one system test
+	@scripts/test-airflow.sh "$(VERSION)"
+
+.PHONY: browser
+browser: ## Install Chromium with apt-get, where that is possible: the tests of Airflow's pages skip without it
+	@scripts/install_browser.sh
 
 .PHONY: nightly
 nightly: install ## What takes too long for every day: 300 deferred sensors, 100 kills of the local service, 20,000 fuzz cases
@@ -64,6 +73,7 @@ docs: install ## Build the documentation into docs/_build; a warning is an error
 bench: install ## Ratios against peers and limits
 	$(BIN)/python benchmarks/spark_files_to_channel.py --rows 400000
 	$(BIN)/python benchmarks/local_service.py
+	$(BIN)/python benchmarks/parse_time.py
 
 ##@ Change
 
@@ -73,13 +83,11 @@ format: install ## Format the code and apply the safe fixes
 	$(BIN)/ruff format .
 
 .PHONY: lock
-lock: install ## Resolve pyproject.toml anew into requirements.lock (pins of constraints.txt hold)
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links --constraints constraints.txt --extra dev \
-	  --output-file requirements.lock pyproject.toml
+lock: install ## Resolve pyproject.toml anew into requirements.lock and the versions of Airflow (pins of constraints.txt hold)
+	scripts/lock.sh
 
 .PHONY: clean
-clean: ## Remove what the demo, the tests and the docs build left behind (.venv stays)
+clean: ## Remove what the demo, the tests and the docs build left behind (.venv* stays)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi
 	rm -rf .demo dist docs/_build spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './.venv*/*' -prune -exec rm -rf {} +

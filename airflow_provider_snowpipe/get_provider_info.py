@@ -34,8 +34,8 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules(
             "operators.stream", "operators.channels", "operators.offsets", "operators.append"
         ),
-        "sensors": _modules("sensors.commit"),
-        "triggers": _modules("triggers.commit"),
+        "sensors": _modules("sensors.commit", "sensors.files_loaded"),
+        "triggers": _modules("triggers.commit", "triggers.files_loaded"),
         "task-decorators": [
             {
                 "name": "snowpipe_append",
@@ -43,7 +43,10 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "notifications": [f"{_PACKAGE}.notifications.lag.SnowpipeLagNotifier"],
-        "extra-links": [f"{_PACKAGE}.links.snowsight.SnowsightLink"],
+        "extra-links": [
+            f"{_PACKAGE}.links.snowsight.SnowsightLink",
+            f"{_PACKAGE}.links.spark_ui.SparkUiLink",
+        ],
         "cli": [f"{_PACKAGE}.cli.definition.get_cli_commands"],
         "connection-types": [_connection_type()],
     }
@@ -59,7 +62,9 @@ def _connection_type() -> dict[str, Any]:
         "hook-class-name": f"{_PACKAGE}.hooks.snowpipe.SnowpipeHook",
         "hook-name": _INTEGRATION,
         "ui-field-behaviour": {
-            "hidden-fields": ["port"],
+            # The port is not hidden: the Test button of Airflow 3.3.1 and 3.3.2 refuses a saved connection
+            # without one, as if it were for another destination (apache/airflow pull request 73298).
+            "hidden-fields": [],
             "relabeling": {
                 "host": "Account URL",
                 "login": "User",
@@ -67,6 +72,7 @@ def _connection_type() -> dict[str, Any]:
             },
             "placeholders": {
                 "host": "https://<account>.snowflakecomputing.com (empty: made from the account)",
+                "port": "443",
                 "login": "LOADER",
                 "password": "the access token, or the passphrase of an encrypted key",
                 "schema": "PUBLIC",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-    from airflow_provider_snowpipe.spark.plan import JobPlan
     from airflow_provider_snowpipe.spark.report import RunReport
     from airflow_provider_snowpipe.streaming.small_load import SmallLoad
 
@@ -71,19 +70,19 @@ class TaskLineage:
     size: int | None = None
 
     @classmethod
-    def of_run(cls, hook: SnowpipeHook, plan: JobPlan, report: RunReport) -> TaskLineage:
+    def of_run(cls, hook: SnowpipeHook, source: str, offset_format: str, report: RunReport) -> TaskLineage:
         """Describe a run of the Spark job, whether it succeeded or not.
 
         :param hook: names account and pipe
-        :param plan: what was to be done
+        :param source: the directory that was read
+        :param offset_format: the tokens' format
         :param report: what was done
         """
         channels = tuple(
             ChannelOffsets(each.channel, each.from_token, each.to_token, each.rows, each.rejected)
             for each in report.channels
         )
-        sources = (plan.source.path,)
-        return cls(hook, plan.offset_format, channels, sources=sources, rows=report.rows, size=report.bytes)
+        return cls(hook, offset_format, channels, sources=(source,), rows=report.rows, size=report.bytes)
 
     @classmethod
     def of_append(

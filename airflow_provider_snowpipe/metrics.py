@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow.providers.common.compat.sdk import Stats
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.report import RunReport
+    from airflow_provider_snowpipe.streaming.names import PipeName
 
 
 def count_load(
@@ -52,3 +58,27 @@ def count_change(what: str, *, pipe: str, operator: str) -> None:
     :param operator: the operator's class
     """
     Stats.incr(f"snowpipe.channels_{what}", tags={"pipe": pipe, "operator": operator})
+
+
+def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool) -> None:
+    """Report a Spark run to Airflow's metrics.
+
+    :param report: what it did
+    :param pipe: the pipe
+    :param operator: the operator's class name
+    :param waited: True where the run itself waited for the commit, and so knows how long that took
+    """
+    channels = report.channels
+    commit = max((channel.commit_seconds for channel in channels), default=None)
+    count_load(
+        pipe=str(pipe),
+        operator=operator,
+        rows=report.rows,
+        raw_bytes=report.bytes,
+        rejected=sum(channel.rejected for channel in channels),
+        retries=sum(channel.retries for channel in channels),
+        append_seconds=max((channel.append_seconds for channel in channels), default=None),
+        commit_seconds=commit if waited else None,
+        run_seconds=report.seconds,
+        lag_channels=sum(channel.target_token is not None and not channel.committed for channel in channels),
+    )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from airflow.providers.common.compat.sdk import Param, dag, task
 from airflow.providers.common.sql.operators.sql import SQLExecuteQueryOperator
-from airflow.sdk import Param, dag, task
 
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 

@@ -15,12 +15,15 @@ FINAL_STATES = frozenset({"success", "failed"})
 
 
 class AirflowApi:
-    """A client of Airflow's REST API v2 with the login of the simple auth manager.
+    """A client of Airflow's REST API v2 with the login of the simple auth manager (Airflow 3).
 
     :param url: where the API server listens
     :param user: login name
     :param password: returns the password; called at the first request that needs it
     """
+
+    base_path = "api/v2"
+    health_path = "api/v2/monitor/health"
 
     def __init__(self, url: str, user: str, password: Callable[[], str]) -> None:
         self._url = url
@@ -32,7 +35,7 @@ class AirflowApi:
 
     def health(self) -> dict[str, str | None]:
         """Return each component's state; needs no login."""
-        answer = self._session.get(f"{self._url}/api/v2/monitor/health", timeout=(1.0, 5.0))
+        answer = self._session.get(f"{self._url}/{self.health_path}", timeout=(1.0, 5.0))
         answer.raise_for_status()
         return {name: state.get("status") for name, state in answer.json().items() if isinstance(state, dict)}
 
@@ -57,12 +60,16 @@ class AirflowApi:
         """Let the scheduler run the DAG."""
         self._checked("PATCH", f"dags/{dag_id}", json={"is_paused": False})
 
+    def pause(self, dag_id: str) -> None:
+        """Let the scheduler start no more runs of the DAG."""
+        self._checked("PATCH", f"dags/{dag_id}", json={"is_paused": True})
+
     def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
         """Start a run of the DAG.
 
         :param conf: values for the DAG's params
         """
-        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
+        body = {"dag_run_id": run_id, "conf": dict(conf or {}), **self._run_fields()}
         self._checked("POST", f"dags/{dag_id}/dagRuns", json=body)
 
     def fail_unfinished_runs(self, dag_id: str) -> list[str]:
@@ -109,12 +116,39 @@ class AirflowApi:
         answer.raise_for_status()
         return answer.json()["value"]
 
+    def links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
+        """Return the addresses of a task's extra links by their names, None for one without an address."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/links"
+        links: dict[str, str | None] = self._get(path)["extra_links"]
+        return links
+
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> list[str]:
         """Return the lines of one try of a task, exceptions as type and text."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
         answer = self._send("GET", path, headers={"Accept": "application/json"})
         answer.raise_for_status()
         return [line for entry in answer.json()["content"] for line in _log_lines(entry)]
+
+    def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Mark a task as a person does in the UI.
+
+        :param state: ``failed``, ``success`` or ``skipped``
+        """
+        self._checked(
+            "PATCH", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", json={"new_state": state}
+        )
+
+    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Clear a task and all that comes after it, as a person does in the UI."""
+        body = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": [task_id],
+            "only_failed": False,
+            "include_downstream": True,
+            "reset_dag_runs": True,
+        }
+        self._checked("POST", f"dags/{dag_id}/clearTaskInstances", json=body)
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
         """Answer a task that waits for a person.
@@ -155,8 +189,12 @@ class AirflowApi:
     def _send(self, method: str, path: str, **arguments: Any) -> requests.Response:
         if not self._authorized:
             self._log_in()
-        url = f"{self._url}/api/v2/{path}"
+        url = f"{self._url}/{self.base_path}/{path}"
         return self._session.request(method, url, timeout=TIMEOUT_SECONDS, **arguments)
+
+    def _run_fields(self) -> dict[str, Any]:
+        """What a new run needs beside its id."""
+        return {"logical_date": None}
 
     def _log_in(self) -> None:
         body = {"username": self._user, "password": self._password()}

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -21,7 +21,6 @@ from demo.processes import ProcessGroup, stop_left_behind
 USER = "admin"
 POLL_SECONDS = 0.5
 _AIRFLOW = (sys.executable, "-m", "airflow")
-COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 
 class AirflowProcesses:
@@ -34,6 +33,9 @@ class AirflowProcesses:
     :param dags_folder: where the DAGs are
     """
 
+    components: Sequence[str] = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+    api_client: type[AirflowApi] = AirflowApi
+
     def __init__(self, home: Path, dags_folder: Path) -> None:
         self.home = home.resolve()
         self.logs = self.home / "logs"
@@ -43,7 +45,7 @@ class AirflowProcesses:
         self._group = ProcessGroup(self._state_file)
         self._password_file = self.home / "simple_auth_manager_passwords.json.generated"
         self._env = {**_inherited(), **self._settings(dags_folder.resolve())}
-        self.api = AirflowApi(self.url, USER, self._password)
+        self.api = self.api_client(self.url, USER, self._password)
 
     @property
     def login(self) -> tuple[str, str]:
@@ -60,18 +62,27 @@ class AirflowProcesses:
             self._migrate()
 
     def start(self, env: Mapping[str, str]) -> None:
-        """Start the four processes; `wait_until_healthy` tells when they are of use.
+        """Start the processes; `wait_until_healthy` tells when they are of use.
 
         :param env: variables added to the environment of every process (connections, certificates)
         """
-        env = {**self._env, **env}
-        for name, arguments in {
-            "api-server": ["api-server", "--host", "127.0.0.1", "--port", str(self.port)],
-            "scheduler": ["scheduler", "--skip-serve-logs"],
-            "dag-processor": ["dag-processor"],
-            "triggerer": ["triggerer", "--skip-serve-logs"],
-        }.items():
-            self._group.start(name, [*_AIRFLOW, *arguments], env, self.log_file(name))
+        self._env.update(env)
+        for name in self._commands():
+            self.start_process(name)
+
+    def start_process(self, name: str) -> None:
+        """Start one of the processes, the first time or again.
+
+        :param name: ``api-server``, ``scheduler``, ``dag-processor`` or ``triggerer``
+        """
+        self._group.start(name, [*_AIRFLOW, *self._commands()[name]], self._env, self.log_file(name))
+
+    def kill_process(self, name: str) -> None:
+        """Kill one of them with SIGKILL; what it started goes on, as after a crash.
+
+        :param name: as in `start_process`
+        """
+        self._group.kill(name)
 
     def wait_until_healthy(self, timeout: float = 180.0) -> None:
         """Wait until the API server answers and calls every component healthy.
@@ -88,7 +99,7 @@ class AirflowProcesses:
                 health = self.api.health()
             except requests.RequestException:
                 health = {}
-            if all(health.get(component) == "healthy" for component in COMPONENTS):
+            if all(health.get(component) == "healthy" for component in self.components):
                 return
             time.sleep(POLL_SECONDS)
         raise RuntimeError(
@@ -106,6 +117,14 @@ class AirflowProcesses:
     def stop(self) -> None:
         """Stop every process of this Airflow, running tasks included."""
         self._group.stop()
+
+    def _commands(self) -> dict[str, list[str]]:
+        return {
+            "api-server": ["api-server", "--host", "127.0.0.1", "--port", str(self.port)],
+            "scheduler": ["scheduler", "--skip-serve-logs"],
+            "dag-processor": ["dag-processor"],
+            "triggerer": ["triggerer", "--skip-serve-logs"],
+        }
 
     def _settings(self, dags_folder: Path) -> dict[str, str]:
         return {
@@ -132,9 +151,13 @@ class AirflowProcesses:
         }
 
     def _migrate(self) -> None:
-        with self.log_file("db-migrate").open("ab") as output:
+        self._run("db-migrate", "db", "migrate")
+
+    def _run(self, name: str, *arguments: str) -> None:
+        """Run one command of Airflow to its end, with a log file of its own."""
+        with self.log_file(name).open("ab") as output:
             done = subprocess.run(
-                [*_AIRFLOW, "db", "migrate"],
+                [*_AIRFLOW, *arguments],
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -142,7 +165,7 @@ class AirflowProcesses:
                 timeout=180,
             )
         if done.returncode:
-            raise RuntimeError(self._post_mortem({"db-migrate": done.returncode}))
+            raise RuntimeError(self._post_mortem({name: done.returncode}))
 
     def _write_password(self) -> None:
         if not self._password_file.exists():

@@ -28,6 +28,7 @@ class ProcessGroup:
     def __init__(self, state_file: Path) -> None:
         self._state_file = state_file
         self._leaders: dict[str, subprocess.Popen[bytes]] = {}
+        self._killed: list[int] = []
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         """Start one process in a session of its own, its output appended to a log file.
@@ -53,9 +54,23 @@ class ProcessGroup:
         codes = {name: leader.poll() for name, leader in self._leaders.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
+    def kill(self, name: str) -> None:
+        """Kill one process with SIGKILL, and nothing of what it started; `stop` still finds that.
+
+        :param name: as in `start`
+        :raises RuntimeError: if it had ended before
+        """
+        leader = self._leaders.pop(name)
+        if (code := leader.poll()) is not None:
+            raise RuntimeError(f"{name} had ended before, with exit code {code}")
+        self._killed.append(leader.pid)
+        leader.kill()
+        leader.wait(KILL_SECONDS)
+        self._remember()
+
     def members(self) -> list[psutil.Process]:
         """List every living process of the sessions, descendants that left their session included."""
-        return _members(leader.pid for leader in self._leaders.values())
+        return _members([*self._killed, *(leader.pid for leader in self._leaders.values())])
 
     def stop(self) -> None:
         """End every process: SIGTERM, then SIGKILL for those still there after 6 s.
@@ -66,6 +81,7 @@ class ProcessGroup:
         for leader in self._leaders.values():
             leader.wait(KILL_SECONDS)
         self._leaders.clear()
+        self._killed.clear()
         self._state_file.unlink(missing_ok=True)
 
     def _remember(self) -> None:

@@ -52,13 +52,8 @@ if [ "$("$VENV/bin/uv" --version 2>/dev/null | cut -d' ' -f2)" != "$UV_VERSION" 
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
 fi
 
-# A machine whose pip is told to use a mirror or extra certificates means that for uv as well.
-setting() { "$VENV/bin/python" -m pip config get "$1" 2>/dev/null || true; }
-: "${UV_DEFAULT_INDEX:=${PIP_INDEX_URL:-$(setting global.index-url)}}"
-: "${SSL_CERT_FILE:=${PIP_CERT:-$(setting global.cert)}}"
-[ -z "$UV_DEFAULT_INDEX" ] || export UV_DEFAULT_INDEX
-[ -z "$SSL_CERT_FILE" ] || export SSL_CERT_FILE
-export UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180} VIRTUAL_ENV="$PWD/$VENV"
+source scripts/package-index.sh
+export VIRTUAL_ENV="$PWD/$VENV"
 
 say "Installing the versions of requirements.lock, and the project itself (editable)"
 # One transaction: syncing the lock alone would take the project away from whatever is running, until it is back.

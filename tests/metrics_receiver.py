@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
+from tests.airflow_version import AIRFLOW
 
 
 class Receiver:
@@ -24,11 +26,18 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    made = Receiver()
+    if AIRFLOW < (3, 3):
+        from airflow.providers.common.compat.sdk import Stats
+
+        monkeypatch.setattr(Stats, "instance", made, raising=False)
+        monkeypatch.setattr(Stats, "_instance_pid", os.getpid(), raising=False)
+        yield made
+        return
     from airflow.sdk._shared.observability.metrics import stats
 
     before = (stats._factory, stats._export_legacy_names)
-    made = Receiver()
     stats.initialize(factory=lambda: made, export_legacy_names=False)  # type: ignore[arg-type,return-value]
     yield made
     stats.initialize(factory=before[0] or stats.NoStatsLogger, export_legacy_names=before[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -22,17 +23,23 @@ Command = Callable[[Namespace], None]
 
 
 def _reported(command: Command) -> Command:
-    """End with one line instead of a traceback, and find connections where Airflow's servers do."""
+    """End with one line instead of a traceback, and find connections where Airflow's servers do.
+
+    What is logged meanwhile is not shown: Airflow 2 logs to where the answer goes.
+    """
 
     @functools.wraps(command)
     def run(args: Namespace) -> None:
         # Outside of a task, connections of the metadata database are found in this context only; Airflow's
         # own command "connections test" does the same.
         os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+        logging.disable(logging.WARNING)
         try:
             command(args)
         except SnowpipeError as error:
             raise SystemExit(f"snowpipe: {error}") from None
+        finally:
+            logging.disable(logging.NOTSET)
 
     return run
 

@@ -91,6 +91,22 @@ def get_cli_commands() -> list[CLICommand]:
     ]
 
 
+def parser() -> argparse.ArgumentParser:
+    """The commands without Airflow's command line, for an Airflow that asks no provider for commands.
+
+    Airflow does since 3.2.
+    """
+    made = argparse.ArgumentParser(prog="python -m airflow_provider_snowpipe.cli")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    (group,) = get_cli_commands()
+    for command in group.subcommands:  # type: ignore[union-attr]
+        one = commands.add_parser(command.name, help=command.help, description=command.description)
+        for argument in command.args:
+            argument.add_to_parser(one)
+        one.set_defaults(func=command.func)
+    return made
+
+
 def _arg(*flags: str, **options: Any) -> Any:
     from airflow.cli.cli_config import Arg
 

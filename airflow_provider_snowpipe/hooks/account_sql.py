@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from airflow_provider_snowpipe.streaming.listing import (
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 _LOGIN_SECONDS = 30
+_LONGEST_HEAD = 60
 _CA_VARIABLE = "REQUESTS_CA_BUNDLE"
 _ca_lock = RLock()
 
@@ -42,7 +44,7 @@ class AccountSql:
         :param pipe: the pipe
         :raises SqlError: if the statement fails
         """
-        return [ListedChannel.from_row(row) for row in self._rows(show_channels(pipe))]
+        return [ListedChannel.from_row(row) for row in self.rows(show_channels(pipe))]
 
     def set_offset_token(self, pipe: PipeName, table: str, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function.
@@ -54,9 +56,23 @@ class AccountSql:
         :raises SqlError: if the statement fails
         """
         name = full_name(pipe.database, pipe.schema, table)
-        self._rows(UPDATE_OFFSET_TOKEN, (name, channel, token))
+        self.rows(UPDATE_OFFSET_TOKEN, (name, channel, token))
 
-    def _rows(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def list_stage(self, location: str) -> list[str]:
+        """List the files of a stage, under the names that ``LIST`` gives them.
+
+        :param location: the stage with ``@``, and the start of a path
+        :raises SqlError: if the statement fails
+        """
+        return [str(row["name"]) for row in self.rows("LIST %s", (location,))]
+
+    def rows(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Run one statement; its rows, with the columns' names in small letters.
+
+        :param statement: the statement, with ``%s`` for each value that it binds
+        :param values: the values
+        :raises SqlError: if the statement fails, or the sign-in for it
+        """
         from requests import RequestException
         from snowflake.connector import errors
 
@@ -67,7 +83,7 @@ class AccountSql:
                 names = [column[0].lower() for column in cursor.description]
                 return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         except errors.Error as error:
-            shown = statement.partition("(")[0]
+            shown = _head(statement)
             raise SqlError(
                 f"connection {self._settings.conn_id!r}: {shown!r} failed: {_first_line(error)}",
                 errno=error.errno,
@@ -83,12 +99,34 @@ class AccountSql:
 
     def _connect(self) -> Any:
         if self._settings.conn_type == SNOWFLAKE:
-            from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
-
-            return SnowflakeHook(snowflake_conn_id=self._settings.conn_id).get_conn()
+            return _snowflake_hook(self._settings).get_conn()
         from snowflake.connector import connect
 
         return connect(**connector_arguments(self._settings))
+
+
+def _snowflake_hook(settings: SnowpipeConnection) -> Any:
+    """Airflow's own hook on a connection that is at hand: a triggerer's thread must not look it up again."""
+    from airflow.providers.common.compat.sdk import Connection
+    from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
+
+    connection = Connection(
+        conn_id=settings.conn_id,
+        conn_type=SNOWFLAKE,
+        host=settings.host,
+        port=settings.port,
+        login=settings.login,
+        password=settings.password,
+        schema=settings.schema,
+        extra=json.dumps(dict(settings.extra)),
+    )
+
+    class HookOfConnection(SnowflakeHook):
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            return connection if conn_id == settings.conn_id else super().get_connection(conn_id)
+
+    return HookOfConnection(snowflake_conn_id=settings.conn_id)
 
 
 def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
@@ -137,6 +175,12 @@ def _trusting(ca_bundle: str | None) -> Iterator[None]:
                 del os.environ[_CA_VARIABLE]
             else:
                 os.environ[_CA_VARIABLE] = before
+
+
+def _head(statement: str) -> str:
+    """The words of a statement that tell which one it is."""
+    words = statement.partition("(")[0]
+    return words if len(words) <= _LONGEST_HEAD else f"{words[:_LONGEST_HEAD]}…"
 
 
 def _first_line(error: Exception) -> str:

@@ -94,8 +94,7 @@ class SnowpipeConnection:
         host, port = self._text("host"), self._text("port")
         if self.conn_type == SNOWPIPE:
             host, port = host or self.host, port or (str(self.port) if self.port else None)
-        if host is None:
-            return f"https://{self._account_host()}"
+        host = host or self._account_host()
         bare = host.split("//", 1)[-1].rstrip("/")
         if port is not None and ":" not in bare:
             host = f"{host.rstrip('/')}:{port}"

@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Snowp
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.load_history import LoadHistory
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.listing import ListedChannel
@@ -68,6 +69,20 @@ class SnowpipeHook(BaseHook):
         self.database = database
         self.schema = schema
         self._settings: SnowpipeConnection | None = None
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """The form's own fields; Airflow asks for them before 3.2."""
+        from airflow_provider_snowpipe.hooks.connection_form import form_widgets
+
+        return form_widgets()
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """What the form makes of the fields that all connections have; Airflow asks for it before 3.2."""
+        from airflow_provider_snowpipe.hooks.connection_form import form_behaviour
+
+        return form_behaviour()
 
     def account_url(self) -> str:
         """The account's address, ``https://<host>[:<port>]``."""
@@ -150,6 +165,39 @@ class SnowpipeHook(BaseHook):
         await self._async_connection()
         return await asyncio.to_thread(self.list_channels)
 
+    def get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
+        """Make a source of what became of files; here ``table`` is the table that they are loaded into.
+
+        With ``pipe`` it is the file pipe's own report, and ``COPY_HISTORY`` of ``table`` where that is
+        refused; without, ``COPY_HISTORY``. The caller closes it.
+
+        :param retry: pauses and budget of each request to the pipe
+        :raises ConfigurationError: if the connection lacks something
+        """
+        from airflow_provider_snowpipe.hooks.load_history import load_history
+
+        return load_history(self._connection(), self._names(), retry)
+
+    async def async_get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
+        """Make a source of what became of files, without blocking the event loop.
+
+        :param retry: pauses and budget of each request to the pipe
+        """
+        from airflow_provider_snowpipe.hooks.load_history import load_history
+
+        return await asyncio.to_thread(load_history, await self._async_connection(), self._names(), retry)
+
+    def list_stage(self, stage: str, prefix: str = "") -> list[str]:
+        """List the files of a stage by ``LIST``: their paths below it, below an external one their URLs.
+
+        :param stage: the stage, with or without a path
+        :param prefix: only files whose path below that begins so
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        from airflow_provider_snowpipe.hooks.load_history import staged_files
+
+        return staged_files(self._connection(), self._names(), stage, prefix)
+
     def set_offset_token(self, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function, whoever writes to it.
 
@@ -221,6 +269,9 @@ class SnowpipeHook(BaseHook):
             connection: Any = await get_async_connection(self.snowflake_conn_id)
             self._settings = SnowpipeConnection.of(connection, await get_async_extra_dejson(connection))
         return self._settings
+
+    def _names(self) -> dict[str, str | None]:
+        return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
 
     def _pipe_of(self, settings: SnowpipeConnection) -> PipeName:
         return settings.pipe_name(

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_provider_snowpipe.operators.sent_load import SentLoad
+
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from psutil import Process  # type: ignore[import-untyped]
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 DIRECTORY_PREFIX = "snowpipe-"
 _DRIVER_KEY = "snowpipe_driver"
 _REJECTED_KEY = "snowpipe_rejected_before"
+_SENT_KEY = "snowpipe_sent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,11 @@ class DriverPlace:
     def start_path(self) -> Path:
         """Rows that were skipped before the run began, by channel; there when the run has begun."""
         return Path(self.directory, "start.json")
+
+    @property
+    def ui_path(self) -> Path:
+        """The addresses of the application's page; there when Spark has started."""
+        return Path(self.directory, "ui.json")
 
     @classmethod
     def of(cls, kept: Any) -> Self | None:
@@ -137,14 +145,28 @@ class DriverMemory:
         if self._store is not None:
             self._store.set(_REJECTED_KEY, {**counts, **self.rejected_before()})
 
-    def forget_place(self) -> None:
-        """Forget the driver, so that a cleared task starts a new one."""
+    def sent(self) -> SentLoad | None:
+        """What the try before has sent and not seen committed, None if there is nothing of the kind."""
+        return SentLoad.of(self._get(_SENT_KEY))
+
+    def keep_sent(self, sent: SentLoad) -> None:
+        """Remember what the driver has sent, and no more where it ran: it has ended, and all of it is here.
+
+        :param sent: the load
+        """
+        if self._store is not None:
+            self._store.set(_SENT_KEY, sent.to_kept())
+            self._store.delete(_DRIVER_KEY)
+
+    def forget_driver(self) -> None:
+        """Forget the driver and what it sent, so that the next try starts a new one."""
         if self._store is not None:
             self._store.delete(_DRIVER_KEY)
+            self._store.delete(_SENT_KEY)
 
     def forget(self) -> None:
         """Forget everything: what there was to report has been reported."""
-        self.forget_place()
+        self.forget_driver()
         if self._store is not None:
             self._store.delete(_REJECTED_KEY)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.operators.process import (
     stop_process_tree,
     stop_processes,
 )
+from airflow_provider_snowpipe.spark.ui_address import UiAddresses
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
 
 _STARTED = "snowpipe start "
+_UI_KNOWN = "snowpipe ui "
 
 
 class DriverRun:
@@ -33,19 +35,30 @@ class DriverRun:
     :param place: where it runs
     :param memory: what the next try will know
     :param say: writes a line to the task's log
+    :param show: is told the address of the application's page once it is known
     """
 
-    def __init__(self, place: DriverPlace, memory: DriverMemory, say: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        place: DriverPlace,
+        memory: DriverMemory,
+        say: Callable[..., None],
+        show: Callable[[str | None], None],
+    ) -> None:
         self.place = place
         self._memory = memory
         self._say = say
+        self._show = show
         self._hook: SparkSubmitHook | None = None
         self._stopped = Event()
 
-    def submit(self, hook: SparkSubmitHook, application: str = "", **_: Any) -> None:
+    def submit(
+        self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
+    ) -> None:
         """Start the driver and wait for its end, in the place of the hook's own ``submit``.
 
         :param hook: builds the command and reads the output
+        :param environment: what the driver needs on this machine; the hook's own settings win
         :param application: the job's file
         :raises AirflowException: if ``spark-submit`` fails
         """
@@ -53,7 +66,7 @@ class DriverRun:
         command = hook._build_spark_submit_command(application)
         if self._stopped.is_set():
             raise AirflowException("the task was killed before it submitted its application")
-        process = start_logged(hook, command, self.place.log_path)
+        process = start_logged(hook, command, environment, self.place.log_path)
         if self._stopped.is_set():  # by a signal, between the question and the start
             stop_process_tree(process)
         lines = follow(self.place.log_path, lambda: process.poll() is None)
@@ -75,9 +88,16 @@ class DriverRun:
             "reconnecting to the driver that an earlier try started (process %s); nothing is submitted",
             ", ".join(str(process.pid) for process in running),
         )
+        self._show_ui()
         lines = follow(self.place.log_path, partial(self._still_runs, running), from_start=False)
         for line in self._noticed(lines):
             self._say("%s", line.rstrip())
+
+    def hide_ui(self) -> None:
+        """Take back the address of the application's page, which ended with it, for the history server's."""
+        addresses = UiAddresses.read(self.place.ui_path)
+        if addresses is not None and addresses.running is not None:
+            self._show(addresses.ended)
 
     def stop(self) -> None:
         """End the driver and everything that it started, within a few seconds; none is started any more."""
@@ -95,7 +115,14 @@ class DriverRun:
         for line in lines:
             if line.startswith(_STARTED):
                 self._keep_start()
+            elif line.startswith(_UI_KNOWN):
+                self._show_ui()
             yield line
+
+    def _show_ui(self) -> None:
+        addresses = UiAddresses.read(self.place.ui_path)
+        if addresses is not None and addresses.running is not None:
+            self._show(addresses.running)
 
     def _keep_start(self) -> None:
         if self.place.start_path.is_file():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,14 @@ _POLL_SECONDS = 0.05
 _FOLLOW_SECONDS = 0.2
 
 
-def start_logged(hook: SparkSubmitHook, command: Sequence[str], log: Path) -> subprocess.Popen[str]:
+def start_logged(
+    hook: SparkSubmitHook, command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[str]:
     """Start ``spark-submit`` with its output in a file; a pipe would break with the worker.
 
     :param hook: whose environment it gets, and who knows the process afterwards
     :param command: program and arguments
+    :param environment: variables that the hook does not set
     :param log: the file
     """
     with log.open("ab") as output:
@@ -33,7 +36,7 @@ def start_logged(hook: SparkSubmitHook, command: Sequence[str], log: Path) -> su
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(hook._env or {})},
+            env={**os.environ, **environment, **(hook._env or {})},
             text=True,
         )
     hook._submit_sp = process

@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, conf
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
-from airflow_provider_snowpipe.metrics import count_load
-from airflow_provider_snowpipe.operators.driver_place import (
-    DIRECTORY_PREFIX,
-    DriverMemory,
-    DriverPlace,
-)
-from airflow_provider_snowpipe.operators.driver_run import DriverRun
+from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
+from airflow_provider_snowpipe.metrics import count_run
+from airflow_provider_snowpipe.operators.driver_place import DriverMemory
+from airflow_provider_snowpipe.operators.sent_load import SentLoad, end_of_wait, settle_load
+from airflow_provider_snowpipe.operators.spark_driver import SparkDriverOperator
 from airflow_provider_snowpipe.operators.submission import (
     application_name,
-    job_error,
-    launch_environment,
     limits_argument,
-    report_lines,
-    report_or_none,
     require_client_mode,
     settled,
     targets_of,
     value_of,
 )
-from airflow_provider_snowpipe.spark import job_file
-from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    SnowpipeError,
+)
+from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralTimeout
+except ImportError:  # Airflow 2
+    from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.spark.plan import JobPlan
+    from airflow_provider_snowpipe.spark.report import RunReport
 
 TARGETS_KEY = "targets"
 _OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 
 
-class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
+class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
     """Load ordered files into a table through channels, each row exactly once, with a Spark job.
 
     The job resumes each channel from its committed offset token, so that a retry or the next run sends only
@@ -56,6 +56,11 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
 
     The task's value describes the run; the XCom ``targets`` holds the target offset token of each channel,
     which is what the sensor takes: ``SnowpipeCommitSensor(targets=load.output["targets"])``.
+
+    With ``deferrable`` the task gives its worker back once the service has received all rows, and the
+    triggerer waits for the commit; value, XComs and errors are the same. While rows move, the driver needs
+    the worker. When the task is deferred, Spark has ended, so that a deferred task that is cleared or marked
+    leaves nothing to stop.
 
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
     in no argument, setting, environment variable or template.
@@ -76,6 +81,8 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
         ``skip`` goes on after it
     :param wait_for_commit: False ends the task when the rows are received, committed or not
     :param commit_timeout: seconds to wait for a channel's commit
+    :param deferrable: True waits for the commit in the triggerer
+    :param poll_interval: with ``deferrable``, seconds between two looks at the channels
     :param batch_limits: when a batch of rows is closed and sent, by the keys of ``BatchLimits``;
         a mapping or its JSON text (templated)
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``
@@ -92,9 +99,9 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
         "source_name",
         "snowflake_conn_id",
         "batch_limits",
-        *SparkSubmitOperator.template_fields,
+        *SparkDriverOperator.template_fields,
     )
-    operator_extra_links = (SnowsightLink(),)
+    operator_extra_links = (SnowsightLink(), SparkUiLink())
     ui_color = "#29b5e8"
 
     def __init__(
@@ -113,6 +120,8 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
         on_data_loss: str = "fail",
         wait_for_commit: bool = True,
         commit_timeout: float = 600.0,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 5.0,
         batch_limits: Mapping[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -123,7 +132,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
                     "Spark connection is spark_conn_id=…"
                 )
         kwargs.setdefault("name", "")
-        super().__init__(application=str(job_file()), conn_id=spark_conn_id, **kwargs)
+        super().__init__(conn_id=spark_conn_id, **kwargs)
         self.source = source
         self.table = table
         self.pipe = pipe
@@ -136,11 +145,9 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
         self.on_data_loss = on_data_loss
         self.wait_for_commit = wait_for_commit
         self.commit_timeout = commit_timeout
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
         self.batch_limits = batch_limits
-        self._directory: Path | None = None
-        self._run: DriverRun | None = None
-        self._rejected_before: Mapping[str, int] = {}
-        self._killed = False
         self._check_arguments()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -151,93 +158,67 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
         ti = context["ti"]
         self.name = self.name or application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index)
         memory = DriverMemory(context, durable=self.durable)
-        self._killed = False
-        try:
+        with self._ending(memory):
             self._leave_link(context)
-            plan = self._rejoin(memory) or self._start(context, memory)
-            value = self._finish(context, plan)
-            memory.forget()
-            return value
-        except (ConfigurationError, AuthenticationError) as error:
-            raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
-        except AirflowFailException:
-            memory.forget()
-            raise
-        except AirflowException:
-            memory.forget_place()
-            raise
-        finally:
-            self._clean_up()
-
-    def on_kill(self) -> None:
-        """Stop Spark, driver and all, and remove what the run left on the disk; the channels resume."""
-        self._killed = True
-        try:
-            if self._run is not None:
-                self._run.stop()
-            if self._hook is not None:
-                super().on_kill()
-        finally:
-            self._clean_up()
-
-    def _get_hook(self) -> SparkSubmitHook:
-        """Make the Spark hook, with the environment that a driver on this machine needs."""
-        hook = super()._get_hook()
-        require_client_mode(hook._connection["deploy_mode"], hook._conf)
-        if not (hook._is_yarn or hook._is_kubernetes) and self._directory is not None:
-            hook._env_vars = {
-                **launch_environment(self._directory / "java"),
-                **{name: str(value) for name, value in (self.env_vars or {}).items()},
-            }
-        if self._run is not None:
-            hook.submit = partial(self._run.submit, hook)  # type: ignore[method-assign]
-        return hook
-
-    def _rejoin(self, memory: DriverMemory) -> JobPlan | None:
-        """Wait for the driver of an earlier try, whose worker died; its plan if it has loaded everything."""
-        from airflow_provider_snowpipe.spark.plan import read_plan
-
-        place = memory.place()
-        if place is None:
-            return None
-        if not place.is_here():
-            self.log.warning(
-                "an earlier try ran its driver on %s, of which nothing is to be seen here; a new driver is "
-                "submitted, and shuts that one out of its channels if it still runs",
-                place.host,
+            sent = self._sent_before(memory) or self._run_driver(context, memory)
+            if not self._defers:
+                return self._conclude(context, sent, memory)
+            memory.keep_sent(sent)
+            seen = self._first_look(sent)
+            if seen is not None:
+                return self._conclude(context, seen, memory)
+            self.defer(
+                trigger=self._trigger(sent),
+                method_name="execute_complete",
+                kwargs={"sent": sent.to_kept()},
+                timeout=timedelta(seconds=self.commit_timeout),
             )
-            return None
-        if not place.is_ours():
-            return None
-        self._directory = Path(place.directory)
-        self._run = DriverRun(place, memory, self.log.info)
-        self._run.rejoin()
-        report = report_or_none(str(place.report_path))
-        if report is not None and report.error is None:
-            return read_plan(place.plan_path)
-        text, permanent = job_error(report, "") or ("it left no report", False)
-        if permanent:
-            raise AirflowFailException(text)
-        self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)
-        self._clean_up()
-        return None
 
-    def _start(self, context: Context, memory: DriverMemory) -> JobPlan:
-        """Submit a new driver and wait for it.
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], sent: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Go on where the deferred task stopped: check what is committed and report it.
 
-        Its place is remembered before anything is in it: a worker that dies on the way leaves a place where
-        nothing runs, never a driver that nobody knows of.
+        :param event: the payload of the commit trigger
+        :param sent: what the driver had sent
+        :return: as :meth:`execute`
         """
-        if self._killed:
-            raise AirflowException("the task was killed; no new application is submitted")
-        self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
-        self._rejected_before = memory.rejected_before()
-        place = DriverPlace.here(self._directory)
-        memory.keep_place(place)
-        self._run = DriverRun(place, memory, self.log.info)
-        plan = self._prepare(self._directory)
-        self._submit(context, plan)
-        return plan
+        memory = DriverMemory(context, durable=self.durable)
+        with self._ending(memory):
+            if event["status"] != "success":
+                raise end_of_wait(event)
+            load = SentLoad.of(sent)
+            if load is None:
+                raise AirflowException(
+                    "the task was deferred by another release of airflow-provider-snowpipe, whose report "
+                    "this one cannot read; a retry resumes from the committed tokens"
+                )
+            self._reported(load.report, load.offset_format)
+            settled = settle_load(load, self._pipe_hook(), on_error=self.on_error, awaited=True)
+            return self._conclude(context, settled, memory)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume the deferred task; a wait that took too long ends in our words."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            DriverMemory(context, durable=self.durable).forget_driver()
+            raise AirflowException(
+                f"snowpipe error: CommitTimeoutError: pipe {self._pipe_hook().pipe_name()}: not every "
+                f"channel has committed its target within {self.commit_timeout:g} s; the task's log says "
+                "which. Run again, which resumes from the committed tokens, or raise commit_timeout"
+            ) from error
+
+    @property
+    def _defers(self) -> bool:
+        return self.deferrable and self.wait_for_commit
+
+    def _sent_before(self, memory: DriverMemory) -> SentLoad | None:
+        """What an earlier try has sent, whose worker died before Airflow had deferred the task, or after."""
+        sent = memory.sent() if self._defers else None
+        if sent is not None:
+            self.log.info("an earlier try has sent all rows; nothing is submitted, the commit is awaited")
+        return sent
 
     def _pipe_hook(self) -> SnowpipeHook:
         return SnowpipeHook(
@@ -248,17 +229,21 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
             schema=self.schema,
         )
 
+    def _reported(self, report: RunReport, offset_format: str) -> None:
+        path = str(self.source["path"])
+        self.task_lineage = TaskLineage.of_run(self._pipe_hook(), path, offset_format, report)
+
     def _leave_link(self, context: Context) -> None:
         url = snowsight_url(self._pipe_hook())
         if url is not None:
             context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
 
-    def _prepare(self, directory: Path) -> JobPlan:
+    def _prepare(self, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
         from airflow_provider_snowpipe.spark.credentials import write_credentials
         from airflow_provider_snowpipe.spark.plan import write_plan
 
         hook = self._pipe_hook()
-        plan = self._plan(hook, directory)
+        plan = self._plan(hook, directory, rejected_before)
         path = directory / "plan.json"
         write_plan(plan, path)
         self.application_args = [str(path)]
@@ -274,7 +259,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
         )
         return plan
 
-    def _plan(self, hook: SnowpipeHook, directory: Path) -> JobPlan:
+    def _plan(self, hook: SnowpipeHook, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
         from airflow_provider_snowpipe.spark.plan import FileSourceSpec, JobPlan, checked_values
         from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
@@ -287,60 +272,50 @@ class SnowpipeStreamOperator(ReportsLineage, SparkSubmitOperator):
             "source_name": self.source_name or Path(source.path).name,
             "on_error": self.on_error,
             "on_data_loss": self.on_data_loss,
-            "wait_for_commit": self.wait_for_commit,
+            "wait_for_commit": self.wait_for_commit and not self._defers,
             "commit_timeout": self.commit_timeout,
             "report_path": str(directory / "report.json"),
             "credentials_path": str(directory / "credentials.json"),
-            "rejected_before": dict(self._rejected_before),
+            "rejected_before": dict(rejected_before),
         }
         limits = BatchLimits(
             **checked_values(BatchLimits, limits_argument(self.batch_limits), "batch_limits")
         )
         return JobPlan(pipe=hook.pipe_name(), source=source, limits=limits, **values)
 
-    def _submit(self, context: Context, plan: JobPlan) -> None:
+    def _first_look(self, sent: SentLoad) -> SentLoad | None:
+        """Look at the channels once; the load if all of it is committed, None if there is to wait."""
         try:
-            super().execute(context)
-        except AirflowException as error:
-            report = report_or_none(plan.report_path)
-            if report is not None:
-                self.task_lineage = TaskLineage.of_run(self._pipe_hook(), plan, report)
-            found = job_error(report, str(error))
-            if found is None:
-                raise
-            text, permanent = found
-            raise (AirflowFailException if permanent else AirflowException)(text) from None
+            seen = settle_load(sent, self._pipe_hook(), on_error=self.on_error, awaited=False)
+        except (ConfigurationError, AuthenticationError):
+            raise
+        except SnowpipeError as error:
+            self.log.warning("the first look at the channels failed (%s); the triggerer goes on", error)
+            return None
+        return seen if seen.is_committed else None
 
-    def _finish(self, context: Context, plan: JobPlan) -> dict[str, Any]:
-        from airflow_provider_snowpipe.spark.report import RunReport
-
-        report = RunReport.read(plan.report_path)
-        self.task_lineage = TaskLineage.of_run(self._pipe_hook(), plan, report)
-        for line in report_lines(report):
-            self.log.info("%s", line)
-        context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report))
-        count_load(
-            pipe=str(plan.pipe),
-            operator=type(self).__name__,
-            rows=report.rows,
-            raw_bytes=report.bytes,
-            rejected=sum(channel.rejected for channel in report.channels),
-            retries=sum(channel.retries for channel in report.channels),
-            append_seconds=max((channel.append_seconds for channel in report.channels), default=None),
-            commit_seconds=max((channel.commit_seconds for channel in report.channels), default=None)
-            if self.wait_for_commit
-            else None,
-            run_seconds=report.seconds,
-            lag_channels=sum(
-                channel.target_token is not None and not channel.committed for channel in report.channels
-            ),
+    def _trigger(self, sent: SentLoad) -> SnowpipeCommitTrigger:
+        return SnowpipeCommitTrigger(
+            targets=targets_of(sent.report),
+            offset_format=sent.offset_format,
+            snowflake_conn_id=self.snowflake_conn_id,
+            table=self.table,
+            pipe=self.pipe,
+            database=self.database,
+            schema=self.schema,
+            poll_interval=self.poll_interval,
         )
-        return value_of(report, plan)
 
-    def _clean_up(self) -> None:
-        directory, self._directory, self._run = self._directory, None, None
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+    def _conclude(self, context: Context, load: SentLoad, memory: DriverMemory) -> dict[str, Any]:
+        """Report a load, forget it, and give the task its value."""
+        report = load.report
+        self._reported(report, load.offset_format)
+        context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report))
+        pipe = self._pipe_hook().pipe_name()
+        count_run(report, pipe, type(self).__name__, waited=self.wait_for_commit and not self._defers)
+        value = value_of(report, pipe, load.offset_format)
+        memory.forget()
+        return value
 
     def _check_arguments(self) -> None:
         if self.table is not None and self.pipe is not None:

@@ -14,9 +14,9 @@ from airflow_provider_snowpipe.spark.jvm import OLDEST_JAVA, ensure_java_home
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.plan import JobPlan
     from airflow_provider_snowpipe.spark.report import RunReport
     from airflow_provider_snowpipe.streaming.auth import Credentials
+    from airflow_provider_snowpipe.streaming.names import PipeName
 
 _JOB_ERROR = re.compile(r"^.*?snowpipe error: (?P<kind>\w+): (?P<text>.*)$", re.MULTILINE)
 _PERMANENT = frozenset({"ConfigurationError", "OffsetTokenError", "RowsRejectedError"})
@@ -34,13 +34,14 @@ def application_name(dag_id: str, task_id: str, run_id: str, map_index: int | No
     return ".".join(_UNUSABLE_IN_NAME.sub("-", part) for part in parts)
 
 
-def launch_environment(cache_dir: Path) -> dict[str, str]:
+def launch_environment(cache_dir: Path, *, executor_python: str = sys.executable) -> dict[str, str]:
     """Make the environment in which ``spark-submit`` and the driver find Java, Python and Spark.
 
     The scripts that lie beside this Python come first on ``PATH``, also where the virtual environment was
     never activated.
 
     :param cache_dir: a private directory, for the wrapper of a Java runtime from a wheel
+    :param executor_python: the Python that executors start
     :raises ConfigurationError: if there is no Java 17 or later
     """
     java = ensure_java_home(cache_dir)
@@ -53,7 +54,7 @@ def launch_environment(cache_dir: Path) -> dict[str, str]:
     return {
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
         "JAVA_HOME": str(java),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": executor_python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
 
@@ -90,7 +91,15 @@ def job_error(report: RunReport | None, output: str) -> tuple[str, bool] | None:
         if not found:
             return None
         kind, text = found[-1]["kind"], found[-1]["text"]
-    return f"snowpipe error: {kind}: {text}", kind in _PERMANENT
+    return f"snowpipe error: {kind}: {text}", is_permanent(kind)
+
+
+def is_permanent(kind: str) -> bool:
+    """True when no retry can mend an error.
+
+    :param kind: the error's class name
+    """
+    return kind in _PERMANENT
 
 
 def report_lines(report: RunReport) -> list[str]:
@@ -155,12 +164,12 @@ def targets_of(report: RunReport) -> dict[str, str]:
     }
 
 
-def value_of(report: RunReport, plan: JobPlan) -> dict[str, Any]:
+def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str, Any]:
     """The task's value: what the run did, channel by channel."""
     return {
         "application": report.application,
-        "pipe": str(plan.pipe),
-        "offset_format": plan.offset_format,
+        "pipe": str(pipe),
+        "offset_format": offset_format,
         "rows": report.rows,
         "bytes": report.bytes,
         "seconds": report.seconds,

@@ -20,7 +20,7 @@ from airflow.triggers.base import StartTriggerArgs
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
-from airflow_provider_snowpipe.sensors.triggerer_templates import rendered_in_triggerer
+from airflow_provider_snowpipe.sensors.triggerer_templates import can_start_there, rendered_in_triggerer
 from airflow_provider_snowpipe.streaming.commit_wait import (
     CommitTargets,
     CommitVerdict,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
+_MEMORY_KEY = "snowpipe_commit_watch"
 _RETRYABLE = frozenset(
     {FailureReason.TOO_MANY_ERRORS.value, FailureReason.REFUSED.value, FailureReason.STALLED.value}
 )
@@ -62,8 +63,8 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: the connection's id (templated)
     :param deferrable: True waits in the triggerer, after one look in the worker
-    :param start_from_trigger: with ``deferrable``, no look in a worker before; needs Airflow 3.3 where an
-        argument is a template, and has no effect on mapped tasks
+    :param start_from_trigger: with ``deferrable``, no look in a worker before; has no effect on mapped tasks
+        and, before Airflow 3.3, where an argument is a template
     :param end_from_trigger: with ``deferrable``, success ends the task without a worker; what happens in a
         worker at a task's end, such as asset events and lineage, then does not happen, and Airflow 3.3.2
         hands the task's value on as JSON text
@@ -134,7 +135,8 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         self._patience()
         offset_class(offset_format)
         if start_from_trigger:
-            self.start_trigger_args = self._start_trigger_args()
+            self.start_trigger_args = arguments = self._start_trigger_args()
+            self.start_from_trigger = can_start_there((arguments.trigger_kwargs or {}).values())
 
     def execute(self, context: Context) -> Any:
         """Look once, then wait in the worker or, when deferrable, in the triggerer."""
@@ -198,7 +200,9 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         raise _failure(event["reason"], event["message"])
 
     def _look(self, context: Context) -> CommitVerdict:
-        memory = RescheduleMemory(context, self) if self.reschedule and not self.deferrable else None
+        memory = None
+        if self.reschedule and not self.deferrable:
+            memory = RescheduleMemory(context, _MEMORY_KEY, self.stall_timeout)
         if self._watch is None:
             self._watch = self._new_watch()
             if memory is not None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-    from airflow_provider_snowpipe.streaming.commit_watch import CommitWatch
 
-_KEY = "snowpipe_commit_watch"
+class Watch(Protocol):
+    """A wait that can go on in another process."""
+
+    def memory(self) -> dict[str, Any]:
+        """What it has to know there; JSON."""
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on from that."""
 
 
 class RescheduleMemory:
@@ -21,31 +27,38 @@ class RescheduleMemory:
     Before that there is none: errors in a row are not counted, and ``stall_timeout`` is refused.
 
     :param context: the task's context
-    :param sensor: the sensor that waits
+    :param key: the name of the memory in the task's state
+    :param stall_timeout: what the sensor's ``stall_timeout`` is, which needs a memory
     :raises ConfigurationError: if the sensor needs a memory and Airflow has none
     """
 
-    def __init__(self, context: Context, sensor: SnowpipeCommitSensor) -> None:
+    def __init__(self, context: Context, key: str, stall_timeout: float | None = None) -> None:
         values: Any = context
+        self._key = key
         self._store = values.get("task_state_store")
         self._try_number = getattr(values.get("ti"), "try_number", 1)
-        if self._store is None and sensor.stall_timeout is not None:
+        if self._store is None and stall_timeout is not None:
             raise ConfigurationError(
-                f"stall_timeout is {sensor.stall_timeout:g} in the mode 'reschedule', where each look is a "
+                f"stall_timeout is {stall_timeout:g} in the mode 'reschedule', where each look is a "
                 "new process, and this Airflow keeps no task state between them (3.3 does): use "
                 "deferrable=True or the mode 'poke'"
             )
 
-    def restore(self, watch: CommitWatch) -> None:
+    def kept(self) -> dict[str, Any] | None:
+        """What this try's earlier looks knew, None where there was none or nothing is kept."""
+        kept: dict[str, Any] | None = None if self._store is None else self._store.get(self._key)
+        return kept if kept is not None and kept["try_number"] == self._try_number else None
+
+    def restore(self, watch: Watch) -> None:
         """Give a new watch what this try's earlier looks knew.
 
         :param watch: the watch
         """
-        kept = None if self._store is None else self._store.get(_KEY)
-        if kept is not None and kept["try_number"] == self._try_number:
+        kept = self.kept()
+        if kept is not None:
             watch.recall(kept)
 
-    def keep(self, watch: CommitWatch, *, done: bool) -> None:
+    def keep(self, watch: Watch, *, done: bool) -> None:
         """Keep what this look found out for the next one.
 
         :param watch: the watch
@@ -54,6 +67,6 @@ class RescheduleMemory:
         if self._store is None:
             return
         if done:
-            self._store.delete(_KEY)
+            self._store.delete(self._key)
         else:
-            self._store.set(_KEY, {**watch.memory(), "try_number": self._try_number})
+            self._store.set(self._key, {**watch.memory(), "try_number": self._try_number})

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from airflow.providers.common.compat.sdk import XComArg
+from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+_TEMPLATE_MARKS = ("{{", "{%")
 _PULL, _MAP_INDEX = "xcom_pull(", "map_indexes"
+
+
+def can_start_there(arguments: Iterable[Any]) -> bool:
+    """True unless there are templates and the triggerer renders none, as before Airflow 3.3.
+
+    :param arguments: the trigger's arguments
+    """
+    return hasattr(BaseTrigger, "render_template_fields") or not any(
+        mark in str(argument) for argument in arguments for mark in _TEMPLATE_MARKS
+    )
 
 
 def rendered_in_triggerer(name: str, value: Any) -> Any:

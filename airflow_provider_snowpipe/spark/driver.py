@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,14 +13,10 @@ from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
 from airflow_provider_snowpipe.spark.report import ChannelReport
 from airflow_provider_snowpipe.spark.resume import OnDataLoss, Resume, file_after, files_to_read, resume_after
+from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import (
-    AuthenticationError,
-    CommitTimeoutError,
-    RowsRejectedError,
-    SnowpipeError,
-)
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
@@ -113,24 +108,14 @@ class Run:
         :raises CommitTimeoutError: if a channel's committed token is behind its target
         :raises RowsRejectedError: if the service skipped rows and the plan says ``abort``
         """
-        now = self._client.channel_statuses(list(self._groups)) if self._plan.wait_for_commit else {}
-        self.channels = tuple(self._report(name, now.get(name)) for name in self._groups)
+        self.channels = tuple(self._report(name) for name in self._groups)
         if not self._plan.wait_for_commit:
             return
-        for report in self.channels:
-            if not report.committed and report.target_token is not None:
-                status = now[report.channel]
-                raise CommitTimeoutError(
-                    f"channel {report.channel!r} of pipe {self._plan.pipe}: its task saw "
-                    f"{report.target_token!r} committed, but now the committed token is "
-                    f"{report.to_token or 'NULL'!r} (status {status.code}). Another writer or a reset "
-                    "interfered; run again, which resumes from the committed token",
-                    channel=report.channel,
-                    committed=report.to_token,
-                    target=report.target_token,
-                )
+        now = self._client.channel_statuses(list(self._groups))
+        self.channels = settle(self.channels, now)
+        refuse_missing_commits(self._plan.pipe, self.channels, now)
         if self._plan.on_error == "abort":
-            self._refuse_rejections(now)
+            refuse_rejected_rows(self._plan.pipe, self.channels, now)
 
     def _locate(self, spark: SparkContext) -> list[PartitionWork]:
         """Give each channel its place; tasks read the committed files up to there, all before any open."""
@@ -177,15 +162,11 @@ class Run:
             more = f" ({len(failed) - 1} more channels failed)" if len(failed) > 1 else ""
             raise final_error(first.error_type or "", first.error + more)
 
-    def _report(self, name: str, now: ChannelStatus | None) -> ChannelReport:
-        """Sum up one channel.
-
-        Rows: what the successful attempts sent, or what the service counted since the run began, whichever
-        is more. An attempt that was killed has sent rows too, and only the service knows of them.
-        """
+    def _report(self, name: str) -> ChannelReport:
+        """Sum up what was sent on one channel."""
         start, result = self._start[name], self._results[name]
         target = result.position
-        report = ChannelReport(
+        return ChannelReport(
             channel=name,
             partition=self._groups[name].partition,
             from_token=start.committed,
@@ -198,41 +179,9 @@ class Run:
             append_seconds=round(result.append_seconds, 3),
             commit_seconds=round(result.commit_seconds, 3),
             retries=result.retries,
-        )
-        if now is None:
-            return report
-        committed = None if now.committed is None else FileLineOffset.parse(now.committed, channel=name)
-        rejected = max(now.rows_error_count - self.rejected_before[name], 0)
-        skipped_now = max(now.rows_error_count - start.rows_error_count, 0)
-        counted = now.rows_inserted - start.rows_inserted + skipped_now
-        return replace(
-            report,
-            to_token=now.committed,
-            rows=max(result.rows, counted),
-            rejected=rejected,
-            committed=target is None or (committed is not None and committed >= target),
-        )
-
-    def _refuse_rejections(self, now: dict[str, ChannelStatus]) -> None:
-        bad = [report for report in self.channels if report.rejected]
-        if not bad:
-            return
-        total = sum(report.rejected for report in bad)
-        worst = max(bad, key=lambda report: report.rejected)
-        status = now[worst.channel]
-        table = self._plan.pipe.default_table or "the table"
-        where = f"SELECT * FROM ERROR_TABLE({table})"  # noqa: S608  text for people, never run
-        raise RowsRejectedError(
-            f"the service skipped {total} row(s) on {len(bad)} channel(s) of pipe {self._plan.pipe}; channel "
-            f"{worst.channel!r}: {worst.rejected}, the last one at or before offset "
-            f"{status.last_error_offset_upper_bound!r}: "
-            f"{status.last_error_message or 'no message'}. All other rows are committed and the tokens have "
-            f"advanced, so a repeated run sends none of them again. Look at {where} where the table has "
-            "ERROR_LOGGING = TRUE, and put the mended rows into a later file of the source; "
-            "on_error='continue' accepts skipped rows",
-            channel=worst.channel,
-            rejected=total,
-            last_error=status.last_error_message,
+            inserted_before=start.rows_inserted,
+            errors_before=start.rows_error_count,
+            rejected_before=self.rejected_before[name],
         )
 
 

@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.spark.failures import error_type_of
 from airflow_provider_snowpipe.spark.jvm import check_versions
 from airflow_provider_snowpipe.spark.plan import JobPlan, read_plan
 from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport, write_whole
+from airflow_provider_snowpipe.spark.ui_address import UI_FILE, UiAddresses
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -79,9 +80,15 @@ def _load(plan: JobPlan, run: Run) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = start_spark(plan.application)
     try:
+        _announce_ui(plan, UiAddresses.of_context(spark.sparkContext))
         run.load(spark.sparkContext)
     finally:
         spark.stop()
+
+
+def _announce_ui(plan: JobPlan, addresses: UiAddresses) -> None:
+    write_whole(addresses.to_json(), Path(plan.report_path).with_name(UI_FILE))
+    print(f"snowpipe ui {addresses.running or 'is switched off'}", flush=True)
 
 
 def _clear_report(plan: JobPlan) -> None:

@@ -1,4 +1,4 @@
-"""Progress of a running job: a line for each channel and one for all, every other second."""
+"""Progress of a running job: a line for each channel that moved and one for all, every other second."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 _INTERVAL_SECONDS = 2.0
 _JOIN_SECONDS = 5.0
+_MOST_LINES = 20
+"""A look at ten thousand channels must not be ten thousand lines."""
 
 
 class ProgressLines:
@@ -44,6 +46,7 @@ class ProgressLines:
         self._client = client
         self._groups = dict(groups)
         self._start = dict(start)
+        self._committed = {name: status.committed for name, status in start.items()}
         self._interval = interval
         self._stop = Event()
         self._thread = Thread(target=self._run, name="snowpipe-progress", daemon=True)
@@ -67,12 +70,16 @@ class ProgressLines:
                 except SnowpipeError as error:
                     print(f"snowpipe progress unknown: {error}", file=sys.stderr, flush=True)
                     continue
-                rows = behind = 0
-                for name, status in statuses.items():
-                    print(progress_line(status, self._start[name], self._groups[name]), flush=True)
-                    rows += max(status.rows_inserted - self._start[name].rows_inserted, 0)
-                    behind += bytes_behind(status, self._groups[name])
-                totals.take(time.monotonic(), rows, behind)
+                for name in channels_to_show(statuses, self._groups, self._committed):
+                    print(progress_line(statuses[name], self._start[name], self._groups[name]), flush=True)
+                self._committed = {name: status.committed for name, status in statuses.items()}
+                rows = sum(
+                    max(status.rows_inserted - self._start[name].rows_inserted, 0)
+                    for name, status in statuses.items()
+                )
+                behind = sum(bytes_behind(status, self._groups[name]) for name, status in statuses.items())
+                latencies = [one.latency_ms for one in statuses.values() if one.latency_ms is not None]
+                totals.take(time.monotonic(), rows, behind, max(latencies, default=None))
                 print(totals.line(min(self._done(), len(statuses)), len(statuses)), flush=True)
 
 
@@ -88,21 +95,23 @@ class Totals:
     rows: int = field(init=False, default=0)
     rate: float = field(init=False, default=0.0)
     behind: int | None = field(init=False, default=None)
+    latency_ms: int | None = field(init=False, default=None)
     behind_at_first: int | None = field(init=False, default=None)
     first_at: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.at = self.began
 
-    def take(self, now: float, rows: int, behind: int) -> None:
+    def take(self, now: float, rows: int, behind: int, latency_ms: int | None = None) -> None:
         """Take in one look.
 
         :param now: when it was made
         :param rows: rows committed since the run began
         :param behind: bytes of the files that are not committed, at most
+        :param latency_ms: time from append to commit on the slowest channel, None where none is known
         """
         self.rate = max(rows - self.rows, 0) / (now - self.at) if now > self.at else 0.0
-        self.at, self.rows, self.behind = now, rows, behind
+        self.at, self.rows, self.behind, self.latency_ms = now, rows, behind, latency_ms
         if self.behind_at_first is None:
             self.behind_at_first, self.first_at = behind, now
 
@@ -124,7 +133,27 @@ class Totals:
             f"snowpipe progress total done={done}/{channels} rows={self.rows} "
             f"rows_per_second={self.rate:.0f} bytes_behind<={self.behind or 0} "
             f"seconds_left<={'unknown' if left is None else f'{left:.0f}'}"
+            + ("" if self.latency_ms is None else f" latency_ms<={self.latency_ms}")
         )
+
+
+def channels_to_show(
+    statuses: Mapping[str, ChannelStatus],
+    groups: Mapping[str, FileGroup],
+    before: Mapping[str, str | None],
+) -> list[str]:
+    """Choose the channels that get a line: those that moved, and of many the ones furthest behind.
+
+    :param statuses: every channel's status now
+    :param groups: the files that each loads
+    :param before: the committed tokens of the look before
+    """
+    moved = [name for name, status in statuses.items() if status.committed != before.get(name)]
+    if len(moved) <= _MOST_LINES:
+        return moved
+    return sorted(moved, key=lambda name: bytes_behind(statuses[name], groups[name]), reverse=True)[
+        :_MOST_LINES
+    ]
 
 
 def bytes_behind(status: ChannelStatus, group: FileGroup) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-REPORT_VERSION = 2
+REPORT_VERSION = 3
 START_FILE = "start.json"
 """Beside the report: rows that were skipped before the run began, by channel."""
 
@@ -35,6 +35,9 @@ class ChannelReport:
     :param append_seconds: time until the service had received the rows
     :param commit_seconds: time from then until they were committed, 0 where nobody waited
     :param retries: requests that had to be repeated
+    :param inserted_before: rows that the service had inserted when the run began
+    :param errors_before: rows that it had skipped then
+    :param rejected_before: rows that it had skipped before the first try that could not report any more
     """
 
     channel: str
@@ -49,6 +52,9 @@ class ChannelReport:
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
     retries: int = 0
+    inserted_before: int = 0
+    errors_before: int = 0
+    rejected_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

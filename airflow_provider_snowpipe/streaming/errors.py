@@ -108,6 +108,10 @@ class SqlError(SnowpipeError):
         self.errno = errno
 
 
+class NothingStagedError(SnowpipeError):
+    """A stage holds no file of those that were asked for."""
+
+
 class CommitTimeoutError(SnowpipeError):
     """A channel did not commit its target in time; the rows may still be committed later.
 

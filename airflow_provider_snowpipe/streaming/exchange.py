@@ -18,6 +18,7 @@ REFRESH_AHEAD_SECONDS = 300.0
 _OPAQUE_LIFE_SECONDS = 600.0
 """Life given to a scoped token that does not tell its own; our choice, well under the hour seen so far."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_HTTPS_PORT = 443
 _GRANTS = {
     "KEYPAIR_JWT": {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer"},
     "PROGRAMMATIC_ACCESS_TOKEN": {
@@ -32,7 +33,7 @@ _GRANTS = {
 
 
 def base_url(account_url: str) -> str:
-    """Normalise an account's address to ``https://host[:port]``.
+    """Normalise an account's address to ``https://host[:port]``; the port of HTTPS, 443, goes unsaid.
 
     :param account_url: ``https://host``, ``https://host:port`` or the bare host
     :raises ConfigurationError: if it is no such address, or not HTTPS
@@ -49,7 +50,7 @@ def base_url(account_url: str) -> str:
             f"account URL {account_url.rsplit('@', 1)[-1]!r} is not usable: give https://<host>[:<port>]; "
             "Snowpipe Streaming has no plain HTTP"
         )
-    return f"https://{parts.hostname}" + (f":{port}" if port is not None else "")
+    return f"https://{parts.hostname}" + (f":{port}" if port not in (None, _HTTPS_PORT) else "")
 
 
 def ingest_host_from(answer: Answer) -> str:

@@ -63,6 +63,7 @@ _RULES: dict[type[SnowpipeError], RetryAdvice] = {
     errors.CommitTimeoutError: RetryAdvice(
         Worth.RETRY, "the commit is late; another try resumes from the token"
     ),
+    errors.NothingStagedError: RetryAdvice(Worth.RETRY, "no file is staged yet"),
     errors.RetriesExhaustedError: RetryAdvice(Worth.RETRY, "the service is unreachable or overloaded"),
 }
 

@@ -11,15 +11,20 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from tests.airflow_version import AIRFLOW
+from tests.example_dags import runs_here
 from tests.local_service import LocalService
 
 REPOSITORY = Path(__file__).parents[2]
 sys.path[:0] = [str(REPOSITORY), str(Path(__file__).parent)]
 
+from airflow_two import AirflowTwoProcesses  # noqa: E402 - found through the path above
+
 from demo.airflow_processes import AirflowProcesses  # noqa: E402 - found through the path above
 
 PASSPHRASE = "correct-horse-battery-staple"
 LAG_DEADLINE_SECONDS = 5
+DAGS = ("flights_to_snowflake", "committed_rows", "reset_and_replay", "many_channels", "lag_deadline")
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class Stack:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("system")
     service = LocalService.start(folder / "service")
-    airflow = AirflowProcesses(folder / "airflow", _dags_folder(folder))
+    processes = AirflowProcesses if AIRFLOW >= (3, 0) else AirflowTwoProcesses
+    airflow = processes(folder / "airflow", _dags_folder(folder))
     try:
         airflow.prepare()
         airflow.start(
@@ -53,16 +59,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                 "SPARK_CONF_DIR": str(_spark_conf(folder)),
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "LAG_DEADLINE_SECONDS": str(LAG_DEADLINE_SECONDS),
+                # A triggerer that was killed is given up after this many seconds, not after 30.
+                "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
             }
         )
         airflow.wait_until_healthy()
-        for dag_id in (
-            "flights_to_snowflake",
-            "committed_rows",
-            "reset_and_replay",
-            "many_channels",
-            "lag_deadline",
-        ):
+        for dag_id in filter(runs_here, DAGS):
             airflow.api.wait_for_dag(dag_id)
             airflow.api.unpause(dag_id)
         yield Stack(airflow, service, folder / "flights", folder / "spark-events")

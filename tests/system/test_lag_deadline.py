@@ -8,11 +8,14 @@ import pytest
 from conftest import LAG_DEADLINE_SECONDS, Stack
 from flights_run import RUN_SECONDS, wait_for
 
+from tests.example_dags import runs_here
 from tests.local_connection import append
 
-pytestmark = pytest.mark.airflow
-
 DAG_ID = "lag_deadline"
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.skipif(not runs_here(DAG_ID), reason="deadlines need Airflow 3.2"),
+]
 CHANNEL = "lag_deadline_readings"
 EXPECTED = f"'{CHANNEL}' committed NULL of 3 (late), 0 rows, 0 rejected"
 

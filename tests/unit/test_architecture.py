@@ -12,6 +12,7 @@ import pytest
 PACKAGE = "airflow_provider_snowpipe"
 ABSENT = {
     "streaming": ["airflow", "pyspark", "duckdb", "snowflake", f"{PACKAGE}.spark", f"{PACKAGE}.local"],
+    "bulk": ["airflow", "pyspark", "duckdb", "snowflake", f"{PACKAGE}.spark", f"{PACKAGE}.local"],
     "spark": ["airflow", "duckdb", "snowflake", f"{PACKAGE}.local", f"{PACKAGE}.hooks"],
     "local": ["airflow", "pyspark", f"{PACKAGE}.spark", f"{PACKAGE}.hooks"],
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from airflow.sdk import DAG, task
+from airflow.providers.common.compat.sdk import DAG, task
 
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.cli.definition import get_cli_commands
+from airflow_provider_snowpipe.cli.definition import parser
 from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_version import AIRFLOW
 from tests.local_connection import commit, committed, connect, make_table
 from tests.local_service import LocalService
 
@@ -47,19 +50,6 @@ def run(
         return capsys.readouterr().out
 
     return command
-
-
-def parser() -> argparse.ArgumentParser:
-    """The commands in a parser, put together as Airflow does it."""
-    (group,) = get_cli_commands()
-    made = argparse.ArgumentParser()
-    commands = made.add_subparsers(required=True)
-    for one in group.subcommands:  # type: ignore[union-attr]
-        sub = commands.add_parser(one.name, help=one.help)
-        for argument in one.args:
-            argument.add_to_parser(sub)
-        sub.set_defaults(func=one.func)
-    return made
 
 
 @pytest.mark.usefixtures("table")
@@ -132,6 +122,23 @@ def test_local_hands_over_to_the_services_own_command_line(
     assert "snowpipe-local" in capfd.readouterr().out
 
 
+def test_commands_run_without_airflows_command_line(
+    local_service: LocalService, table: str, tmp_path: Path
+) -> None:
+    stored = json.loads(local_service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
+    stored["extra"]["ca_bundle"] = str(local_service.ca_file)
+    env = {**os.environ, "AIRFLOW_CONN_STORED": json.dumps(stored)}
+    command = [sys.executable, "-m", "airflow_provider_snowpipe.cli", "channels", "--conn-id", "stored"]
+
+    done = subprocess.run(
+        [*command, "--table", table, "--output", "json"], env=env, capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert [one["channel"] for one in json.loads(done.stdout)] == ["a", "b"]
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow asks providers for commands since 3.2")
 def test_airflow_offers_the_commands() -> None:
     from airflow.cli.cli_parser import get_parser
 

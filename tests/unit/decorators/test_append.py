@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.providers.common.compat.sdk import DAG
 
 from airflow_provider_snowpipe.decorators.append import snowpipe_append_task
 from tests.airflow_connections import SetConnection, set_connection
@@ -44,7 +44,7 @@ def test_rows_that_a_function_returns_are_appended_once(
 
 
 def test_airflow_knows_it_as_a_task_decorator() -> None:
-    from airflow.sdk import task
+    from airflow.providers.common.compat.sdk import task
 
     with DAG("d", schedule=None):
 

@@ -56,6 +56,17 @@ class TestAccountUrl:
             ),
             pytest.param(snowpipe(host="127.0.0.1", port=8443), "https://127.0.0.1:8443", id="snowpipe-port"),
             pytest.param(snowpipe(host="https://h/"), "https://h", id="slash"),
+            pytest.param(snowpipe(host="https://h", port=443), "https://h", id="port-of-https"),
+            pytest.param(
+                snowpipe(account="org-acc", port=443),
+                "https://org-acc.snowflakecomputing.com",
+                id="no-host-443",
+            ),
+            pytest.param(
+                snowpipe(account="org-acc", port=8443),
+                "https://org-acc.snowflakecomputing.com:8443",
+                id="no-host-port",
+            ),
             pytest.param(snowpipe(account="org-acc"), "https://org-acc.snowflakecomputing.com", id="no-host"),
         ],
     )

@@ -60,4 +60,4 @@ def test_the_link_is_what_the_task_left(monkeypatch: pytest.MonkeyPatch) -> None
     "operator", [SnowpipeStreamOperator, SnowpipeAppendRowsOperator, SnowpipeOpenChannelOperator]
 )
 def test_operators_have_it(operator: type) -> None:
-    assert [link.name for link in operator.operator_extra_links] == ["Snowsight"]  # type: ignore[attr-defined]
+    assert "Snowsight" in [link.name for link in operator.operator_extra_links]  # type: ignore[attr-defined]

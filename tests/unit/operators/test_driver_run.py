@@ -32,10 +32,24 @@ DRIVER = """#!/bin/bash
 plan="${@: -1}"; work="$(dirname "$plan")"
 echo x >> RUNS; cp "$plan" NOTES/plan-$(wc -l < RUNS).json
 echo '{"p_src_EWR": 7}' > "$work/start.json"; echo "snowpipe start channels=1"
+echo '{"running": "http://driver:4040", "ended": "http://history/app"}' > "$work/ui.json"
+echo "snowpipe ui http://driver:4040"
 until [ -f NOTES/end ]; do sleep 0.05; done
 echo "the driver goes on"; cp NOTES/report.json "$work/report.json"
 grep -q '"error": null' NOTES/report.json
 """
+
+
+class RecordingInstance(TaskInstance):
+    """Keeps every value that was pushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pushed: dict[str, list[Any]] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        super().xcom_push(key, value)
+        self.pushed.setdefault(key, []).append(value)
 
 
 class Lab:
@@ -136,6 +150,21 @@ def test_the_next_try_waits_for_the_driver_that_still_runs(
     assert "the driver goes on" in printed
     assert lab.state.values() == {}
     assert leftovers() == []
+
+
+def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try(lab: Lab) -> None:
+    lab.kill_worker_after_submission()
+    threading.Timer(1.0, lab.end_driver, [DONE]).start()
+    instance = RecordingInstance()
+
+    SnowpipeStreamOperator(task_id="load", **lab.options).execute(
+        {"ti": instance, "task_state_store": lab.state}  # type: ignore[typeddict-item]
+    )
+    assert instance.pushed["spark_ui"] == ["http://driver:4040", "http://history/app"]
+
+    fresh = RecordingInstance()
+    SnowpipeStreamOperator(task_id="load", **lab.options).execute({"ti": fresh})  # type: ignore[typeddict-item]
+    assert fresh.pushed["spark_ui"] == ["http://driver:4040", "http://history/app"]
 
 
 def test_the_next_try_takes_the_report_of_a_driver_that_has_ended(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.providers.common.compat.sdk import DAG
 
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.providers.common.compat.sdk import DAG
 
 from airflow_provider_snowpipe.decorators.append import snowpipe_append_task
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
@@ -19,12 +19,20 @@ from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
 )
+from tests.airflow_version import AIRFLOW
+
+LINK: Any = {"Snowsight": "_link_SnowsightLink"}
+if AIRFLOW < (3, 0):
+    LINK = [{"airflow_provider_snowpipe.links.snowsight.SnowsightLink": {}}]
 
 
 @pytest.fixture
 def tasks() -> dict[str, dict[str, Any]]:
     """The serialized tasks, by their ids."""
-    from airflow.serialization.serialized_objects import DagSerialization
+    if AIRFLOW >= (3, 2):
+        from airflow.serialization.serialized_objects import DagSerialization
+    else:
+        from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
 
     @snowpipe_append_task(table="T", channel="decorated")
     def decorated() -> list[dict[str, Any]]:
@@ -52,7 +60,7 @@ def test_every_task_has_its_class_and_its_link(tasks: dict[str, dict[str, Any]])
     for task_id, task in tasks.items():
         assert task["_task_module"].startswith("airflow_provider_snowpipe.")
         if task_id != "mapped":
-            assert task["_operator_extra_links"] == {"Snowsight": "_link_SnowsightLink"}
+            assert task["_operator_extra_links"] == LINK
 
 
 def test_a_mapped_task_keeps_what_it_is_mapped_over(tasks: dict[str, dict[str, Any]]) -> None:

@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT, statuses
+from tests.airflow_version import AIRFLOW
 from tests.scripted_service import Reply, ScriptedService, error
 
 
@@ -249,7 +250,7 @@ class TestStartingInTheTriggerer:
         restored = stores.from_dict(json.loads(json.dumps(stores.to_dict(dag))))
         task = restored.get_task("wait")
 
-        assert task.start_from_trigger
+        assert task.start_from_trigger == (AIRFLOW >= (3, 3))
         assert task.upstream_task_ids == {"load"}
         kwargs = task.start_trigger_args.trigger_kwargs
         if "__var" in kwargs:  # Airflow 3 decodes them later than 2 does
@@ -258,6 +259,21 @@ class TestStartingInTheTriggerer:
             "{{ task_instance.xcom_pull(task_ids='load', dag_id='d', key='targets', "
             "map_indexes=-1) | tojson }}"
         )
+
+    @pytest.mark.parametrize(
+        ("options", "first"),
+        [
+            pytest.param({}, (2, 11), id="no template"),
+            pytest.param({"table": "{{ params.table }}"}, (3, 3), id="template"),
+            pytest.param({"targets": {"c1": "{{ params.last }}"}}, (3, 3), id="template inside"),
+        ],
+    )
+    def test_starts_in_a_worker_where_the_triggerer_renders_no_templates(
+        self, options: dict[str, Any], first: tuple[int, int]
+    ) -> None:
+        sensor = make(deferrable=True, start_from_trigger=True, **options)
+
+        assert sensor.start_from_trigger == (first <= AIRFLOW)
 
     def test_leaves_the_class_as_it_is(self) -> None:
         make(deferrable=True, start_from_trigger=True)

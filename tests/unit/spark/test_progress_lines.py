@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_provider_snowpipe.spark.progress_lines import Totals
+from airflow_provider_snowpipe.spark.file_source import FileGroup, SourceFile
+from airflow_provider_snowpipe.spark.progress_lines import Totals, channels_to_show
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 
 def test_rows_per_second_are_those_since_the_last_look() -> None:
@@ -30,3 +32,33 @@ def test_nothing_is_foretold_while_nothing_moves() -> None:
 
     assert totals.seconds_left() is None
     assert totals.rate == 0.0
+
+
+def test_the_slowest_channels_time_to_commit_is_said_once_it_is_known() -> None:
+    totals = Totals(0.0)
+    totals.take(2.0, 200, 1_000, None)
+    assert "latency" not in totals.line(0, 1)
+
+    totals.take(4.0, 400, 800, 1_250)
+
+    assert totals.line(0, 1).endswith(" latency_ms<=1250")
+
+
+def _look(tokens: dict[str, str | None]) -> dict[str, ChannelStatus]:
+    return {name: ChannelStatus(name, "SUCCESS", committed=token) for name, token in tokens.items()}
+
+
+def test_only_channels_that_moved_get_a_line() -> None:
+    groups = {name: FileGroup(name, ()) for name in "abc"}
+    now = _look({"a": "1:5", "b": "1:7", "c": None})
+
+    assert channels_to_show(now, groups, {"a": "1:5", "b": "1:5", "c": None}) == ["b"]
+
+
+def test_of_many_channels_the_ones_furthest_behind_get_a_line() -> None:
+    names = [f"c{number:04}" for number in range(10_000)]
+    groups = {name: FileGroup(name, (SourceFile("1", f"/{name}", size),)) for size, name in enumerate(names)}
+
+    shown = channels_to_show(_look(dict.fromkeys(names, "1:5")), groups, {})
+
+    assert shown == names[-1:-21:-1]

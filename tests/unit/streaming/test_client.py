@@ -320,6 +320,7 @@ def test_a_missing_bundle_is_refused_at_once(make_client: MakeClient) -> None:
     [
         ("acct.snowflakecomputing.com", "https://acct.snowflakecomputing.com"),
         ("https://127.0.0.1:8443/", "https://127.0.0.1:8443"),
+        ("https://127.0.0.1:443", "https://127.0.0.1"),
     ],
 )
 def test_account_urls_are_normalised(url: str, normal: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import time
 from collections import Counter
@@ -12,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.models.trigger import Trigger
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT, statuses
 from tests.scripted_service import Received, Reply, ScriptedService, error
+from tests.stored_triggers import FILES, entries
 
 
 def make(conn_id: str, **options: Any) -> SnowpipeCommitTrigger:
@@ -301,34 +300,18 @@ class TestSharing:
         assert make("other").shared_stream_key() != by_table.shared_stream_key()
 
 
-SERIALIZED = sorted((Path(__file__).parent / "serialized").glob("commit_*.json"))
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.stem.startswith("commit_")], ids=lambda file: file.stem
+)
+def test_triggers_of_a_former_release_finish_their_wait(
+    service: ScriptedService, service_connection: str, file: Path
+) -> None:
+    service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2", orders_7="120456"))
 
-
-@pytest.mark.parametrize("file", SERIALIZED, ids=lambda file: file.stem)
-class TestUpgrade:
-    """Deferred tasks that a former release left in Airflow's database; each file is one release's."""
-
-    @pytest.mark.parametrize("form", ["serde", "base_serialization"])
-    def test_its_triggers_are_made_again_from_what_is_stored(self, file: Path, form: str) -> None:
-        if form == "serde":
-            pytest.importorskip("airflow.sdk.serde", reason="Airflow stores this form since 3.2")
-        for entry in json.loads(file.read_text()):
-            stored = Trigger._decrypt_kwargs(json.dumps(entry["stored"][form]))
-            module, _, name = entry["classpath"].rpartition(".")
-            trigger = getattr(importlib.import_module(module), name)(**stored)
-
-            _, arguments = trigger.serialize()
-            assert {key: arguments[key] for key in entry["kwargs"]} == entry["kwargs"]
-
-    def test_its_triggers_finish_their_wait(
-        self, service: ScriptedService, service_connection: str, file: Path
-    ) -> None:
-        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2", orders_7="120456"))
-
-        for entry in json.loads(file.read_text()):
-            arguments = {**entry["kwargs"], "snowflake_conn_id": service_connection}
-            (event,) = events(SnowpipeCommitTrigger(**arguments))
-            assert event["status"] == "success"
+    for entry in entries(file):
+        arguments = {**entry["kwargs"], "snowflake_conn_id": service_connection}
+        (event,) = events(SnowpipeCommitTrigger(**arguments))
+        assert event["status"] == "success"
 
 
 def _rounds(service: ScriptedService, *, commit_in_round: int, fail: Collection[int] = ()) -> list[list[str]]:

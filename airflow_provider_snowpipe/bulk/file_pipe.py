@@ -1,0 +1,157 @@
+"""The REST API of one file pipe: what it has loaded (page "Snowpipe REST API")."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.streaming.answer import Answer
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.errors import ApiError, PipeNotFoundError
+from airflow_provider_snowpipe.streaming.exchange import base_url
+from airflow_provider_snowpipe.streaming.listing import full_name
+from airflow_provider_snowpipe.streaming.names import PipeName, quote_url_segment
+from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
+from airflow_provider_snowpipe.streaming.transport import ControlTransport, Timeouts
+
+_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
+
+
+@dataclass(frozen=True, slots=True)
+class PipeReport:
+    """What one call reported.
+
+    :param loads: the loads, from the oldest
+    :param is_complete: False when there were more than the call could say
+    :param next_mark: continues an insertReport; None where the answer has none
+    :param next_start: continues a loadHistoryScan; None where the answer has none
+    """
+
+    loads: list[FileLoad]
+    is_complete: bool
+    next_mark: str | None = None
+    next_start: str | None = None
+
+
+class FilePipeClient:
+    """A client of one file pipe's REST API, which takes key pairs only. The constructor does no I/O.
+
+    :param account_url: the account's address, ``https://<host>[:<port>]``
+    :param credentials: the key pair
+    :param pipe: the pipe
+    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
+    :param retry: pauses and budget of every request
+    :raises ConfigurationError: if the URL or the bundle is not usable
+    """
+
+    def __init__(
+        self,
+        account_url: str,
+        credentials: KeyPair,
+        pipe: PipeName,
+        *,
+        ca_bundle: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.pipe = pipe
+        self._url = f"{base_url(account_url)}/v1/data/pipes/{quote_url_segment(_written(pipe))}"
+        self._credentials = credentials
+        self._retry = retry or RetryPolicy()
+        self._control = ControlTransport(ca_bundle, Timeouts())
+
+    def __repr__(self) -> str:
+        return f"FilePipeClient({self._url!r})"
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._control.close()
+
+    def insert_report(self, begin_mark: str | None = None) -> PipeReport:
+        """Ask for the loads of the last 10 minutes, the newest 10,000.
+
+        :param begin_mark: only what came after the report that gave this mark
+        :raises PipeNotFoundError: if there is no such pipe, or the role may not see it
+        """
+        return self._reported("insertReport", {} if begin_mark is None else {"beginMark": begin_mark})
+
+    def history_page(self, since: str, until: str) -> PipeReport:
+        """Ask for loads of a while, at most 14 days back, 10,000 at most. Snowflake limits how often.
+
+        :param since: the first moment, in ISO 8601
+        :param until: the moment after the last one
+        :raises PipeNotFoundError: if there is no such pipe, or the role may not see it
+        """
+        return self._reported("loadHistoryScan", {"startTimeInclusive": since, "endTimeExclusive": until})
+
+    def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
+        """Ask for all loads of a while, page by page.
+
+        :param since: the first moment
+        :param until: the moment after the last one
+        """
+        start, end = since.isoformat(timespec="milliseconds"), until.isoformat(timespec="milliseconds")
+        found: list[FileLoad] = []
+        while True:
+            page = self.history_page(start, end)
+            found += page.loads
+            if page.is_complete or page.next_start is None or page.next_start == start:
+                return found
+            start = page.next_start
+
+    def _reported(self, call: str, query: Mapping[str, str]) -> PipeReport:
+        answer = self._get(call, query)
+        body = answer.json
+        if not isinstance(body, Mapping) or not isinstance(body.get("files"), list):
+            raise ApiError(
+                f"{call} of pipe {self.pipe}: the answer (HTTP {answer.status}) has no list of files; check "
+                "that the account URL leads to Snowflake",
+                http_status=answer.status,
+            )
+        return PipeReport(
+            [FileLoad.from_report(entry) for entry in body["files"]],
+            bool(body.get("completeResult", True)),
+            _text(body.get("nextBeginMark")),
+            _text(body.get("rangeEndTime")),
+        )
+
+    def _get(self, call: str, query: Mapping[str, str]) -> Answer:
+        request_id = str(uuid.uuid4())
+        try:
+            return repeat(
+                self._retry,
+                f"{call} of pipe {self.pipe}",
+                lambda _count: self._control.send(
+                    "GET",
+                    f"{self._url}/{call}",
+                    query={"requestId": request_id, **query},
+                    headers={
+                        "Authorization": f"Bearer {self._credentials.bearer()}",
+                        "X-Snowflake-Authorization-Token-Type": self._credentials.token_type,
+                    },
+                ),
+                refresh=lambda: False,
+            )
+        except ApiError as error:
+            if error.http_status != 404:
+                raise
+            raise PipeNotFoundError(
+                f"{error}. Check database, schema and pipe, letter by letter, and that the role has MONITOR "
+                "or OPERATE on the pipe",
+                http_status=error.http_status,
+                code=error.code,
+            ) from None
+
+
+def _written(pipe: PipeName) -> str:
+    """The full name as the API takes it; quoted where a part is not written in plain capitals."""
+    parts = (pipe.database, pipe.schema, pipe.pipe)
+    return ".".join(parts) if all(map(_PLAIN.fullmatch, parts)) else full_name(*parts)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,108 @@
+"""Which files a wait is for, and which of them a load is of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFiles:
+    """Files by name, or a number of files by the start of their paths. Paths are those below the stage.
+
+    :param names: the files
+    :param prefix: instead of names, the start of the paths
+    :param count: with it, how many different files there have to be
+    """
+
+    names: tuple[str, ...] = ()
+    prefix: str | None = None
+    count: int = 0
+    _known: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_known", frozenset(self.names))
+        if (not self.names) == (self.prefix is None):
+            raise ConfigurationError(
+                "there is nothing to wait for, or two things: give files=[…], or prefix=… with stage=… or "
+                "count=…"
+            )
+        if self.prefix is not None and self.count < 1:
+            raise ConfigurationError(
+                f"prefix is {self.prefix!r} and count is {self.count}: give count=… of 1 or more, or "
+                "stage=…, where the files are listed"
+            )
+
+    @property
+    def total(self) -> int:
+        """Number of files."""
+        return self.count if self.prefix is not None else len(self.names)
+
+    def name_of(self, load: FileLoad) -> str | None:
+        """The name under which a load's file is waited for, None for another file.
+
+        A path is given relative to what COPY or the pipe names, which may be a path in the stage itself:
+        ``a.csv`` of ``@S/in`` and ``in/a.csv`` of ``@S`` are one file. So what ends the location may come
+        before the path.
+
+        :param load: the load
+        """
+        return next((name for name in _paths(load) if self._is_wanted(name)), None)
+
+    def _is_wanted(self, name: str) -> bool:
+        return name in self._known if self.prefix is None else name.startswith(self.prefix)
+
+
+def file_names(files: Any) -> list[str]:
+    """Take names of files: a list of texts, or its JSON text as a template renders it.
+
+    :param files: the list
+    :raises ConfigurationError: if it is something else, or empty
+    """
+    if isinstance(files, str):
+        try:
+            files = json.loads(files)
+        except ValueError:
+            raise ConfigurationError(
+                f"files is the text {files[:80]!r}, which is no JSON list: give a list of paths, an XCom of "
+                'one, or a template that ends in "| tojson"'
+            ) from None
+    if isinstance(files, (bytes, dict)) or not hasattr(files, "__iter__"):
+        raise ConfigurationError(f"files is {files!r}: give a list of paths below the stage")
+    names = list(dict.fromkeys(files))
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"files has the entry {name!r}: give paths below the stage, as text")
+    if not names:
+        raise ConfigurationError(
+            "files is []: give at least one path, or skip the sensor where nothing was staged"
+        )
+    return names
+
+
+def possible_paths(names: Sequence[str]) -> set[str]:
+    """The paths by which a load history may know these files: each one's own, and the ends of it.
+
+    :param names: paths below the stage, or URLs
+    """
+    found: set[str] = set()
+    for name in names:
+        parts = name.split("/")
+        found.update("/".join(parts[start:]) for start in range(len(parts)))
+    found.discard("")
+    return found
+
+
+def _paths(load: FileLoad) -> Iterator[str]:
+    yield load.path
+    parts = load.location.rstrip("/").split("/")
+    path = load.path.lstrip("/")
+    for start in range(len(parts) - 1, -1, -1):
+        tail = "/".join(parts[start:])
+        if tail:
+            yield f"{tail}/{path}"

@@ -1,0 +1,120 @@
+"""What a driver has sent, while its task waits for the commit without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_provider_snowpipe.operators.submission import is_permanent
+from airflow_provider_snowpipe.streaming.commit_wait import FailureReason
+from airflow_provider_snowpipe.streaming.errors import (
+    CommitTimeoutError,
+    ConfigurationError,
+    RowsRejectedError,
+    SnowpipeError,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+    from airflow_provider_snowpipe.spark.report import RunReport
+    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+_PERMANENT = frozenset({FailureReason.CONFIGURATION.value, FailureReason.BAD_TOKEN.value})
+"""A retry cannot mend these; a missing or invalid channel it can, since it opens the channel anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentLoad:
+    """A load whose rows the service has received; its report counts as committed what was settled.
+
+    :param report: the driver's report
+    :param offset_format: the tokens' format
+    """
+
+    report: RunReport
+    offset_format: str
+
+    def to_kept(self) -> dict[str, str]:
+        """What Airflow keeps of it, in the task's state and with the deferral."""
+        return {"report": self.report.to_json(), "offset_format": self.offset_format}
+
+    @classmethod
+    def of(cls, kept: Any) -> Self | None:
+        """Read what Airflow kept.
+
+        :param kept: the mapping
+        :returns: None if it is not one, or one of another release
+        """
+        from airflow_provider_snowpipe.spark.report import RunReport
+
+        if not isinstance(kept, Mapping) or not isinstance(kept.get("offset_format"), str):
+            return None
+        try:
+            return cls(RunReport.from_json(str(kept.get("report"))), kept["offset_format"])
+        except ConfigurationError:
+            return None
+
+    @property
+    def channels(self) -> list[str]:
+        """The names of its channels."""
+        return [channel.channel for channel in self.report.channels]
+
+    @property
+    def is_committed(self) -> bool:
+        """True when every channel was seen at or past its target."""
+        return all(channel.committed or channel.target_token is None for channel in self.report.channels)
+
+    def settled(self, now: Mapping[str, ChannelStatus]) -> Self:
+        """Complete it with what is committed now.
+
+        :param now: every channel's status
+        """
+        from airflow_provider_snowpipe.spark.settlement import settle
+
+        return replace(self, report=replace(self.report, channels=settle(self.report.channels, now)))
+
+
+def settle_load(load: SentLoad, hook: SnowpipeHook, *, on_error: str, awaited: bool) -> SentLoad:
+    """Ask what is committed, and hold a committed load to the rules of a driver that waits itself.
+
+    :param load: what was sent
+    :param hook: for its pipe
+    :param on_error: ``abort`` refuses skipped rows
+    :param awaited: True where everything must be committed by now
+    :returns: the load with what is committed
+    :raises AirflowException: if a channel is behind although it was awaited, or the service skipped rows
+    """
+    from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows
+
+    now = hook.channel_statuses(load.channels)
+    settled = load.settled(now)
+    try:
+        if awaited:
+            refuse_missing_commits(hook.pipe_name(), settled.report.channels, now)
+        if settled.is_committed and on_error == "abort":
+            refuse_rejected_rows(hook.pipe_name(), settled.report.channels, now)
+    except (CommitTimeoutError, RowsRejectedError) as error:
+        raise end_of_task(error) from error
+    return settled
+
+
+def end_of_task(error: SnowpipeError) -> AirflowException:
+    """Put an error of ours in the words and the class that a failed driver gives the task.
+
+    :param error: the error
+    """
+    kind = type(error).__name__
+    text = f"snowpipe error: {kind}: {error}"
+    return AirflowFailException(text) if is_permanent(kind) else AirflowException(text)
+
+
+def end_of_wait(event: Mapping[str, Any]) -> AirflowException:
+    """The error for a commit trigger's event of failure.
+
+    :param event: with ``reason`` and ``message``
+    """
+    kind = AirflowFailException if event["reason"] in _PERMANENT else AirflowException
+    return kind(f"{event['reason']}: {event['message']}")

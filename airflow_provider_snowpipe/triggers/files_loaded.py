@@ -1,0 +1,219 @@
+"""The trigger behind the deferrable sensor of loaded files."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat.triggers import BaseEventTrigger
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesVerdict, FilesWatch, Tolerance
+from airflow_provider_snowpipe.bulk.history_poll import HistoryPoll, shared_poll
+from airflow_provider_snowpipe.bulk.load_history import HistoryLook, moment
+from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.commit_wait import WaitState
+from airflow_provider_snowpipe.streaming.commit_watch import Patience
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.load_history import LoadHistory
+
+POLL_BUDGET_SECONDS = 20.0
+"""Longest time for one request with its repetitions; after it the look counts as an error."""
+LOG_SECONDS = 60.0
+"""A wait whose number of loaded files stays the same is reported this often at most."""
+
+
+class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
+    """Wait until the loads of files have ended, then send one event.
+
+    The event is ``{"status": "success", "files": {path: result}}`` or ``{"status": "failure", "reason": …,
+    "message": …}`` with a reason of :class:`FilesFailure`.
+
+    All triggers that name the same table and pipe of the same connection share one poll: since Airflow 3.3
+    through the triggerer's shared streams, before that, and wherever ``run`` is called, through a poll of
+    their event loop. The most impatient of them sets its pace.
+
+    :param files: paths below the stage
+    :param prefix: instead of files, the start of the paths
+    :param count: with it, how many different files
+    :param table: the table that they are loaded into
+    :param pipe: the file pipe that loads them, None for any load
+    :param database: where table and pipe are, None for the connection's
+    :param schema: the same
+    :param snowflake_conn_id: the connection's id
+    :param since: loads before this moment, in ISO 8601, do not count
+    :param on_partial: ``fail`` or ``report``
+    :param on_failed: ``fail`` or ``report``
+    :param poll_interval: seconds between two looks
+    :param max_consecutive_errors: give up after this many looks in a row that failed for a passing reason
+    :param deadline: when to give up, seconds since 1970; None for never
+    :param timeout: how long the whole wait was to take, in seconds, for the words of its end
+    """
+
+    supports_triggerer_queue = True
+
+    def __init__(
+        self,
+        *,
+        files: Sequence[str] = (),
+        prefix: str | None = None,
+        count: int = 0,
+        table: str | None = None,
+        pipe: str | None = None,
+        database: str | None = None,
+        schema: str | None = None,
+        snowflake_conn_id: str,
+        since: str | None = None,
+        on_partial: str = "fail",
+        on_failed: str = "fail",
+        poll_interval: float = 15.0,
+        max_consecutive_errors: int = 10,
+        deadline: float | None = None,
+        timeout: float = 0.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.files = list(files)
+        self.prefix = prefix
+        self.count = count
+        self.table = table
+        self.pipe = pipe
+        self.database = database
+        self.schema = schema
+        self.snowflake_conn_id = snowflake_conn_id
+        self.since = since
+        self.on_partial = on_partial
+        self.on_failed = on_failed
+        self.poll_interval = poll_interval
+        self.max_consecutive_errors = max_consecutive_errors
+        self.deadline = deadline
+        self.timeout = timeout
+        self._reported_done = -1
+        self._reported_at = 0.0
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class path and the arguments that make this trigger again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "files": self.files,
+                "prefix": self.prefix,
+                "count": self.count,
+                "table": self.table,
+                "pipe": self.pipe,
+                "database": self.database,
+                "schema": self.schema,
+                "snowflake_conn_id": self.snowflake_conn_id,
+                "since": self.since,
+                "on_partial": self.on_partial,
+                "on_failed": self.on_failed,
+                "poll_interval": self.poll_interval,
+                "max_consecutive_errors": self.max_consecutive_errors,
+                "deadline": self.deadline,
+                "timeout": self.timeout,
+            },
+        )
+
+    def shared_stream_key(self) -> Hashable:
+        """What the triggers of one poll have in common: connection, table and pipe, as they were named."""
+        names = (self.table, self.pipe, self.database, self.schema)
+        return ("snowpipe load history", self.snowflake_conn_id, *names)
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[HistoryLook]:
+        """Poll for all triggers of one key, whose questions the poll knows by itself.
+
+        :param kwargs: arguments of one of them, of which only the key's count
+        """
+        async with aclosing(cls(**kwargs)._poll().looks()) as looks:
+            async for look in looks:
+                yield look
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[HistoryLook]
+    ) -> AsyncGenerator[TriggerEvent]:
+        """Wait in the shared poll until the loads of this trigger's files have ended; one event.
+
+        :param shared_stream: the poll's looks
+        """
+        yield await self._wait(shared_stream)
+
+    async def run(self) -> AsyncGenerator[TriggerEvent]:
+        """Wait until the loads have ended where the triggerer shares no streams; one event."""
+        async with aclosing(self._poll().follow()) as looks:
+            event = await self._wait(looks)
+        yield event
+
+    async def _wait(self, looks: AsyncIterator[HistoryLook]) -> TriggerEvent:
+        try:
+            watch = self._watch()
+        except ConfigurationError as error:
+            return _failure(FilesFailure.CONFIGURATION, str(error))
+        left = None if self.deadline is None else max(0.0, self.deadline - time.time())
+        try:
+            async with asyncio.timeout(left) as limit:
+                return event_of(await self._decided(watch, looks))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return event_of(watch.expired(self.timeout))
+
+    async def _decided(self, watch: FilesWatch, looks: AsyncIterator[HistoryLook]) -> FilesVerdict:
+        with self._poll().waiting(watch.question, self.poll_interval):
+            async for look in looks:
+                verdict = watch.see(look, time.time())
+                if verdict.state is not WaitState.WAITING:
+                    return verdict
+                self._report(verdict)
+        raise RuntimeError("the poll of load history ended, which it never does by itself")
+
+    def _watch(self) -> FilesWatch:
+        return FilesWatch(
+            WantedFiles(tuple(self.files), self.prefix, self.count),
+            moment(self.since),
+            Tolerance(self.on_partial, self.on_failed),
+            Patience(self.max_consecutive_errors, interval=self.poll_interval),
+        )
+
+    def _poll(self) -> HistoryPoll:
+        names = {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
+        return shared_poll(self.shared_stream_key(), partial(_connect, self.snowflake_conn_id, names))
+
+    def _report(self, verdict: FilesVerdict) -> None:
+        now = time.monotonic()
+        if verdict.message:
+            self.log.warning("%s", verdict)
+        elif len(verdict.results) != self._reported_done or now - self._reported_at >= LOG_SECONDS:
+            self.log.info("%s", verdict)
+            self._reported_done, self._reported_at = len(verdict.results), now
+
+
+async def _connect(conn_id: str, names: Mapping[str, str | None]) -> LoadHistory:
+    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+    hook = SnowpipeHook(conn_id, **names)
+    try:
+        return await hook.async_get_load_history(retry=RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS))
+    except AirflowNotFoundException as error:
+        raise ConfigurationError(f"connection {conn_id!r} does not exist: add it, or name another") from error
+
+
+def event_of(verdict: FilesVerdict) -> TriggerEvent:
+    """Put a decided wait in an event.
+
+    :param verdict: complete or failed
+    """
+    if verdict.state is WaitState.COMPLETE:
+        return TriggerEvent({"status": "success", "files": dict(verdict.results)})  # type: ignore[no-untyped-call]
+    return _failure(verdict.reason or FilesFailure.REFUSED, verdict.message)
+
+
+def _failure(reason: FilesFailure, message: str) -> TriggerEvent:
+    return TriggerEvent({"status": "failure", "reason": reason.value, "message": message})  # type: ignore[no-untyped-call]

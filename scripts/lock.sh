@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Resolve pyproject.toml anew: requirements.lock for .venv, and scripts/airflow-versions/*.txt for `make test-airflow`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/package-index.sh
+
+resolve() {
+    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
+        --no-emit-index-url --no-emit-find-links --constraints constraints.txt "$@"
+}
+
+resolve --extra dev --output-file requirements.lock pyproject.toml
+for wanted in scripts/airflow-versions/*.in; do
+    resolve --extra local --extra spark --extra test --output-file "${wanted%.in}.txt" pyproject.toml "$wanted"
+done

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Run the tests of the Airflow skin, and one system test, on another Airflow than that of .venv.
+#
+#   scripts/test-airflow.sh VERSION [PYTEST ARGUMENT…]
+#
+# Makes .venv-airflow-VERSION from exactly the versions of scripts/airflow-versions/VERSION.txt; needs .venv (make install).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+die() { printf 'test-airflow: %s\n' "$*" >&2; exit 1; }
+supported() { find scripts/airflow-versions -name '*.txt' -printf '%f\n' | sed 's/\.txt$//' | sort -V | paste -sd' '; }
+
+VERSION=${1:-}
+[ $# -eq 0 ] || shift
+LOCK=scripts/airflow-versions/$VERSION.txt
+VENV=.venv-airflow-$VERSION
+[ -n "$VERSION" ] && [ -f "$LOCK" ] ||
+    die "VERSION is '$VERSION': name one of $(supported), for example: make test-airflow VERSION=2.11"
+if [ "$VERSION" = 2.11 ] && .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 13))'; then
+    die "Airflow 2.11 does not run on $(.venv/bin/python --version): Python 3.11 or 3.12 is needed (make install PYTHON=…)"
+fi
+
+if [ ! "$VENV/.installed" -nt "$LOCK" ] || [ ! "$VENV/.installed" -nt pyproject.toml ]; then
+    printf '\033[1m==>\033[0m Installing the versions of %s into %s\n' "$LOCK" "$VENV"
+    source scripts/package-index.sh
+    .venv/bin/uv venv --quiet --clear --python .venv/bin/python "$VENV"
+    printf -- '--editable .\n' | VIRTUAL_ENV="$PWD/$VENV" \
+        .venv/bin/uv pip sync --quiet --compile-bytecode --build-constraints constraints.txt "$LOCK" -
+    touch "$VENV/.installed"
+fi
+
+export PATH="$PWD/$VENV/bin:$PATH"
+if [ $# -gt 0 ]; then
+    exec "$VENV/bin/python" -m pytest "$@"
+fi
+# Protocol, Spark job and local service know nothing of Airflow.
+"$VENV/bin/python" -m pytest tests/unit -n 2 --dist loadfile \
+    --ignore tests/unit/streaming --ignore tests/unit/spark --ignore tests/unit/local --ignore tests/unit/bulk \
+    --ignore tests/unit/routing --ignore tests/unit/test_architecture.py
+"$VENV/bin/python" -m pytest tests/system/test_commit_sensor.py

@@ -1,0 +1,126 @@
+"""Who imports what in a fresh interpreter, by ``python -X importtime``."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \| (\s*)(\S+)")
+
+READ_DAG = """
+import sys
+try:
+    from airflow.dag_processing.dagbag import DagBag
+except ImportError:  # Airflow before 3.2
+    from airflow.models.dagbag import DagBag
+bag = DagBag(sys.argv[1])
+assert not bag.import_errors, bag.import_errors
+assert bag.dags
+"""
+"""Reads a DAG file as the DAG processor does."""
+BARE_DAG = """
+from airflow.providers.common.compat.sdk import BaseOperator, BaseSensorOperator, DAG, dag, task
+
+with DAG("bare", schedule=None):
+    BaseOperator(task_id="nothing")
+"""
+"""A DAG file with nothing in it but Airflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One module that was imported.
+
+    :param name: the module
+    :param importer: the module that imported it first, None for the program itself
+    :param seconds: the time of its own code, without what it imported in turn
+    """
+
+    name: str
+    importer: str | None
+    seconds: float
+
+
+class Imports:
+    """All modules that a program imported.
+
+    :param found: the modules, the last imported first
+    """
+
+    def __init__(self, found: Iterable[Import]) -> None:
+        self._found = {one.name: one for one in found}
+
+    @property
+    def names(self) -> set[str]:
+        """Every module."""
+        return set(self._found)
+
+    @property
+    def roots(self) -> set[str]:
+        """The top-level packages of all modules."""
+        return {name.partition(".")[0] for name in self._found}
+
+    def seconds(self, *packages: str) -> float:
+        """The time of the modules' own code in some packages; of all modules without one."""
+        return sum(
+            one.seconds
+            for one in self._found.values()
+            if not packages or any(f"{one.name}.".startswith(f"{package}.") for package in packages)
+        )
+
+    def way_to(self, root: str) -> str:
+        """Who imported a package first: ``a > b > root``."""
+        entries = [
+            name
+            for name, one in self._found.items()
+            if name.partition(".")[0] == root and (one.importer or "").partition(".")[0] != root
+        ]
+        name: str | None = entries[-1]
+        way: list[str] = []
+        while name is not None and name not in way:
+            way.append(name)
+            name = self._found[name].importer if name in self._found else None
+        return " > ".join(reversed(way))
+
+
+def airflow_environment(home: Path) -> dict[str, str]:
+    """The caller's environment with a new Airflow in it.
+
+    :param home: its ``AIRFLOW_HOME``
+    """
+    env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+    repository = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, (repository, env.get("PYTHONPATH"))))
+    return env | {"AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PYTHONPATH": path}
+
+
+def imports_of(code: str, *arguments: str, env: Mapping[str, str]) -> Imports:
+    """Run a program in a fresh interpreter and see what it imports.
+
+    :param code: the program
+    :param arguments: its arguments
+    :param env: its environment
+    """
+    command = [sys.executable, "-X", "importtime", "-c", code, *arguments]
+    done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, "\n".join(
+        line for line in done.stderr.splitlines() if not line.startswith("import time:")
+    )
+    return Imports(_parsed(done.stderr))
+
+
+def _parsed(text: str) -> list[Import]:
+    """Read the lines from the end: there, a module comes before what it imported."""
+    found: list[Import] = []
+    above: list[tuple[int, str]] = []
+    for microseconds, indent, name in reversed(_LINE.findall(text)):
+        while above and above[-1][0] >= len(indent):
+            above.pop()
+        found.append(Import(name, above[-1][1] if above else None, int(microseconds) / 1e6))
+        above.append((len(indent), name))
+    return found

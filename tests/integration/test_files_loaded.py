@@ -1,0 +1,399 @@
+"""The sensor of loaded files and its trigger against the real local service: COPY, file pipes, bad files."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.exceptions import AirflowRescheduleException
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
+from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
+from tests.airflow_connections import SetConnection, set_connection
+from tests.local_connection import connect, connect_by_form
+from tests.local_service import LocalService
+from tests.staged_files import put, submit
+
+__all__ = ["set_connection"]
+
+_numbers = itertools.count(1)
+Upload = Callable[..., None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trusted(local_service: LocalService) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+        yield
+
+
+@pytest.fixture
+def conn_id(local_service: LocalService, set_connection: SetConnection) -> str:
+    return connect(local_service, set_connection)
+
+
+class Place:
+    """A table, a stage and a file pipe of their own for a test."""
+
+    def __init__(self, service: LocalService, folder: Path, copy_options: str = "") -> None:
+        self.service, self.folder = service, folder
+        self.table = f"LOADS{next(_numbers)}"
+        self.stage, self.pipe = f"{self.table}_STAGE", f"{self.table}_PIPE"
+        service.sql(f"CREATE TABLE {self.table} (ID INTEGER, NAME VARCHAR)")
+        service.sql(f"CREATE STAGE {self.stage} FILE_FORMAT = (TYPE = CSV)")
+        service.sql(f"CREATE PIPE {self.pipe} AS COPY INTO {self.table} FROM @{self.stage} {copy_options}")
+
+    def put(self, **files: str) -> None:
+        """Stage files; two underlines in a name stand for a slash, and ``.csv`` is put at its end."""
+        named = {f"{name.replace('__', '/')}.csv": content for name, content in files.items()}
+        put(self.service, self.folder, self.stage, named)
+
+    def copy(self, path: str = "", options: str = "") -> None:
+        """Load what is staged."""
+        self.service.sql(f"COPY INTO {self.table} FROM @{self.stage}{path} {options}")
+
+    def submit(self, *paths: str) -> None:
+        """Give files to the pipe."""
+        submit(self.service, f"LOCAL.PUBLIC.{self.pipe}", *paths)
+
+
+@pytest.fixture
+def place(local_service: LocalService, tmp_path: Path) -> Place:
+    return Place(local_service, tmp_path)
+
+
+def sensor(conn_id: str, **options: Any) -> SnowpipeFilesLoadedSensor:
+    given: dict[str, Any] = {
+        "task_id": "wait",
+        "snowflake_conn_id": conn_id,
+        "poke_interval": 0.2,
+        "timeout": 60,
+    }
+    return SnowpipeFilesLoadedSensor(**{**given, **options})
+
+
+def context(store: dict[str, Any] | None = None) -> Any:
+    return {"ti": _Instance(), "task_state_store": None if store is None else _Store(store)}
+
+
+class _Instance:
+    try_number = 1
+
+    def get_first_reschedule_date(self, _context: Any) -> None:
+        return None
+
+
+class _Store:
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.get, self.set = values.get, values.__setitem__
+        self.delete = lambda key: values.pop(key, None)
+
+
+def run(trigger: SnowpipeFilesLoadedTrigger, seconds: float = 40) -> Mapping[str, Any]:
+    async def first() -> Any:
+        return [event.payload async for event in trigger.run()]
+
+    (payload,) = asyncio.run(asyncio.wait_for(first(), seconds))
+    return dict(payload)
+
+
+def deferred(waiting: SnowpipeFilesLoadedSensor) -> SnowpipeFilesLoadedTrigger:
+    """The trigger that the sensor defers to, after a round trip through its serialized form."""
+    with pytest.raises(TaskDeferred) as raised:
+        waiting.execute(context())
+    path, arguments = raised.value.trigger.serialize()
+    assert path == "airflow_provider_snowpipe.triggers.files_loaded.SnowpipeFilesLoadedTrigger"
+    return SnowpipeFilesLoadedTrigger(**arguments)
+
+
+LOADED = {"status": "LOADED", "rows_loaded": 2, "rows_parsed": 2, "errors_seen": 0, "first_error": None}
+
+
+class TestCopy:
+    @pytest.mark.parametrize("define", [connect, connect_by_form], ids=["snowflake", "snowpipe"])
+    def test_files_that_copy_has_loaded(
+        self, local_service: LocalService, set_connection: SetConnection, place: Place, define: Any
+    ) -> None:
+        place.put(a="1,x\n2,y\n", in__b="3,x\n4,y\n")
+        place.copy()
+
+        found = sensor(
+            define(local_service, set_connection), files=["a.csv", "in/b.csv"], table=place.table
+        ).execute(context())
+
+        assert found == {"a.csv": LOADED, "in/b.csv": LOADED}
+
+    @pytest.mark.parametrize(
+        ("file", "below"), [("in/a.csv", ""), ("a.csv", "/in")], ids=["below-the-stage", "below-a-path"]
+    )
+    def test_a_path_that_copy_names_belongs_to_the_file(
+        self, conn_id: str, place: Place, file: str, below: str
+    ) -> None:
+        place.put(in__a="1,x\n2,y\n")
+        place.copy("/in", "FILES = ('a.csv')")
+        waiting = sensor(conn_id, table=place.table, files=[file], stage=f"@{place.stage}{below}")
+
+        assert waiting.execute(context()) == {"in/a.csv": LOADED}
+
+    def test_the_same_name_in_another_folder_is_another_file(self, conn_id: str, place: Place) -> None:
+        place.put(monday__a="1,x\n")
+        place.copy("/monday")
+
+        with pytest.raises(AirflowSensorTimeout, match=r"missing: 'tuesday/a\.csv'"):
+            sensor(conn_id, files=["tuesday/a.csv"], table=place.table, timeout=0.5).execute(context())
+
+    def test_all_files_with_a_prefix_as_listed_at_the_first_look(self, conn_id: str, place: Place) -> None:
+        place.put(day1__a="1,x\n2,y\n", day1__b="3,x\n4,y\n", day2__a="5,x\n")
+        place.copy("/day1")
+
+        found = sensor(conn_id, prefix="day1/", stage=f"@{place.stage}", table=place.table).execute(context())
+
+        assert found == {"day1/a.csv": LOADED, "day1/b.csv": LOADED}
+
+    def test_a_number_of_files_with_a_prefix(self, conn_id: str, place: Place) -> None:
+        place.put(day1__a="1,x\n2,y\n", day1__b="3,x\n4,y\n", day2__a="5,x\n")
+        place.copy()
+        waiting = sensor(conn_id, prefix="day1/", count="2", table=place.table)
+
+        assert list(waiting.execute(context())) == ["day1/a.csv", "day1/b.csv"]
+
+        with pytest.raises(AirflowSensorTimeout, match="2 of 3 files loaded"):
+            sensor(conn_id, prefix="day1/", count=3, table=place.table, timeout=0.5).execute(context())
+
+    def test_a_prefix_that_lists_nothing_is_an_error_that_may_pass(self, conn_id: str, place: Place) -> None:
+        with pytest.raises(
+            AirflowException, match=r"no_files: no file of stage .* begins with 'day1/'"
+        ) as raised:
+            sensor(conn_id, prefix="day1/", stage=place.stage, table=place.table).execute(context())
+        assert not isinstance(raised.value, AirflowFailException)
+
+    def test_a_partly_loaded_file_fails_at_once_with_its_first_error(
+        self, conn_id: str, place: Place
+    ) -> None:
+        place.put(good="1,x\n", bad="2,x\nthree,y\n4,z\n")
+        place.copy(options="ON_ERROR = CONTINUE")
+        options = {"files": ["good.csv", "bad.csv", "never.csv"], "table": place.table}
+
+        with pytest.raises(AirflowFailException) as raised:
+            sensor(conn_id, **options).execute(context())
+
+        text = str(raised.value)
+        assert text.startswith("partially_loaded: 1 of 3 files did not load: ")
+        assert "'bad.csv' is PARTIALLY_LOADED with 2 of 3 rows" in text
+        assert "'three'" in text
+        assert "(line 2, character 1, column" in text
+
+    def test_a_partly_loaded_file_is_reported_on_demand(self, conn_id: str, place: Place) -> None:
+        place.put(bad="2,x\nthree,y\n4,z\n")
+        place.copy(options="ON_ERROR = CONTINUE")
+
+        found = sensor(conn_id, files=["bad.csv"], table=place.table, on_partial="report").execute(context())
+
+        result = found["bad.csv"]
+        assert (result["status"], result["rows_loaded"], result["rows_parsed"]) == ("PARTIALLY_LOADED", 2, 3)
+        assert (result["errors_seen"], result["first_error"]["line"]) == (1, 2)
+
+    def test_a_file_that_failed_and_was_mended_counts_as_loaded(self, conn_id: str, place: Place) -> None:
+        place.put(a="one,x\n")
+        place.copy(options="ON_ERROR = SKIP_FILE")
+        with pytest.raises(
+            AirflowFailException, match=r"load_failed: .*'a\.csv' is LOAD_FAILED with 0 of 1 rows"
+        ):
+            sensor(conn_id, files=["a.csv"], table=place.table).execute(context())
+
+        place.put(a="1,x\n2,y\n")
+        place.copy(options="ON_ERROR = SKIP_FILE")
+
+        assert sensor(conn_id, files=["a.csv"], table=place.table).execute(context()) == {"a.csv": LOADED}
+
+    def test_loads_before_a_moment_do_not_count(self, conn_id: str, place: Place) -> None:
+        place.put(a="1,x\n")
+        place.copy()
+        (row,) = place.service.sql("SELECT TO_VARCHAR(DATEADD('second', 1, CURRENT_TIMESTAMP())) AS AT")
+        waiting = sensor(conn_id, files=["a.csv"], table=place.table, since=row["AT"], timeout=0.5)
+
+        with pytest.raises(AirflowSensorTimeout, match="0 of 1 files loaded"):
+            waiting.execute(context())
+
+
+class TestPipe:
+    def test_files_that_a_pipe_has_loaded_by_its_report(self, conn_id: str, place: Place) -> None:
+        place.put(a="1,x\n2,y\n", in__b="3,x\n4,y\n")
+        place.submit("a.csv", "in/b.csv")
+
+        found = sensor(conn_id, files=["a.csv", "in/b.csv"], pipe=place.pipe).execute(context())
+
+        assert found == {"a.csv": LOADED, "in/b.csv": LOADED}
+
+    def test_a_file_that_fails_in_the_pipe_fails_the_sensor(self, conn_id: str, place: Place) -> None:
+        place.put(a="1,x\n", bad="one,x\n")
+        place.submit("a.csv", "bad.csv")
+
+        with pytest.raises(
+            AirflowFailException, match=r"load_failed: .*'bad\.csv' is LOAD_FAILED.*'one'.*line 1"
+        ):
+            sensor(conn_id, files=["bad.csv"], pipe=place.pipe, table=place.table).execute(context())
+
+    def test_loads_by_others_do_not_count_for_a_pipe(self, conn_id: str, place: Place) -> None:
+        place.put(a="1,x\n")
+        place.copy()
+
+        for table in (None, place.table):
+            with pytest.raises(AirflowSensorTimeout):
+                sensor(conn_id, files=["a.csv"], pipe=place.pipe, table=table, timeout=0.5).execute(context())
+
+    def test_copy_history_is_asked_where_the_connection_has_no_key_pair(
+        self, local_service: LocalService, set_connection: SetConnection, place: Place
+    ) -> None:
+        token = (local_service.data_dir / "demo_pat").read_text().strip()
+        conn_id = connect_by_form(
+            local_service,
+            set_connection,
+            password=token,
+            extra={"auth": "programmatic_access_token", "private_key_content": None},
+        )
+        place.put(a="1,x\n2,y\n")
+        place.submit("a.csv")
+
+        found = sensor(conn_id, files=["a.csv"], pipe=place.pipe, table=place.table).execute(context())
+
+        assert found == {"a.csv": LOADED}
+        with pytest.raises(AirflowFailException, match=r"configuration: .*takes key pairs only"):
+            sensor(conn_id, files=["a.csv"], pipe=place.pipe).execute(context())
+
+    def test_a_pipe_that_does_not_exist_is_named(self, conn_id: str) -> None:
+        with pytest.raises(
+            AirflowException, match=r"refused: insertReport of pipe LOCAL\.PUBLIC\.NOWHERE.*MONITOR"
+        ):
+            sensor(conn_id, files=["a.csv"], pipe="NOWHERE").execute(context())
+
+
+class TestReschedule:
+    def test_what_was_listed_at_the_first_look_stays(self, conn_id: str, place: Place) -> None:
+        place.put(day1__a="1,x\n2,y\n")
+        store: dict[str, Any] = {}
+        options = {"prefix": "day1/", "stage": place.stage, "table": place.table, "mode": "reschedule"}
+
+        with pytest.raises(AirflowRescheduleException):
+            sensor(conn_id, **options).execute(context(store))
+        place.put(day1__b="3,x\n")
+        place.copy("/day1", "FILES = ('a.csv')")
+
+        assert sensor(conn_id, **options).execute(context(store)) == {"day1/a.csv": LOADED}
+        assert store == {}
+
+
+class TestDeferred:
+    def test_ends_when_the_last_file_is_loaded(self, conn_id: str, place: Place) -> None:
+        place.put(a="1,x\n2,y\n", b="3,x\n4,y\n")
+        place.copy(options="FILES = ('a.csv')")
+        waiting = sensor(conn_id, files=["a.csv", "b.csv"], table=place.table, deferrable=True)
+        trigger = deferred(waiting)
+        timer = threading.Timer(1.0, place.copy)
+        timer.start()
+
+        event = run(trigger)
+
+        timer.join()
+        assert waiting.execute_complete(context(), event) == {"a.csv": LOADED, "b.csv": LOADED}
+
+    def test_a_listed_prefix_goes_to_the_triggerer_by_name(self, conn_id: str, place: Place) -> None:
+        place.put(day1__a="1,x\n")
+
+        trigger = deferred(
+            sensor(conn_id, prefix="day1/", stage=place.stage, table=place.table, deferrable=True)
+        )
+
+        assert (trigger.files, trigger.prefix) == (["day1/a.csv"], None)
+
+    def test_the_time_limit_names_the_missing_files(self, conn_id: str, place: Place) -> None:
+        place.put(a="1,x\n")
+        place.copy()
+        waiting = sensor(conn_id, files=["a.csv", "b.csv"], table=place.table, deferrable=True, timeout=1.5)
+
+        event = run(deferred(waiting))
+
+        with pytest.raises(
+            AirflowSensorTimeout, match=r"timeout: 1 of 2 files loaded after 2 s; missing: 'b\.csv'"
+        ):
+            waiting.execute_complete(context(), event)
+
+    def test_nothing_is_deferred_when_the_first_look_decides(self, conn_id: str, place: Place) -> None:
+        place.put(a="1,x\n2,y\n")
+        place.copy()
+
+        assert sensor(conn_id, files=["a.csv"], table=place.table, deferrable=True).execute(context()) == {
+            "a.csv": LOADED
+        }
+
+    def test_soft_fail_skips_as_in_the_mode_poke(self, conn_id: str, place: Place) -> None:
+        place.put(bad="one,x\n")
+        place.copy(options="ON_ERROR = SKIP_FILE")
+
+        with pytest.raises(AirflowSkipException, match="load_failed"):
+            sensor(conn_id, files=["bad.csv"], table=place.table, deferrable=True, soft_fail=True).execute(
+                context()
+            )
+
+    def test_many_waits_share_one_poll_and_each_gets_its_own(
+        self, conn_id: str, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+
+        statements: list[str] = []
+        rows = AccountSql.rows
+
+        def counted(self: AccountSql, statement: str, values: Any = None) -> Any:
+            statements.append(statement)
+            return rows(self, statement, values)
+
+        monkeypatch.setattr(AccountSql, "rows", counted)
+        names = [f"f{number}" for number in range(12)]
+        place.put(**{name: "1,x\n2,y\n" for name in names}, bad="one,x\n")
+        triggers = [
+            SnowpipeFilesLoadedTrigger(
+                files=[f"{name}.csv"], table=place.table, snowflake_conn_id=conn_id, poll_interval=0.5
+            )
+            for name in [*names, "bad"]
+        ]
+        timer = threading.Timer(1.5, place.copy, kwargs={"options": "ON_ERROR = SKIP_FILE"})
+        timer.start()
+
+        async def wait() -> list[dict[str, Any]]:
+            async def one(trigger: SnowpipeFilesLoadedTrigger) -> dict[str, Any]:
+                (payload,) = [event.payload async for event in trigger.run()]
+                return dict(payload)
+
+            return list(await asyncio.wait_for(asyncio.gather(*map(one, triggers)), 40))
+
+        *good, bad = asyncio.run(wait())
+
+        timer.join()
+        assert [event["files"] for event in good] == [{f"{name}.csv": LOADED} for name in names]
+        assert bad["reason"] == "load_failed"
+        assert 2 <= len(statements) < len(triggers)
+
+
+def test_the_hook_lists_stages(conn_id: str, place: Place, tmp_path: Path) -> None:
+    place.put(in__a="1,x\n", in__b="1,x\n")
+    put(place.service, tmp_path, f"%{place.table}", {"t.csv": "1,x\n"})
+    hook = SnowpipeHook(conn_id, table=place.table)
+
+    assert hook.list_stage(place.stage) == ["in/a.csv", "in/b.csv"]
+    assert hook.list_stage(f"@PUBLIC.{place.stage}/in", "b") == ["in/b.csv"]
+    assert hook.list_stage(f"@LOCAL.PUBLIC.{place.stage}", "in/b") == ["in/b.csv"]
+    assert hook.list_stage(f"@%{place.table}") == ["t.csv"]
+    assert hook.list_stage("@~", "nothing/") == []

@@ -1,0 +1,48 @@
+"""Files in a stage of a running local service, loaded by COPY or by a file pipe."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import requests
+import snowflake.connector
+
+from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+from tests.local_service import LocalService
+
+
+def put(service: LocalService, folder: Path, stage: str, files: Mapping[str, str]) -> None:
+    """Upload files as they are; the connector trusts what ``REQUESTS_CA_BUNDLE`` names.
+
+    :param folder: where they are written first
+    :param stage: the stage, with or without a path
+    :param files: the content of each, by its path below that
+    """
+    with snowflake.connector.connect(**service.connector_arguments) as connection:
+        for path, content in files.items():
+            local = folder / path
+            local.parent.mkdir(parents=True, exist_ok=True)
+            local.write_text(content)
+            below = f"{stage}/{path}".rpartition("/")[0]
+            connection.cursor().execute(
+                f"PUT 'file://{local}' @{below} AUTO_COMPRESS = FALSE OVERWRITE = TRUE"
+            )
+
+
+def submit(service: LocalService, pipe: str, *paths: str) -> None:
+    """Give files to a file pipe by its REST API, as another program would.
+
+    :param pipe: the pipe's full name
+    """
+    answer = requests.post(
+        f"{service.url}/v1/data/pipes/{pipe}/insertFiles",
+        params={"requestId": str(uuid.uuid4())},
+        headers={"Authorization": f"Bearer {sign_key_pair_jwt(DataDirectory(service.data_dir))}"},
+        json={"files": [{"path": path} for path in paths]},
+        verify=str(service.ca_file),
+        timeout=30,
+    )
+    assert answer.status_code == 200, answer.text

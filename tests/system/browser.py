@@ -1,0 +1,107 @@
+"""Airflow's pages in a headless Chromium, as a person uses them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support import expected_conditions
+from selenium.webdriver.support.ui import WebDriverWait
+
+from demo.airflow_processes import AirflowProcesses
+
+TIMEOUT_SECONDS = 40.0
+DIALOG = "//*[@role='dialog']"
+
+
+def missing() -> str | None:
+    """What of a browser this machine lacks, and the remedy; None when all is here."""
+    absent = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
+    if not absent:
+        return None
+    return f"no {' and no '.join(absent)} on this machine: apt-get install chromium chromium-driver"
+
+
+class Pages:
+    """What a person does on Airflow's pages; every step waits until the page is ready for it.
+
+    :param chrome: the browser
+    :param url: where Airflow's API server listens
+    """
+
+    def __init__(self, chrome: Chrome, url: str) -> None:
+        self._chrome = chrome
+        self._url = url
+        self._wait = WebDriverWait(chrome, TIMEOUT_SECONDS)
+
+    def sign_in(self, user: str, password: str) -> None:
+        self.visit("auth/login/")
+        self._ready(By.NAME, "username").send_keys(user)
+        self._ready(By.NAME, "password").send_keys(password)
+        self.press("Sign in")
+        self._wait.until(expected_conditions.presence_of_element_located((By.XPATH, _button("Admin"))))
+
+    def visit(self, path: str) -> None:
+        self._chrome.get(f"{self._url}/{path}")
+
+    def press(self, label: str, within: str = "") -> None:
+        self._ready(By.XPATH, within + _button(label)).click()
+
+    def choose(self, option: str) -> None:
+        """Type into the dialog's list, and take the option of that name."""
+        self._ready(By.XPATH, f"{DIALOG}//input[@role='combobox']").send_keys(option)
+        self._ready(By.XPATH, f"//*[@role='option'][normalize-space()='{option}']").click()
+
+    def fill(self, name: str, text: str) -> None:
+        """Paste a text into a field, in the place of what it holds."""
+        field = self._ready(By.NAME, name)
+        field.clear()
+        field.click()
+        self._chrome.execute_cdp_cmd("Input.insertText", {"text": text})
+
+    def field(self, name: str) -> WebElement:
+        return self._ready(By.NAME, name)
+
+    def text_of(self, xpath: str) -> str:
+        return self._ready(By.XPATH, xpath).text
+
+    def wait_until_at(self, path: str) -> None:
+        self._wait.until(expected_conditions.url_contains(f"{self._url}/{path}"))
+
+    def wait_until_gone(self, xpath: str) -> None:
+        self._wait.until(expected_conditions.invisibility_of_element_located((By.XPATH, xpath)))
+
+    def _ready(self, by: str, what: str) -> WebElement:
+        found = self._wait.until(expected_conditions.element_to_be_clickable((by, what)), f"no {what}")
+        assert isinstance(found, WebElement)
+        return found
+
+
+def _button(label: str) -> str:
+    return f"//button[@aria-label='{label}' or normalize-space()='{label}']"
+
+
+@contextmanager
+def signed_in(airflow: AirflowProcesses) -> Iterator[Pages]:
+    """A browser of its own, where the administrator has signed in."""
+    options = ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    options.add_argument("--headless=new")
+    options.add_argument("--window-size=1400,1600")
+    options.add_argument("--no-proxy-server")
+    if os.geteuid() == 0:
+        # Chromium does not start as root with its sandbox, and a container's user is often root.
+        options.add_argument("--no-sandbox")
+    chrome = Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        pages = Pages(chrome, airflow.url)
+        pages.sign_in(*airflow.login)
+        yield pages
+    finally:
+        chrome.quit()

@@ -1,0 +1,69 @@
+"""Loads and a task after each, for tests that kill what runs them: one waits for the commit in the driver,
+one in the triggerer, one leaves it to a sensor, and one runs its executors on a cluster."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.common.compat.sdk import DAG, Param, task
+
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+
+LOADS: dict[str, dict[str, Any]] = {
+    "durable_load": {},
+    "deferred_load": {"deferrable": True, "poll_interval": 1.0},
+    "sensed_load": {"wait_for_commit": False},
+    "cluster_load": {
+        "spark_conn_id": "spark_cluster",
+        "executor_memory": "512m",
+        "env_vars": {"PYSPARK_PYTHON": "{{ params.executor_python }}"},
+    },
+}
+
+
+@task
+def downstream(params: dict[str, Any]) -> int:
+    from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
+
+    return int(SnowflakeHook().get_first(f"SELECT COUNT(*) FROM {params['table']}")[0])
+
+
+for dag_id, options in LOADS.items():
+    with DAG(
+        dag_id,
+        schedule=None,
+        catchup=False,
+        render_template_as_native_obj=True,
+        default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
+        params={
+            "table": Param("EVENTS", type="string"),
+            "data_dir": Param("/nowhere", type="string"),
+            "batch_limits": Param({}, type="object"),
+            "executor_python": Param("python3", type="string"),
+        },
+    ):
+        stream = SnowpipeStreamOperator(
+            task_id="stream",
+            source={"path": "{{ params.data_dir }}"},
+            source_name="{{ params.table }}",
+            table="{{ params.table }}",
+            batch_limits="{{ params.batch_limits }}",
+            driver_memory="512m",
+            **options,
+        )
+        if dag_id == "sensed_load":
+            (
+                stream
+                >> SnowpipeCommitSensor(
+                    task_id="wait_for_commit",
+                    targets=stream.output["targets"],
+                    table="{{ params.table }}",
+                    deferrable=True,
+                    poke_interval=1,
+                )
+                >> downstream()
+            )
+        else:
+            stream >> downstream()

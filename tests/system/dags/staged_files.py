@@ -1,0 +1,41 @@
+"""Files that somebody else loads, and a task that may run only when they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Param, dag, task
+
+from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    render_template_as_native_obj=True,
+    params={
+        "table": Param(None, type=["null", "string"]),
+        "pipe": Param(None, type=["null", "string"]),
+        "files": Param([], type="array"),
+        "seconds": Param(120, type="integer"),
+    },
+)
+def staged_files() -> None:
+    @task
+    def downstream(params: dict[str, Any]) -> int:
+        from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
+
+        return int(SnowflakeHook().get_first(f"SELECT COUNT(*) FROM {params['table']}")[0])
+
+    loaded = SnowpipeFilesLoadedSensor(
+        task_id="loaded",
+        files="{{ params.files }}",
+        table="{{ params.table }}",
+        pipe="{{ params.pipe }}",
+        deferrable=True,
+        poke_interval=0.5,
+    )
+    loaded >> downstream()
+
+
+staged_files()

@@ -1,0 +1,103 @@
+"""The connection form, its Test button and a trigger form, used in a real browser."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import browser
+import pytest
+from browser import DIALOG, Pages
+from conftest import Stack
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing())),
+]
+TOAST = "//*[@data-scope='toast' and @data-part='root']"
+
+
+@pytest.fixture(scope="module")
+def pages(stack: Stack) -> Iterator[Pages]:
+    stack.service.sql("CREATE TABLE IF NOT EXISTS TESTED (N INTEGER)")
+    with browser.signed_in(stack.airflow) as pages:
+        yield pages
+
+
+@pytest.fixture
+def connection_id() -> str:
+    return f"made_by_hand_{uuid.uuid4().hex[:8]}"
+
+
+def add_connection(pages: Pages, stack: Stack, name: str, table: str) -> None:
+    service = stack.service
+    pages.visit("connections")
+    pages.press("Add Connection")
+    pages.fill("connection_id", name)
+    pages.choose("Snowpipe Streaming")
+    host, port = service.url.rsplit(":", 1)
+    for field, text in {"host": host, "port": port, "login": service.user, "schema": "PUBLIC"}.items():
+        pages.fill(field, text)
+    pages.press("Extra Fields", DIALOG)
+    extra = {
+        "account": service.account,
+        "private_key_content": service.key_file.read_text(),
+        "database": "LOCAL",
+        "table": table,
+        "ca_bundle": str(service.ca_file),
+    }
+    for field, text in extra.items():
+        pages.fill(f"element_{field}", text)
+    pages.press("Save", DIALOG)
+    pages.wait_until_gone(DIALOG)
+
+
+def press_test(pages: Pages, name: str) -> str:
+    pages.visit("connections")
+    pages.press("Test Connection", f"//tr[.//*[normalize-space()='{name}']]")
+    return pages.text_of(TOAST)
+
+
+def test_a_connection_made_with_the_form_passes_its_test(
+    pages: Pages, stack: Stack, connection_id: str
+) -> None:
+    add_connection(pages, stack, connection_id, "TESTED")
+    answer = press_test(pages, connection_id)
+    assert "Credentials accepted" in answer
+    assert "TESTED-STREAMING is there" in answer
+
+
+def test_the_test_of_a_connection_names_the_step_that_failed(
+    pages: Pages, stack: Stack, connection_id: str
+) -> None:
+    add_connection(pages, stack, connection_id, "ABSENT")
+    answer = press_test(pages, connection_id)
+    assert "Failed at: pipe." in answer
+    assert "ABSENT" in answer
+
+
+def test_the_form_hides_the_key_and_names_every_field(pages: Pages) -> None:
+    pages.visit("connections")
+    pages.press("Add Connection")
+    pages.choose("Snowpipe Streaming")
+    form = pages.text_of(DIALOG)
+    for label in ("Account URL", "Port", "User", "Token or key passphrase", "Schema"):
+        assert label in form
+    pages.press("Extra Fields", DIALOG)
+    assert pages.field("element_private_key_content").get_attribute("type") == "password"
+    form = pages.text_of(DIALOG)
+    for label in ("Account", "Authentication", "Private key (path)", "Private key (text)", "Default pipe"):
+        assert label in form
+
+
+def test_the_trigger_form_starts_a_run_with_what_was_filled_in(pages: Pages, stack: Stack) -> None:
+    table, run_id = f"BY_HAND_{uuid.uuid4().hex[:6].upper()}", f"by_hand_{uuid.uuid4().hex[:6]}"
+    pages.visit("dags/many_channels")
+    pages.press("Trigger Dag")
+    pages.fill("element_table", table)
+    pages.press("Advanced Options", DIALOG)
+    pages.fill("dagRunId", run_id)
+    pages.press("Trigger", DIALOG)
+    pages.wait_until_at(f"dags/many_channels/runs/{run_id}")
+    assert stack.airflow.api.wait_for_run("many_channels", run_id, 120) == "success"
+    assert stack.service.sql(f"SELECT COUNT(*) AS N FROM {table}") == [{"N": 4 * 24}]

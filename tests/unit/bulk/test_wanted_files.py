@@ -1,0 +1,156 @@
+"""Which files are waited for, and which of them a load is of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.file_choice import FileChoice
+from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names, possible_paths
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+
+
+def load(path: str, location: str) -> FileLoad:
+    return FileLoad(path, location, "LOADED")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "path", "location", "found"),
+    [
+        ("a.csv", "a.csv", "DB.S.STAGE", True),
+        ("in/a.csv", "in/a.csv", "DB.S.STAGE/", True),
+        ("in/a.csv", "a.csv", "DB.S.STAGE/in", True),
+        ("x/in/a.csv", "a.csv", "DB.S.STAGE/x/in/", True),
+        ("s3://bucket/root/in/a.csv", "in/a.csv", "s3://bucket/root/", True),
+        ("s3://bucket/root/in/a.csv", "/in/a.csv", "s3://bucket/root", True),
+        ("a.csv", "in/a.csv", "DB.S.STAGE", False),
+        ("in/a.csv", "a.csv", "DB.S.STAGE/out", False),
+        ("in/a.csv", "a.csv", "DB.S.STAGE/begin", False),
+        ("in/a.csv", "A.csv", "DB.S.STAGE/in", False),
+        ("a.csv", "a.csv.gz", "DB.S.STAGE", False),
+    ],
+    ids=lambda value: str(value).replace("/", "_"),
+)
+def test_location_and_path_together_name_the_file(wanted: str, path: str, location: str, found: bool) -> None:
+    name = WantedFiles((wanted,)).name_of(load(path, location))
+
+    assert name == (wanted if found else None)
+    if found:
+        assert path.lstrip("/") in possible_paths([wanted])
+
+
+def test_a_prefix_takes_whatever_begins_so() -> None:
+    wanted = WantedFiles((), "day1/", 2)
+
+    assert wanted.name_of(load("day1/a.csv", "S")) == "day1/a.csv"
+    assert wanted.name_of(load("a.csv", "DB.S.STAGE/day1")) == "day1/a.csv"
+    assert wanted.name_of(load("day11/a.csv", "S")) is None
+    assert wanted.total == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "location", "path"),
+    [
+        ("@loads", '@"D"."S".loads/p', ""),
+        ("LOADS/in/", '@"D"."S".LOADS/in/p', "in"),
+        ("@x.loads", '@"D".x.loads/p', ""),
+        ('@"my.db".x."a ""b"""/in/deep', '@"my.db".x."a ""b"""/in/deep/p', "in/deep"),
+        ("@%t", '@"D"."S".%t/p', ""),
+        ("@s.%t/in", '@"D".s.%t/in/p', "in"),
+        ("@~", "@~/p", ""),
+        ("@~/in it", "@~/in it/p", "in it"),
+    ],
+)
+def test_a_stage_is_named_in_full(text: str, location: str, path: str) -> None:
+    reference = StageReference.parse(text)
+
+    assert reference.location("p", database="D", schema="S") == location
+    assert reference.path == path
+
+
+@pytest.mark.parametrize(
+    "text", ["", "@", "@a b", "@a;drop table t", "@a.b.c.d", "s3://bucket", "@%", "@'x'"]
+)
+def test_what_is_no_stage_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="stage is"):
+        StageReference.parse(text)
+
+
+def test_listed_names_become_paths_below_the_stage() -> None:
+    assert StageReference.parse("@db.s.LOADS/in").relative("loads/in/a.csv") == "in/a.csv"
+    assert StageReference.parse("@%t/in").relative("in/a.csv") == "in/a.csv"
+    assert StageReference.parse("@~").relative("in/a.csv") == "in/a.csv"
+    assert StageReference.parse("@ext/in").relative("s3://b/x/in/a.csv") == "s3://b/x/in/a.csv"
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["a", "b", "a"], ["a", "b"]),
+        (("a",), ["a"]),
+        ('["a", "b"]', ["a", "b"]),
+    ],
+    ids=["list", "tuple", "json"],
+)
+def test_files_are_a_list_or_its_text(given: Any, names: list[str]) -> None:
+    assert file_names(given) == names
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([], "files is \\[\\]"),
+        ("a.csv", "no JSON list"),
+        ({"a": 1}, "give a list of paths"),
+        ('{"a": 1}', "give a list of paths"),
+        ([1], "has the entry 1"),
+        ([""], "has the entry ''"),
+        (5, "files is 5"),
+    ],
+    ids=["empty", "path", "mapping", "object", "number", "blank", "scalar"],
+)
+def test_other_files_are_refused(given: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        file_names(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "give one of the two"),
+        ({"files": ["a"], "prefix": "b"}, "give one of the two"),
+        ({"files": ["a"], "count": 1}, "without prefix"),
+        ({"prefix": "b"}, "give stage=… , |give stage=…, where"),
+    ],
+    ids=["nothing", "both", "count-of-files", "prefix-alone"],
+)
+def test_arguments_that_do_not_go_together_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        FileChoice(**options).check()
+
+
+@pytest.mark.parametrize("count", [0, -1, "none"])
+def test_a_count_is_a_number_of_files(count: Any) -> None:
+    with pytest.raises(ConfigurationError, match="count is"):
+        FileChoice(prefix="a", count=count).wanted(lambda _stage, _prefix: [])
+
+
+def test_a_prefix_is_listed_once_and_below_the_stage() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def listing(stage: str, prefix: str) -> list[str]:
+        asked.append((stage, prefix))
+        return ["in/day1/a", "in/day1/b"]
+
+    wanted = FileChoice(prefix="day1/", stage="@s/in").wanted(listing)
+
+    assert wanted == WantedFiles(("in/day1/a", "in/day1/b"))
+    assert asked == [("@s/in", "day1/")]
+
+
+def test_an_empty_listing_is_no_success() -> None:
+    with pytest.raises(NothingStagedError, match=r"no file of stage '@s' begins with 'day1/'"):
+        FileChoice(prefix="day1/", stage="@s").wanted(lambda _stage, _prefix: [])

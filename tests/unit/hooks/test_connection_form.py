@@ -1,0 +1,51 @@
+"""The form of the connection type where Airflow asks the hook for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_snowpipe.get_provider_info import get_provider_info
+from tests.airflow_version import AIRFLOW
+
+pytestmark = pytest.mark.skipif(AIRFLOW >= (3, 2), reason="Airflow reads forms from the metadata since 3.2")
+
+FIELDS = get_provider_info()["connection-types"][0]["conn-fields"]
+
+
+@pytest.mark.skipif(AIRFLOW >= (3, 0), reason="the form of Airflow 2")
+def test_airflow_2_shows_every_field_of_the_metadata() -> None:
+    from airflow.providers_manager import ProvidersManager
+    from wtforms import Form, PasswordField
+
+    manager = ProvidersManager()
+    widgets = {
+        name.removeprefix("extra__snowpipe__"): info.field
+        for name, info in manager.connection_form_widgets.items()
+        if name.startswith("extra__snowpipe__")
+    }
+
+    assert set(widgets) == set(FIELDS)
+    form = type("Shown", (Form,), widgets)()
+    assert form.auth.data == "key_pair"
+    assert isinstance(form.private_key_content, PasswordField)
+    assert form.account.label.text == "Account"
+    assert manager.field_behaviours["snowpipe"]["relabeling"]["host"] == "Account URL"
+    assert manager.field_behaviours["snowpipe"]["hidden_fields"] == ["port"]
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="the form of Airflow 3.1")
+def test_airflow_3_1_shows_every_field_of_the_metadata() -> None:
+    from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
+
+    (found,) = [one for one in HookMetaService.hook_meta_data() if one.connection_type == "snowpipe"]
+
+    fields = found.extra_fields
+    assert fields is not None
+    assert set(fields) == set(FIELDS)
+    assert fields["auth"]["schema"]["enum"] == ["key_pair", "programmatic_access_token", "oauth"]
+    assert fields["private_key_content"]["schema"]["format"] == "password"
+    standard = found.standard_fields
+    assert standard is not None
+    assert standard.url_schema is not None
+    assert standard.host is not None
+    assert standard.host.title == "Account URL"

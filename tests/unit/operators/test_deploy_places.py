@@ -1,0 +1,162 @@
+"""What is submitted to each kind of cluster: the driver here, the executors there, with our code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.hooks import spark_submit
+
+from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
+from airflow_provider_snowpipe.operators.driver_run import DriverRun
+from airflow_provider_snowpipe.operators.package_archive import write_package_archive
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.airflow_connections import SetConnection
+
+CONTAINER = "registry/spark:4"
+
+
+class Submission:
+    """The command and the environment that a load would start its driver with."""
+
+    def __init__(self, operator: SnowpipeStreamOperator, directory: Path) -> None:
+        memory = DriverMemory({}, durable=False)
+        run = DriverRun(DriverPlace.here(directory), memory, print, lambda _: None)
+        operator._directory, operator._run = directory, run
+        operator.application_args = [str(directory / "plan.json")]
+        hook = operator._get_hook()
+        self.command = hook._build_spark_submit_command(operator.application)
+        self.environment: dict[str, str] = {**hook.submit.args[1], **(hook._env or {})}  # type: ignore[attr-defined]
+
+    def option(self, name: str) -> str:
+        return self.command[self.command.index(name) + 1]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        given = [self.command[i + 1].split("=", 1) for i, word in enumerate(self.command) if word == "--conf"]
+        return {name: value for name, value in given}
+
+
+Submit = Callable[..., Submission]
+
+
+@pytest.fixture
+def submit(tmp_path: Path, set_connection: SetConnection) -> Submit:
+    def make(host: str, extra: dict[str, Any] | None = None, **options: Any) -> Submission:
+        set_connection("cluster", conn_type="spark", host=host, extra=extra or {})
+        operator = SnowpipeStreamOperator(
+            task_id="load", source={"path": "/d"}, table="T", spark_conn_id="cluster", **options
+        )
+        operator.name = "app"
+        return Submission(operator, tmp_path)
+
+    return make
+
+
+def test_this_machine_needs_no_archive(submit: Submit) -> None:
+    submission = submit("local[4]")
+
+    assert submission.option("--master") == "local[4]"
+    assert "--py-files" not in submission.command
+    assert submission.environment["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_a_standalone_cluster_gets_our_code_and_this_python(submit: Submit, tmp_path: Path) -> None:
+    submission = submit("spark://10.0.0.1:7077", total_executor_cores=4)
+
+    assert submission.command[:3] == ["spark-submit", "--master", "spark://10.0.0.1:7077"]
+    assert submission.option("--py-files") == str(tmp_path / "airflow_provider_snowpipe.zip")
+    assert submission.option("--total-executor-cores") == "4"
+    assert submission.command[-2:] == [str(job_file()), str(tmp_path / "plan.json")]
+    assert submission.environment["PYSPARK_PYTHON"] == sys.executable
+    assert "--deploy-mode" not in submission.command
+
+
+def test_yarn_gets_our_code_its_queue_and_its_own_python(submit: Submit, tmp_path: Path) -> None:
+    submission = submit(
+        "yarn",
+        {"queue": "loads", "deploy-mode": "client"},
+        num_executors=2,
+        env_vars={"HADOOP_CONF_DIR": "/etc/hadoop"},
+        conf={"spark.yarn.maxAppAttempts": "1"},
+    )
+
+    assert submission.option("--master") == "yarn"
+    assert (submission.option("--queue"), submission.option("--deploy-mode")) == ("loads", "client")
+    assert submission.option("--py-files") == str(tmp_path / "airflow_provider_snowpipe.zip")
+    assert submission.option("--num-executors") == "2"
+    assert submission.environment["HADOOP_CONF_DIR"] == "/etc/hadoop"
+    assert submission.environment["PYSPARK_PYTHON"] == "python3"
+    assert submission.environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert submission.settings == {
+        "spark.yarn.maxAppAttempts": "1",
+        "spark.yarn.appMasterEnv.HADOOP_CONF_DIR": "/etc/hadoop",
+    }
+
+
+@pytest.mark.skipif(find_spec("kubernetes") is not None, reason="Airflow's Kubernetes provider may be there")
+def test_kubernetes_without_airflows_provider_is_refused_with_the_remedy(submit: Submit) -> None:
+    with pytest.raises(ConfigurationError, match=r"'cluster' names a Kubernetes master: install apache-"):
+        submit("k8s://https://10.0.0.1:6443")
+
+
+def test_kubernetes_gets_our_code_its_image_and_its_own_python(
+    submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Airflow's Kubernetes provider must be there for such a master; client mode asks nothing of it.
+    monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
+    submission = submit(
+        "k8s://https://10.0.0.1:6443",
+        {"namespace": "loads", "deploy-mode": "client"},
+        conf={"spark.kubernetes.container.image": CONTAINER, "spark.driver.host": "10.0.0.9"},
+        env_vars={"PYSPARK_PYTHON": "/opt/python/bin/python"},
+    )
+
+    assert submission.option("--master") == "k8s://https://10.0.0.1:6443"
+    assert submission.option("--deploy-mode") == "client"
+    assert submission.option("--py-files") == str(tmp_path / "airflow_provider_snowpipe.zip")
+    assert submission.settings["spark.kubernetes.namespace"] == "loads"
+    assert submission.settings["spark.kubernetes.container.image"] == CONTAINER
+    assert submission.settings["spark.driver.host"] == "10.0.0.9"
+    assert submission.environment["PYSPARK_PYTHON"] == "/opt/python/bin/python"
+
+
+def test_the_users_own_code_comes_first(submit: Submit, tmp_path: Path) -> None:
+    submission = submit("yarn", py_files="/x/mine.zip")
+
+    assert submission.option("--py-files") == f"/x/mine.zip,{tmp_path / 'airflow_provider_snowpipe.zip'}"
+
+
+def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path: Path) -> None:
+    archive = write_package_archive(tmp_path)
+
+    with zipfile.ZipFile(archive) as content:
+        rooms = {name.split("/")[1] for name in content.namelist()}
+    assert rooms == {"__init__.py", "spark", "streaming"}
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    code = (
+        f"import sys; sys.path[:0] = [{str(archive)!r}]; sys.path.append({site!r})\n"
+        "import airflow_provider_snowpipe.spark.sink as sink, airflow_provider_snowpipe.spark.text_format\n"
+        f"assert sink.__file__.startswith({str(archive)!r}), sink.__file__\n"
+        "assert 'airflow' not in sys.modules and 'pyspark' not in sys.modules"
+    )
+    # -S leaves out what makes an installed copy of the package importable.
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_archive_is_the_same_every_time(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+
+    one, two = (write_package_archive(tmp_path / name) for name in ("one", "two"))
+
+    assert one.read_bytes() == two.read_bytes()

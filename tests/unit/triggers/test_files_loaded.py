@@ -1,0 +1,196 @@
+"""The trigger of loaded files: one event, shared looks, and what an earlier release stored."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.trigger import Trigger
+
+from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
+from tests.airflow_connections import PAT, SetConnection
+from tests.scripted_service import Received, Reply, ScriptedService, error
+
+SERIALIZED = sorted((Path(__file__).parent / "serialized").glob("files_loaded_*.json"))
+
+
+@pytest.fixture
+def conn_id(service: ScriptedService, set_connection: SetConnection, pem: str) -> str:
+    """A connection with a key pair to the scripted service; its id."""
+    return set_connection(
+        "keyed",
+        conn_type="snowpipe",
+        host=service.url,
+        login="LOADER",
+        schema="S",
+        extra={
+            "account": "ACC",
+            "private_key_content": pem,
+            "database": "DB",
+            "ca_bundle": service.ca_bundle,
+        },
+    )
+
+
+def make(conn_id: str, **options: Any) -> SnowpipeFilesLoadedTrigger:
+    given: dict[str, Any] = {"files": ["a"], "pipe": "P", "snowflake_conn_id": conn_id, "poll_interval": 0.02}
+    return SnowpipeFilesLoadedTrigger(**{**given, "since": "2026-01-01", **options})
+
+
+def report(*names: str, status: str = "LOADED") -> Reply:
+    files = [{"path": name, "status": status, "rowsInserted": 1} for name in names]
+    return Reply(body=json.dumps({"files": files, "completeResult": True, "nextBeginMark": "1_1"}))
+
+
+def events(*triggers: SnowpipeFilesLoadedTrigger, seconds: float = 20) -> list[dict[str, Any]]:
+    async def one(trigger: SnowpipeFilesLoadedTrigger) -> Any:
+        (event,) = [event async for event in trigger.run()]
+        return event.payload
+
+    async def every() -> list[Any]:
+        return list(await asyncio.gather(*map(one, triggers)))
+
+    return asyncio.run(asyncio.wait_for(every(), seconds))
+
+
+def through_shared_stream(*triggers: SnowpipeFilesLoadedTrigger) -> list[dict[str, Any]]:
+    from airflow.triggers.shared_stream import SharedStreamManager
+
+    async def every() -> list[Any]:
+        manager = SharedStreamManager()
+
+        async def one(number: int, trigger: SnowpipeFilesLoadedTrigger) -> Any:
+            key = trigger.shared_stream_key()
+            stream = manager.subscribe(trigger_id=number, trigger=trigger, key=key)
+            try:
+                (event,) = [event async for event in trigger.filter_shared_stream(stream)]
+                return event.payload
+            finally:
+                await manager.unsubscribe(number, key)
+
+        found = await asyncio.gather(*(one(number, trigger) for number, trigger in enumerate(triggers)))
+        assert manager._groups == {}
+        return list(found)
+
+    return asyncio.run(asyncio.wait_for(every(), 20))
+
+
+def test_survives_the_round_trip_through_json() -> None:
+    trigger = make("conn", prefix=None, table="T", deadline=12.5, timeout=60)
+
+    path, arguments = trigger.serialize()
+
+    assert path == "airflow_provider_snowpipe.triggers.files_loaded.SnowpipeFilesLoadedTrigger"
+    assert SnowpipeFilesLoadedTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
+
+
+def test_sends_one_event_when_the_last_file_is_loaded(service: ScriptedService, conn_id: str) -> None:
+    service.on("loadHistoryScan", report())
+    service.on("insertReport", report(), report("a"), report("c"), report("b"))
+
+    (event,) = events(make(conn_id, files=["a", "b"]))
+
+    assert (event["status"], list(event["files"])) == ("success", ["a", "b"])
+    assert len(service.requests("insertReport")) == 4
+    assert len(service.requests("loadHistoryScan")) == 1
+
+
+@pytest.mark.parametrize("through", [events, through_shared_stream], ids=["run", "shared-stream"])
+def test_waits_on_one_pipe_share_each_look(service: ScriptedService, conn_id: str, through: Any) -> None:
+    if through is through_shared_stream:
+        pytest.importorskip("airflow.triggers.shared_stream", reason="shared streams are of Airflow 3.3")
+    names = [f"f{number}" for number in range(30)]
+    began = time.monotonic()
+
+    def answer(_request: Received) -> Reply:
+        return report(*names) if time.monotonic() - began > 1 else report()
+
+    service.on("loadHistoryScan", report())
+    service.on("insertReport", answer)
+
+    found = through(*(make(conn_id, files=[name], poll_interval=0.25) for name in names))
+
+    assert [list(event["files"]) for event in found] == [[name] for name in names]
+    assert 2 <= len(service.requests("insertReport")) <= 12
+
+
+def test_a_failed_look_harms_nobody_and_a_bad_file_only_its_own_wait(
+    service: ScriptedService, conn_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_snowpipe.triggers.files_loaded.POLL_BUDGET_SECONDS", 0.0)
+    service.on("loadHistoryScan", report("bad", status="LOAD_FAILED"))
+    service.on("insertReport", report(), error(503, "BUSY"), Reply(body="nonsense", status=502), report("a"))
+
+    good, bad = events(make(conn_id), make(conn_id, files=["bad"]))
+
+    assert (good["status"], bad["reason"]) == ("success", "load_failed")
+
+
+def test_errors_in_a_row_end_the_wait(
+    service: ScriptedService, conn_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_snowpipe.triggers.files_loaded.POLL_BUDGET_SECONDS", 0.0)
+    service.on("insertReport", error(503, "BUSY"))
+
+    (event,) = events(make(conn_id, max_consecutive_errors=3))
+
+    assert event["reason"] == "too_many_errors"
+    assert "3 looks in a row failed" in event["message"]
+
+
+def test_its_time_ends_even_when_the_service_does_not_answer(service: ScriptedService, conn_id: str) -> None:
+    service.on("insertReport", Reply(delay=3))
+
+    (event,) = events(make(conn_id, files=["a", "b"], deadline=time.time() + 0.5, timeout=9))
+
+    assert event["reason"] == "timeout"
+    assert event["message"].startswith("0 of 2 files loaded after 9 s; missing: 'a', 'b'. See whether")
+
+
+def test_a_connection_that_does_not_exist_is_named(set_connection: SetConnection) -> None:
+    (event,) = events(make("nowhere"))
+
+    assert event["reason"] == "configuration"
+    assert "connection 'nowhere' does not exist" in event["message"]
+
+
+def test_refused_credentials_are_not_shown(
+    service: ScriptedService, set_connection: SetConnection, service_connection: str
+) -> None:
+    (event,) = events(make(service_connection))
+
+    assert event["reason"] == "configuration"
+    assert "takes key pairs only" in event["message"]
+    assert PAT not in event["message"]
+
+
+def test_waits_on_other_tables_or_pipes_share_nothing() -> None:
+    keys = {
+        make("c", **names).shared_stream_key()
+        for names in ({}, {"table": "T"}, {"pipe": "Q"}, {"pipe": None, "table": "T"}, {"schema": "S"})
+    }
+
+    assert len(keys) == 5
+    assert make("c", files=["z"], since=None).shared_stream_key() in keys
+
+
+@pytest.mark.parametrize("file", SERIALIZED, ids=lambda file: file.stem)
+class TestUpgrade:
+    """Deferred tasks that a former release left in Airflow's database; each file is one release's."""
+
+    @pytest.mark.parametrize("form", ["serde", "base_serialization"])
+    def test_its_triggers_are_made_again_from_what_is_stored(self, file: Path, form: str) -> None:
+        if form == "serde":
+            pytest.importorskip("airflow.sdk.serde", reason="Airflow stores this form since 3.2")
+        for entry in json.loads(file.read_text()):
+            stored = Trigger._decrypt_kwargs(json.dumps(entry["stored"][form]))
+            module, _, name = entry["classpath"].rpartition(".")
+            trigger = getattr(importlib.import_module(module), name)(**stored)
+
+            _, arguments = trigger.serialize()
+            assert {key: arguments[key] for key in entry["kwargs"]} == entry["kwargs"]
