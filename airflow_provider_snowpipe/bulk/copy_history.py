@@ -46,7 +46,7 @@ class CopyHistory:
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about, from the oldest; what was told before may be left out.
 
-        :param questions: what is wanted
+        :param questions: what is wanted, by all who still wait
         :param now: the time
         :raises SqlError: if the statement fails
         """
@@ -55,9 +55,7 @@ class CopyHistory:
             self._table, max(since, now - REMEMBERED), self._pipe, _paths_of(questions)
         )
         found = [FileLoad.from_copy_history(row) for row in self._run(statement, values)]
-        self._asked = {
-            question: asked for question, asked in self._asked.items() if now - asked < REMEMBERED
-        } | dict.fromkeys(questions, now)
+        self._asked = dict.fromkeys(questions, now)
         return found
 
     def close(self) -> None:

@@ -10,14 +10,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Itera
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
 
 from airflow_provider_snowpipe.bulk.load_history import HistoryLook, HistoryQuestion, LoadHistory, look_at
 from airflow_provider_snowpipe.streaming.shared_poll import SharedPoll, poll_of_loop
 
 log = logging.getLogger(__name__)
 
-_Key = TypeVar("_Key", bound=Hashable)
 Connect = Callable[[], Awaitable[LoadHistory]]
 GATHER_SECONDS = 0.2
 """Pause before a first round, in which waiters that start together come together."""
@@ -40,7 +38,7 @@ class HistoryPoll(SharedPoll[HistoryLook]):
     def __init__(self, connect: Connect) -> None:
         super().__init__("snowpipe load history")
         self._connect = connect
-        self._questions: Counter[HistoryQuestion] = Counter()
+        self._questions: set[HistoryQuestion] = set()
         self._intervals: Counter[float] = Counter()
         self._new = asyncio.Event()
 
@@ -51,14 +49,15 @@ class HistoryPoll(SharedPoll[HistoryLook]):
         :param question: what the waiter wants to know
         :param interval: seconds between two looks
         """
-        self._questions[question] += 1
+        self._questions.add(question)
         self._intervals[interval] += 1
         self._new.set()
         try:
             yield
         finally:
-            _take(self._questions, question)
-            _take(self._intervals, interval)
+            self._questions.discard(question)
+            self._intervals[interval] -= 1
+            self._intervals += Counter()  # leaves out what is 0
 
     async def looks(self) -> AsyncGenerator[HistoryLook]:
         """Poll for ever; one value for each round in which somebody waits."""
@@ -124,9 +123,3 @@ def shared_poll(key: Hashable, connect: Connect) -> HistoryPoll:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _take(counter: Counter[_Key], key: _Key) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]

@@ -91,7 +91,7 @@ def test_sends_one_event_when_the_last_file_is_loaded(service: ScriptedService, 
     (event,) = events(make(conn_id, files=["a", "b"]))
 
     assert (event["status"], list(event["files"])) == ("success", ["a", "b"])
-    assert len(service.requests("insertReport")) == 4
+    assert len(service.requests("insertReport")) >= 4
     assert len(service.requests("loadHistoryScan")) == 1
 
 
