@@ -9,27 +9,35 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseNotifier
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import (
+    ApiError,
+    AuthenticationError,
+    ConfigurationError,
+    RetriesExhaustedError,
+    SqlError,
+)
+from airflow_provider_snowpipe.streaming.lag import LagReport
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
-    from airflow_provider_snowpipe.streaming.lag import LagReport
     from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 REPORT_KEY = "lag_report"
 _BUDGET_SECONDS = 60.0
+# What is reported as a state of affairs: the service is out of reach, refuses, or has no such pipe.
+_UNANSWERED = (ApiError, AuthenticationError, RetriesExhaustedError, SqlError)
 
 
 class SnowpipeLagNotifier(BaseNotifier):
     """Report how far the channels of a pipe are: committed tokens, rows, rejected rows, latency, lag.
 
     The report goes into the log, as a warning where a channel is late, and to another notifier if one is
-    given, whose templates find it as ``lag_report``. It runs in the triggerer, as the callback of a
-    ``DeadlineAlert``, and wherever Airflow runs the callbacks of DAGs and tasks.
+    given, whose templates find it as ``lag_report``. Where the service cannot be asked, or knows no such
+    pipe, the report says that. It runs in the triggerer, as the callback of a ``DeadlineAlert``, and wherever
+    Airflow runs the callbacks of DAGs and tasks.
 
     :param table: the channels belong to this table's default pipe (templated)
     :param pipe: the channels belong to this pipe; not together with ``table`` (templated)
@@ -101,11 +109,16 @@ class SnowpipeLagNotifier(BaseNotifier):
         """
         hook, wanted = self._hook(), self._wanted()
         names = self._names(wanted)
-        if names is None:
-            names = [one.name for one in hook.list_channels()]
-        statuses = hook.channel_statuses(names, retry=_patience()) if names else {}
-        report = self._tell(hook, statuses, wanted)
-        passed_on = self._passed_on(context, report)
+        pipe = str(hook.pipe_name())
+        try:
+            if names is None:
+                names = [one.name for one in hook.list_channels()]
+            statuses = hook.channel_statuses(names, retry=_patience()) if names else {}
+        except _UNANSWERED as error:
+            report = LagReport(pipe, error=str(error))
+        else:
+            report = LagReport.of(pipe, statuses, wanted)
+        passed_on = self._tell(context, report)
         if passed_on is not None:
             passed_on(context)
 
@@ -116,11 +129,16 @@ class SnowpipeLagNotifier(BaseNotifier):
         """
         hook, wanted = self._hook(), self._wanted()
         names = self._names(wanted)
-        if names is None:
-            names = [one.name for one in await hook.async_list_channels()]
-        statuses = await hook.async_channel_statuses(names, retry=_patience()) if names else {}
-        report = self._tell(hook, statuses, wanted)
-        passed_on = self._passed_on(context, report)
+        pipe = str(await hook.async_pipe_name())
+        try:
+            if names is None:
+                names = [one.name for one in await hook.async_list_channels()]
+            statuses = await hook.async_channel_statuses(names, retry=_patience()) if names else {}
+        except _UNANSWERED as error:
+            report = LagReport(pipe, error=str(error))
+        else:
+            report = LagReport.of(pipe, statuses, wanted)
+        passed_on = self._tell(context, report)
         if passed_on is not None:
             passed_on.context = context
             await passed_on
@@ -144,22 +162,15 @@ class SnowpipeLagNotifier(BaseNotifier):
             return list(dict.fromkeys(self.channels))
         return None if wanted is None else list(wanted.targets)
 
-    def _tell(
-        self, hook: SnowpipeHook, statuses: Mapping[str, ChannelStatus], wanted: CommitTargets | None
-    ) -> LagReport:
-        from airflow_provider_snowpipe.streaming.lag import LagReport
-
-        report = LagReport.of(str(hook.pipe_name()), statuses, wanted)
-        tell = self.log.warning if report.late else self.log.info
-        tell("%s", report.text(self.max_channels))
-        return report
-
-    def _passed_on(self, context: Context, report: LagReport) -> Any:
-        """Return the notifier that passes the report on, which the context now holds; None without one."""
+    def _tell(self, context: Context, report: LagReport) -> Any:
+        """Log the report; return the notifier that passes it on, which finds it in the context, or None."""
         from airflow.providers.common.compat.module_loading import import_string
 
+        text = report.text(self.max_channels)
+        tell = self.log.warning if report.is_bad else self.log.info
+        tell("%s", text)
         values: Any = context
-        values[REPORT_KEY] = report.text(self.max_channels)
+        values[REPORT_KEY] = text
         if isinstance(self.notifier, str):
             return import_string(self.notifier)(**(self.notifier_arguments or {}))
         # Its templates are rendered in place.

@@ -68,10 +68,12 @@ class LagReport:
 
     :param pipe: the pipe's full name
     :param channels: the late ones first, each group by name
+    :param error: why the service did not say it, None where it did
     """
 
     pipe: str
-    channels: tuple[ChannelLag, ...]
+    channels: tuple[ChannelLag, ...] = ()
+    error: str | None = None
 
     @classmethod
     def of(cls, pipe: str, statuses: Mapping[str, ChannelStatus], wanted: CommitTargets | None) -> Self:
@@ -86,6 +88,11 @@ class LagReport:
         return cls(pipe, tuple(sorted(channels, key=lambda one: (not one.is_late, one.status.channel))))
 
     @property
+    def is_bad(self) -> bool:
+        """True when a channel is late, or nothing is known."""
+        return self.error is not None or self.late > 0
+
+    @property
     def late(self) -> int:
         """Number of channels that have not committed their target."""
         return sum(channel.is_late for channel in self.channels)
@@ -95,6 +102,8 @@ class LagReport:
 
         :param most: how many channels are named, the late ones first
         """
+        if self.error is not None:
+            return f"pipe {self.pipe}: its channels are not known: {self.error}"
         expected = sum(channel.target is not None for channel in self.channels)
         judged = f", {self.late} of {expected} with a target late" if expected else ""
         lines = [f"pipe {self.pipe}: {len(self.channels)} channel(s){judged}"]

@@ -28,6 +28,10 @@ def _logged(stack: Stack, text: str) -> list[str]:
 
 def test_the_triggerer_reports_a_late_channel_and_the_run_goes_on_waiting(stack: Stack) -> None:
     api = stack.airflow.api
+    # Before the run, so that the deadline finds a channel however long the first tasks take.
+    stack.service.sql("CREATE TABLE LATE_READINGS (READING INTEGER NOT NULL, CELSIUS FLOAT)")
+    with stack.service.client("LATE_READINGS") as client:
+        client.open_channel(CHANNEL)
     api.trigger(DAG_ID, "late", {"table": "LATE_READINGS", "until": 3})
 
     wait_for(

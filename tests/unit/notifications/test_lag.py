@@ -140,6 +140,26 @@ def test_a_pipe_without_channels_is_reported_as_that(
 
 
 @both_ways
+def test_a_table_that_is_not_there_is_reported_and_passed_on(
+    conn_id: str, caplog: pytest.LogCaptureFixture, call: Call
+) -> None:
+    Received.texts.clear()
+    notifier = SnowpipeLagNotifier(
+        table="NOT_YET",
+        snowflake_conn_id=conn_id,
+        targets={"a": "f:1"},
+        notifier=Received("{{ lag_report }}"),
+    )
+    with caplog.at_level(logging.INFO):
+        call(notifier, {})
+    text, level = reported(caplog)
+    assert level == logging.WARNING
+    assert text.startswith("pipe LOCAL.PUBLIC.NOT_YET-STREAMING: its channels are not known: ")
+    assert "does not exist" in text
+    assert Received.texts == [text]
+
+
+@both_ways
 def test_a_token_of_another_format_is_an_error_that_names_the_channel(
     conn_id: str, two_channels: str, call: Call
 ) -> None:
