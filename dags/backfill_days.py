@@ -11,8 +11,8 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import Any
 
+from airflow.providers.common.compat.sdk import Param, dag, task, task_group
 from airflow.providers.common.sql.operators.sql import SQLExecuteQueryOperator
-from airflow.sdk import Param, dag, task, task_group
 
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 

@@ -15,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.common.compat.sdk import Param, dag, task
 from airflow.providers.common.sql.operators.sql import SQLCheckOperator, SQLExecuteQueryOperator
-from airflow.sdk import Param, dag, task
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor

@@ -7,10 +7,11 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from contextlib import contextmanager
+from functools import partial
 
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, PipeFailedOverError
+from airflow_provider_snowpipe.streaming.shared_poll import SharedPoll, poll_of_loop
 from airflow_provider_snowpipe.streaming.status_look import StatusLook, StatusSource, look_at
 from airflow_provider_snowpipe.streaming.wanted_channels import WantedChannels
 
@@ -27,7 +28,7 @@ _REOPEN = (PipeFailedOverError, AuthenticationError)
 """Errors after which the client is made anew, from settings that may have changed meanwhile."""
 
 
-class StatusPoll:
+class StatusPoll(SharedPoll[StatusLook]):
     """Asks after a pipe's channels, 100 a request, once for all who wait for them.
 
     A waiter announces itself with :meth:`waiting` and then reads looks: from :meth:`follow`, which drives the
@@ -38,11 +39,10 @@ class StatusPoll:
     """
 
     def __init__(self, connect: Connect) -> None:
+        super().__init__("snowpipe channel status")
         self._connect = connect
         self._wanted = WantedChannels()
         self._changed = asyncio.Event()
-        self._followers: set[asyncio.Queue[StatusLook | Exception]] = set()
-        self._task: asyncio.Task[None] | None = None
 
     @contextmanager
     def waiting(self, names: Sequence[str], interval: float) -> Iterator[None]:
@@ -67,38 +67,6 @@ class StatusPoll:
                 names = self._wanted.start_round(_now())
                 if names:
                     yield await client.look(names)
-
-    async def follow(self) -> AsyncGenerator[StatusLook]:
-        """Read the looks of the one poll that all followers share; it runs while there is one."""
-        queue: asyncio.Queue[StatusLook | Exception] = asyncio.Queue()
-        self._followers.add(queue)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._broadcast(), name="snowpipe channel status")
-        try:
-            while True:
-                look = await queue.get()
-                if isinstance(look, Exception):
-                    raise look
-                yield look
-        finally:
-            self._followers.discard(queue)
-            if not self._followers and self._task is not None:
-                task, self._task = self._task, None
-                task.cancel()
-                await asyncio.wait([task])
-
-    async def _broadcast(self) -> None:
-        try:
-            async with aclosing(self.looks()) as looks:
-                async for look in looks:
-                    self._tell(look)
-        except Exception as error:
-            self._tell(error)
-            raise
-
-    def _tell(self, look: StatusLook | Exception) -> None:
-        for queue in self._followers:
-            queue.put_nowait(look)
 
     async def _next_round(self) -> None:
         """Sleep until a round is due; a new waiter may bring that forward."""
@@ -162,22 +130,13 @@ class _Client:
             source.close()
 
 
-_polls: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Hashable, StatusPoll]] = (
-    WeakKeyDictionary()
-)
-
-
 def shared_poll(key: Hashable, connect: Connect) -> StatusPoll:
     """Find the running event loop's poll of a pipe, or make it; it lives as long as somebody holds it.
 
     :param key: what connection and pipe are told apart by
     :param connect: makes a client of that pipe
     """
-    polls = _polls.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
-    poll = polls.get(key)
-    if poll is None:
-        poll = polls[key] = StatusPoll(connect)
-    return poll
+    return poll_of_loop(StatusPoll, key, partial(StatusPoll, connect))
 
 
 def _now() -> float:

@@ -61,6 +61,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                 "LAG_DEADLINE_SECONDS": str(LAG_DEADLINE_SECONDS),
                 # A triggerer that was killed is given up after this many seconds, not after 30.
                 "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+                # A task hears this often whether it has to stop, not every 5 seconds.
+                "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             }
         )
         airflow.wait_until_healthy()

@@ -27,7 +27,7 @@ print(json.dumps({
         dag_id: {
             "catchup": dag.catchup,
             "max_active_runs": dag.max_active_runs,
-            "schedule": str(dag.schedule),
+            "schedule": str(getattr(dag, "schedule", None) or dag.schedule_interval),
         }
         for dag_id, dag in bag.dags.items()
     },
