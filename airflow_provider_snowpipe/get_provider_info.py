@@ -42,6 +42,7 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": f"{_PACKAGE}.decorators.append.snowpipe_append_task",
             }
         ],
+        "notifications": [f"{_PACKAGE}.notifications.lag.SnowpipeLagNotifier"],
         "extra-links": [
             f"{_PACKAGE}.links.snowsight.SnowsightLink",
             f"{_PACKAGE}.links.spark_ui.SparkUiLink",

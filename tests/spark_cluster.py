@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,10 +29,12 @@ class StandaloneCluster:
     """Master and worker, each the leader of a process group.
 
     :param folder: for their logs and the executors' work
+    :param env: what executors find in their environment
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
+        self._env = env
         self._page = f"http://127.0.0.1:{_free_port()}"
         self._processes: list[subprocess.Popen[bytes]] = []
         self.port = _free_port()
@@ -80,6 +83,7 @@ class StandaloneCluster:
             name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTHON"))
         }
         environment |= launch_environment(self._folder / "java") | _SETTINGS
+        environment |= self._env
         with (self._folder / f"{name}.log").open("ab") as log:
             self._processes.append(
                 subprocess.Popen(

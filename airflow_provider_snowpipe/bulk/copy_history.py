@@ -46,7 +46,7 @@ class CopyHistory:
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about, from the oldest; what was told before may be left out.
 
-        :param questions: what is wanted
+        :param questions: what is wanted, by all who still wait
         :param now: the time
         :raises SqlError: if the statement fails
         """
@@ -55,9 +55,7 @@ class CopyHistory:
             self._table, max(since, now - REMEMBERED), self._pipe, _paths_of(questions)
         )
         found = [FileLoad.from_copy_history(row) for row in self._run(statement, values)]
-        self._asked = {
-            question: asked for question, asked in self._asked.items() if now - asked < REMEMBERED
-        } | dict.fromkeys(questions, now)
+        self._asked = dict.fromkeys(questions, now)
         return found
 
     def close(self) -> None:
@@ -79,7 +77,7 @@ def copy_history(
     :param pipe: database, schema and name of a pipe, None for all loads
     :param paths: only files with these paths, None for all
     """
-    arguments = "TABLE_NAME => %s, START_TIME => %s::TIMESTAMP_TZ"
+    arguments = "TABLE_NAME => %s, START_TIME => %s::TIMESTAMP_LTZ"
     values = [full_name(*table), since.isoformat(timespec="milliseconds")]
     if pipe is not None:
         arguments += ", PIPE_NAME => %s"

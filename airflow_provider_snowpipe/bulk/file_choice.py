@@ -56,7 +56,9 @@ class FileChoice:
             return WantedFiles(tuple(reference.below(name) if reference else name for name in names))
         prefix = self.prefix or ""
         if self.count is not None:
-            return WantedFiles((), reference.below(prefix) if reference else prefix, _number(self.count))
+            return WantedFiles(
+                (), reference.below(prefix) if reference else prefix, number_of_files(self.count)
+            )
         listed = list_stage(self.stage or "", prefix)
         if not listed:
             raise NothingStagedError(
@@ -66,8 +68,13 @@ class FileChoice:
         return WantedFiles(tuple(listed))
 
 
-def _number(count: int | str) -> int:
+def number_of_files(count: int | str | None) -> int:
+    """Take a number as a template renders it.
+
+    :param count: the number, or its text
+    :raises ConfigurationError: if it is something else
+    """
     try:
-        return int(count)
-    except (TypeError, ValueError):
+        return int(str(count))
+    except ValueError:
         raise ConfigurationError(f"count is {count!r}: give a number of files") from None

@@ -10,7 +10,6 @@ from typing import Any, Self
 LOADED = "LOADED"
 PARTIALLY_LOADED = "PARTIALLY_LOADED"
 LOAD_FAILED = "LOAD_FAILED"
-LOAD_SKIPPED = "LOAD_SKIPPED"
 FINAL = frozenset({LOADED, PARTIALLY_LOADED, LOAD_FAILED})
 """What ends a load. A skipped file is one that another load has taken, which has its own entry."""
 

@@ -10,17 +10,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Itera
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
 
 from airflow_provider_snowpipe.bulk.load_history import HistoryLook, HistoryQuestion, LoadHistory, look_at
 from airflow_provider_snowpipe.streaming.shared_poll import SharedPoll, poll_of_loop
 
 log = logging.getLogger(__name__)
 
-_Key = TypeVar("_Key", bound=Hashable)
 Connect = Callable[[], Awaitable[LoadHistory]]
 GATHER_SECONDS = 0.2
-"""Pause before the first round, in which waiters that start together come together."""
+"""Pause before a first round, in which waiters that start together come together."""
 JITTER = 0.1
 """Share of the interval by which a round may come early, so that pollers do not march in step."""
 CONNECT_SECONDS = 60.0
@@ -40,7 +38,7 @@ class HistoryPoll(SharedPoll[HistoryLook]):
     def __init__(self, connect: Connect) -> None:
         super().__init__("snowpipe load history")
         self._connect = connect
-        self._questions: Counter[HistoryQuestion] = Counter()
+        self._questions: set[HistoryQuestion] = set()
         self._intervals: Counter[float] = Counter()
         self._new = asyncio.Event()
 
@@ -51,28 +49,30 @@ class HistoryPoll(SharedPoll[HistoryLook]):
         :param question: what the waiter wants to know
         :param interval: seconds between two looks
         """
-        self._questions[question] += 1
+        self._questions.add(question)
         self._intervals[interval] += 1
         self._new.set()
         try:
             yield
         finally:
-            _take(self._questions, question)
-            _take(self._intervals, interval)
+            self._questions.discard(question)
+            self._intervals[interval] -= 1
+            self._intervals += Counter()  # leaves out what is 0
 
     async def looks(self) -> AsyncGenerator[HistoryLook]:
         """Poll for ever; one value for each round in which somebody waits."""
         source: LoadHistory | None = None
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snowpipe-history")
         try:
-            await asyncio.sleep(GATHER_SECONDS)
             while True:
                 while not self._questions:
                     self._new.clear()
                     await self._new.wait()
+                    await asyncio.sleep(GATHER_SECONDS)
+                began = _now()
                 source, look = await self._ask(source, thread)
                 yield look
-                await self._pause()
+                await self._pause(began)
         finally:
             if source is not None:
                 source.close()
@@ -98,16 +98,18 @@ class HistoryPoll(SharedPoll[HistoryLook]):
             source.close()
         return None, look
 
-    async def _pause(self) -> None:
-        """Wait for the interval; whoever is new is asked for soon, together with those who come with it."""
-        interval = min(self._intervals, default=0.0)
+    async def _pause(self, began: float) -> None:
+        """Wait for the interval, which a more impatient waiter may shorten; a new one starts no round."""
         early = 1 - JITTER * random.random()  # noqa: S311  spreads polls, guards no secret
-        self._new.clear()
-        try:
-            await asyncio.wait_for(self._new.wait(), interval * early)
-        except TimeoutError:
-            return
-        await asyncio.sleep(min(GATHER_SECONDS, interval))
+        while self._intervals:
+            self._new.clear()
+            left = began + min(self._intervals) * early - _now()
+            if left <= 0:
+                return
+            try:
+                await asyncio.wait_for(self._new.wait(), left)
+            except TimeoutError:
+                return
 
 
 def shared_poll(key: Hashable, connect: Connect) -> HistoryPoll:
@@ -119,7 +121,5 @@ def shared_poll(key: Hashable, connect: Connect) -> HistoryPoll:
     return poll_of_loop(HistoryPoll, key, partial(HistoryPoll, connect))
 
 
-def _take(counter: Counter[_Key], key: _Key) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
+def _now() -> float:
+    return asyncio.get_running_loop().time()

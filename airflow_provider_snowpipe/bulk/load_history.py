@@ -19,9 +19,12 @@ OVERLAP = dt.timedelta(minutes=10)
 """A look begins so much before the last one: an entry may become visible late, and clocks may differ."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HistoryQuestion:
     """What one wait wants to know.
+
+    It is the same as another one only if it is the same wait's: what an earlier wait was told, a later one
+    that asks in the same words has not heard.
 
     :param names: paths below the stage; None for whatever was loaded
     :param since: loads before this moment do not count

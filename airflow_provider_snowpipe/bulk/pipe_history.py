@@ -40,12 +40,12 @@ class PipeHistory:
         self._pipe = pipe
         self._mark: str | None = None
         self._asked_at: dt.datetime | None = None
-        self._answered: dict[HistoryQuestion, dt.datetime] = {}
+        self._answered: frozenset[HistoryQuestion] = frozenset()
 
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about; what was told before may be left out.
 
-        :param questions: what is wanted
+        :param questions: what is wanted, by all who still wait
         :param now: the time
         :raises SnowpipeError: if the pipe cannot be asked
         """
@@ -57,8 +57,7 @@ class PipeHistory:
         if missed is not None:
             found = self._pipe.history(max(missed, now - REMEMBERED), now) + found
         self._mark, self._asked_at = report.next_mark, now
-        kept = {asked: at for asked, at in self._answered.items() if now - at < REMEMBERED}
-        self._answered = kept | dict.fromkeys(questions, now)
+        self._answered = frozenset(questions)
         return found
 
     def close(self) -> None:

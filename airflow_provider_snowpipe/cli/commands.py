@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    pass
 
 Command = Callable[[Namespace], None]
 
@@ -66,6 +66,7 @@ def channels(args: Namespace) -> None:
 def lag(args: Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
     from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
+    from airflow_provider_snowpipe.streaming.lag import ChannelLag
     from airflow_provider_snowpipe.streaming.offsets import offset_class
 
     hook = _hook(args)
@@ -74,8 +75,9 @@ def lag(args: Namespace) -> None:
     wanted = CommitTargets.parse(targets, spelled) if targets else None
     names = list(targets) or [one.name for one in hook.list_channels()]
     statuses = hook.channel_statuses(names) if names else {}
-    _print(args, [_lag_line(status, wanted) for status in statuses.values()])
-    if wanted is not None and not all(_is_committed(status, wanted) for status in statuses.values()):
+    found = [ChannelLag.of(status, wanted) for status in statuses.values()]
+    _print(args, [channel.row() for channel in found])
+    if any(channel.is_late for channel in found):
         raise SystemExit(1)
 
 
@@ -155,34 +157,6 @@ def _targets(text: str | None) -> dict[str, str]:
     if not isinstance(targets, dict) or not targets:
         raise ConfigurationError(f"--targets is {text[:80]!r}: give a JSON object of channel to offset token")
     return targets
-
-
-def _lag_line(status: ChannelStatus, wanted: Any) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "channel": status.channel,
-        "status": status.code,
-        "committed": status.committed,
-        "rows": status.rows_inserted,
-        "rejected": status.rows_error_count,
-        "latency_ms": status.latency_ms,
-    }
-    if wanted is not None:
-        line |= {
-            "target": str(wanted.targets[status.channel]),
-            "done": _is_committed(status, wanted),
-        }
-    return line
-
-
-def _is_committed(status: ChannelStatus, wanted: Any) -> bool:
-    from airflow_provider_snowpipe.streaming.progress import Progress
-
-    committed = (
-        None
-        if status.committed is None
-        else wanted.offset_class.parse(status.committed, channel=status.channel)
-    )
-    return Progress(committed, wanted.targets[status.channel]).is_complete()
 
 
 def _print(args: Namespace, lines: list[dict[str, Any]]) -> None:

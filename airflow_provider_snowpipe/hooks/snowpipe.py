@@ -104,6 +104,10 @@ class SnowpipeHook(BaseHook):
         """The pipe that this hook is for."""
         return self._pipe_of(self._connection())
 
+    async def async_pipe_name(self) -> PipeName:
+        """The pipe that this hook is for, on an event loop, which does not wait for the connection."""
+        return self._pipe_of(await self._async_connection())
+
     def get_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
         """Make a client of the pipe; the caller closes it.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.pipe import PipeOperator
 from airflow_provider_snowpipe.operators.small_source import SmallSource
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 TARGETS_KEY = "targets"
 
 
-class SnowpipeAppendRowsOperator(PipeOperator):
+class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
     """Append a few rows to one channel, each exactly once: rows at hand, a file, or the result of a query.
 
     Every row has a position, ``batch:row`` or what ``token_column`` holds. A retry reads the committed token
@@ -127,6 +128,9 @@ class SnowpipeAppendRowsOperator(PipeOperator):
             load.target_token or "NULL",
         )
         self._count(load)
+        self.task_lineage = TaskLineage.of_append(
+            self.hook, self._format().format_name, load, file=self.file, sql=self.sql
+        )
         return self._value(load, rules)
 
     def preview(self) -> list[str]:

@@ -61,6 +61,14 @@ class SparkDriverOperator(SparkSubmitOperator):
         """
         raise NotImplementedError
 
+    def _reported(self, report: RunReport, offset_format: str) -> None:
+        """Hear what a driver says that has ended, well or not.
+
+        :param report: its report
+        :param offset_format: the tokens' format
+        """
+        raise NotImplementedError
+
     def _run_driver(self, context: Context, memory: DriverMemory) -> SentLoad:
         """Wait for the driver of an earlier try, or start one; what it has sent."""
         self._killed = False
@@ -176,13 +184,17 @@ class SparkDriverOperator(SparkSubmitOperator):
         """Take over what a driver says that has ended well."""
         for line in report_lines(report):
             self.log.info("%s", line)
+        self._reported(report, plan.offset_format)
         return SentLoad(report, plan.offset_format)
 
     def _submit(self, context: Context, plan: JobPlan) -> None:
         try:
             super().execute(context)
         except AirflowException as error:
-            found = job_error(report_or_none(plan.report_path), str(error))
+            report = report_or_none(plan.report_path)
+            if report is not None:
+                self._reported(report, plan.offset_format)
+            found = job_error(report, str(error))
             if found is None:
                 raise
             text, permanent = found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowException, conf
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.spark.plan import JobPlan
+    from airflow_provider_snowpipe.spark.report import RunReport
 
 TARGETS_KEY = "targets"
 _OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 
 
-class SnowpipeStreamOperator(SparkDriverOperator):
+class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
     """Load ordered files into a table through channels, each row exactly once, with a Spark job.
 
     The job resumes each channel from its committed offset token, so that a retry or the next run sends only
@@ -187,6 +189,7 @@ class SnowpipeStreamOperator(SparkDriverOperator):
                     "the task was deferred by another release of airflow-provider-snowpipe, whose report "
                     "this one cannot read; a retry resumes from the committed tokens"
                 )
+            self._reported(load.report, load.offset_format)
             settled = settle_load(load, self._pipe_hook(), on_error=self.on_error, awaited=True)
             return self._conclude(context, settled, memory)
 
@@ -223,6 +226,10 @@ class SnowpipeStreamOperator(SparkDriverOperator):
             database=self.database,
             schema=self.schema,
         )
+
+    def _reported(self, report: RunReport, offset_format: str) -> None:
+        path = str(self.source["path"])
+        self.task_lineage = TaskLineage.of_run(self._pipe_hook(), path, offset_format, report)
 
     def _leave_link(self, context: Context) -> None:
         url = snowsight_url(self._pipe_hook())
@@ -300,6 +307,7 @@ class SnowpipeStreamOperator(SparkDriverOperator):
     def _conclude(self, context: Context, load: SentLoad, memory: DriverMemory) -> dict[str, Any]:
         """Report a load, forget it, and give the task its value."""
         report = load.report
+        self._reported(report, load.offset_format)
         context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report))
         pipe = self._pipe_hook().pipe_name()
         count_run(report, pipe, type(self).__name__, waited=self.wait_for_commit and not self._defers)

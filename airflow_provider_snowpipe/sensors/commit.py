@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
 from airflow_provider_snowpipe.sensors.triggerer_templates import can_start_there, rendered_in_triggerer
 from airflow_provider_snowpipe.streaming.commit_wait import (
@@ -43,7 +44,7 @@ _RETRYABLE = frozenset(
 )
 
 
-class SnowpipeCommitSensor(BaseSensorOperator):
+class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
     """Succeed only when every channel has committed its target token, so that its rows can be read.
 
     Tokens are compared by their format's order; a channel without a committed token never counts. The
@@ -178,7 +179,10 @@ class SnowpipeCommitSensor(BaseSensorOperator):
             self.log.warning("%s", verdict)
         else:
             self.log.info("%s", verdict)
-        return PokeReturnValue(verdict.state is WaitState.COMPLETE, dict(verdict.tokens))
+        done = verdict.state is WaitState.COMPLETE
+        if done:
+            self._note_lineage(verdict.tokens)
+        return PokeReturnValue(done, dict(verdict.tokens))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, str]:
         """Turn the trigger's event into the task's end.
@@ -191,6 +195,7 @@ class SnowpipeCommitSensor(BaseSensorOperator):
         if event["status"] == "success":
             tokens: dict[str, str] = event["tokens"]
             self.log.info("%d of %d channels committed", len(tokens), len(tokens))
+            self._note_lineage(tokens)
             return tokens
         raise _failure(event["reason"], event["message"])
 
@@ -228,15 +233,20 @@ class SnowpipeCommitSensor(BaseSensorOperator):
         from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
         if self._client is None:
-            hook = SnowpipeHook(
-                self.snowflake_conn_id,
-                table=self.table,
-                pipe=self.pipe,
-                database=self.database,
-                schema=self.schema,
-            )
-            self._client = hook.get_client(retry=RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS))
+            self._client = self._hook().get_client(retry=RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS))
         return self._client
+
+    def _hook(self) -> SnowpipeHook:
+        return SnowpipeHook(
+            self.snowflake_conn_id,
+            table=self.table,
+            pipe=self.pipe,
+            database=self.database,
+            schema=self.schema,
+        )
+
+    def _note_lineage(self, tokens: Mapping[str, str | None]) -> None:
+        self.task_lineage = TaskLineage.of_commit(self._hook(), self.offset_format, tokens)
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None

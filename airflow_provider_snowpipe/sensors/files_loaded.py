@@ -17,22 +17,21 @@ from airflow.providers.common.compat.sdk import (
     PokeReturnValue,
     conf,
 )
+from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_snowpipe.bulk.file_choice import FileChoice
-from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesVerdict, FilesWatch, Tolerance
-from airflow_provider_snowpipe.bulk.load_history import look_at, moment
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
+from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesVerdict, Tolerance
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.sensors.files_look import FilesLook
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
+from airflow_provider_snowpipe.sensors.triggerer_templates import can_start_there, rendered_in_triggerer
 from airflow_provider_snowpipe.streaming.commit_wait import WaitState
 from airflow_provider_snowpipe.streaming.commit_watch import Patience
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SnowpipeError
-from airflow_provider_snowpipe.triggers.files_loaded import POLL_BUDGET_SECONDS, SnowpipeFilesLoadedTrigger
+from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from airflow_provider_snowpipe.bulk.load_history import LoadHistory
 
 _MEMORY_KEY = "snowpipe_files_watch"
 _MARGIN_SECONDS = 120.0
@@ -69,6 +68,10 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
     :param on_partial: ``fail`` ends the wait when a file is loaded in part, ``report`` accepts it
     :param on_failed: the same for a file that failed to load
     :param deferrable: True waits in the triggerer, after one look in the worker
+    :param start_from_trigger: with ``deferrable``, no look in a worker before, so nothing is listed either;
+        has no effect on mapped tasks and, before Airflow 3.3, where an argument is a template
+    :param end_from_trigger: with ``deferrable``, success ends the task without a worker; see
+        :class:`SnowpipeCommitSensor` for what then does not happen
     :param max_consecutive_errors: fail after this many looks in a row that failed for a passing reason
     :raises ConfigurationError: if an argument is wrong
     """
@@ -103,6 +106,8 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
         on_partial: str = "fail",
         on_failed: str = "fail",
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        start_from_trigger: bool = False,
+        end_from_trigger: bool = False,
         max_consecutive_errors: int = 10,
         **kwargs: Any,
     ) -> None:
@@ -121,10 +126,14 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
         self.on_partial = on_partial
         self.on_failed = on_failed
         self.deferrable = deferrable
+        self.start_from_trigger = start_from_trigger
+        self.end_from_trigger = end_from_trigger
         self.max_consecutive_errors = max_consecutive_errors
-        self._watch: FilesWatch | None = None
-        self._history: LoadHistory | None = None
+        self._look: FilesLook | None = None
         self._check_arguments()
+        if start_from_trigger:
+            self.start_trigger_args = arguments = self._start_trigger_args()
+            self.start_from_trigger = can_start_there((arguments.trigger_kwargs or {}).values())
 
     def execute(self, context: Context) -> Any:
         """Look once, then wait in the worker or, when deferrable, in the triggerer."""
@@ -133,11 +142,20 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
                 return self._wait_here(context)
             seen = self._first_look(context)
         finally:
-            self._disconnect()
-        if seen.is_done:
+            if self._look is not None:
+                self._look.close()
+        if seen.is_done or self._look is None:
             return seen.xcom_value
+        watch = self._look.watch
         self.defer(
-            trigger=self._trigger(),
+            trigger=SnowpipeFilesLoadedTrigger(
+                **self._trigger_arguments(),
+                files=watch.wanted.names,
+                prefix=watch.wanted.prefix,
+                count=watch.wanted.count,
+                since=watch.question.since.isoformat(),
+                deadline=time.time() + self.timeout,
+            ),
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout + _MARGIN_SECONDS),
         )
@@ -149,7 +167,7 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
         :raises AirflowException: if it failed for a reason that may pass
         """
         try:
-            verdict = self._look(context)
+            verdict = self._looked(context)
         except ConfigurationError as error:
             raise AirflowFailException(f"{FilesFailure.CONFIGURATION}: {error}") from error
         except NothingStagedError as error:
@@ -181,9 +199,11 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
         try:
             return super().execute(context)
         except AirflowSensorTimeout as error:
-            if self._watch is None:
+            if self._look is None:
                 raise
-            raise _failure(FilesFailure.TIMEOUT.value, self._watch.expired(self.timeout).message) from error
+            raise _failure(
+                FilesFailure.TIMEOUT.value, self._look.watch.expired(self.timeout).message
+            ) from error
 
     def _first_look(self, context: Context) -> PokeReturnValue:
         """Poke with the meaning that ``soft_fail`` and ``never_fail`` have in the mode ``poke``."""
@@ -194,39 +214,24 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
                 raise AirflowSkipException(str(error)) from error
             raise
 
-    def _look(self, context: Context) -> FilesVerdict:
-        memory = None
-        if self.reschedule and not self.deferrable:
-            memory = RescheduleMemory(context, _MEMORY_KEY)
-        if self._watch is None:
-            kept = None if memory is None else memory.kept()
-            self._watch = self._new_watch(kept)
-            if kept is not None:
-                self._watch.recall(kept)
-        look = look_at(self._connected(), [self._watch.question])
-        if look.error is not None:
-            self._disconnect()
-        verdict = self._watch.see(look, time.time())
-        if memory is not None:
-            memory.keep(self._watch, done=verdict.state is not WaitState.WAITING)
-        return verdict
-
-    def _new_watch(self, kept: Mapping[str, Any] | None) -> FilesWatch:
-        return FilesWatch(
-            self._wanted(kept),
-            moment(self.since),
-            Tolerance(self.on_partial, self.on_failed),
-            Patience(self.max_consecutive_errors),
-        )
-
-    def _wanted(self, kept: Mapping[str, Any] | None) -> WantedFiles:
-        """The files by name where they have names, which an earlier look may have listed."""
-        if kept is not None and kept["names"]:
-            return WantedFiles(tuple(kept["names"]))
-        choice = FileChoice(self.files, self.prefix, self.count, self.stage)
-        wanted = choice.wanted(self._hook().list_stage)
-        self.log.info("waiting for %d files", wanted.total)
-        return wanted
+    def _looked(self, context: Context) -> FilesVerdict:
+        if self._look is None:
+            rescheduled = self.reschedule and not self.deferrable
+            self._look = FilesLook(
+                SnowpipeHook(
+                    self.snowflake_conn_id,
+                    table=self.table,
+                    pipe=self.pipe,
+                    database=self.database,
+                    schema=self.schema,
+                ),
+                FileChoice(self.files, self.prefix, self.count, self.stage),
+                self.since,
+                Tolerance(self.on_partial, self.on_failed),
+                Patience(self.max_consecutive_errors),
+                RescheduleMemory(context, _MEMORY_KEY) if rescheduled else None,
+            )
+        return self._look.look()
 
     def _check_arguments(self) -> None:
         """Find what no rendering can mend."""
@@ -238,51 +243,44 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
             )
         Tolerance(self.on_partial, self.on_failed)
         Patience(self.max_consecutive_errors)
-
-    def _hook(self) -> SnowpipeHook:
-        return SnowpipeHook(
-            self.snowflake_conn_id,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
-        )
-
-    def _connected(self) -> LoadHistory:
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-
-        if self._history is None:
-            self._history = self._hook().get_load_history(
-                retry=RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS)
+        for name in ("start_from_trigger", "end_from_trigger"):
+            if getattr(self, name) and not self.deferrable:
+                raise ConfigurationError(f"{name} is True: it needs deferrable=True as well")
+        if self.start_from_trigger and self.stage is not None:
+            raise ConfigurationError(
+                f"stage is {self.stage!r} with start_from_trigger=True, where nothing is listed: give the "
+                "files, or prefix and count, with their whole paths below the stage"
             )
-        return self._history
 
-    def _disconnect(self) -> None:
-        history, self._history = self._history, None
-        if history is not None:
-            history.close()
-
-    def _trigger(self) -> SnowpipeFilesLoadedTrigger:
-        if self._watch is None:
-            raise RuntimeError("the sensor defers after its first look only")
-        wanted = self._watch.wanted
-        return SnowpipeFilesLoadedTrigger(
-            files=wanted.names,
-            prefix=wanted.prefix,
-            count=wanted.count,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
-            snowflake_conn_id=self.snowflake_conn_id,
-            since=self._watch.question.since.isoformat(),
-            on_partial=self.on_partial,
-            on_failed=self.on_failed,
-            poll_interval=self.poke_interval,
-            max_consecutive_errors=self.max_consecutive_errors,
-            deadline=time.time() + self.timeout,
-            timeout=self.timeout,
+    def _start_trigger_args(self) -> StartTriggerArgs:
+        """Tell the scheduler how to start the trigger, which renders the templates itself."""
+        given = {"files": self.files, "prefix": self.prefix, "count": self.count, "since": self.since}
+        arguments = {**self._trigger_arguments(), **given}
+        for name in self.template_fields:
+            if name in arguments:
+                arguments[name] = rendered_in_triggerer(name, arguments[name])
+        return StartTriggerArgs(
+            trigger_cls=f"{SnowpipeFilesLoadedTrigger.__module__}.{SnowpipeFilesLoadedTrigger.__qualname__}",
+            trigger_kwargs=arguments,
+            next_method="execute_complete",
+            timeout=timedelta(seconds=self.timeout + _MARGIN_SECONDS),
         )
+
+    def _trigger_arguments(self) -> dict[str, Any]:
+        """What the trigger is told in both ways of starting it."""
+        return {
+            "table": self.table,
+            "pipe": self.pipe,
+            "database": self.database,
+            "schema": self.schema,
+            "snowflake_conn_id": self.snowflake_conn_id,
+            "on_partial": self.on_partial,
+            "on_failed": self.on_failed,
+            "poll_interval": self.poke_interval,
+            "max_consecutive_errors": self.max_consecutive_errors,
+            "timeout": self.timeout,
+            "end_from_trigger": self.end_from_trigger,
+        }
 
 
 def _failure(reason: str, message: str) -> AirflowException:

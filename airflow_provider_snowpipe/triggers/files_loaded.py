@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers.common.compat.triggers import BaseEventTrigger
-from airflow.triggers.base import TriggerEvent
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
+from airflow_provider_snowpipe.bulk.file_choice import number_of_files
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesVerdict, FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.history_poll import HistoryPoll, shared_poll
 from airflow_provider_snowpipe.bulk.load_history import HistoryLook, moment
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
+from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.commit_wait import WaitState
 from airflow_provider_snowpipe.streaming.commit_watch import Patience
@@ -41,7 +42,7 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
     through the triggerer's shared streams, before that, and wherever ``run`` is called, through a poll of
     their event loop. The most impatient of them sets its pace.
 
-    :param files: paths below the stage
+    :param files: paths below the stage, or the JSON text of a list of them
     :param prefix: instead of files, the start of the paths
     :param count: with it, how many different files
     :param table: the table that they are loaded into
@@ -54,8 +55,9 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
     :param on_failed: ``fail`` or ``report``
     :param poll_interval: seconds between two looks
     :param max_consecutive_errors: give up after this many looks in a row that failed for a passing reason
-    :param deadline: when to give up, seconds since 1970; None for never
-    :param timeout: how long the whole wait was to take, in seconds, for the words of its end
+    :param deadline: when to give up, seconds since 1970; None for ``timeout`` seconds from here
+    :param timeout: how long the whole wait was to take, in seconds; None for ever
+    :param end_from_trigger: True ends the task from here on success, without a worker
     """
 
     supports_triggerer_queue = True
@@ -63,9 +65,9 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
     def __init__(
         self,
         *,
-        files: Sequence[str] = (),
+        files: Sequence[str] | str | None = None,
         prefix: str | None = None,
-        count: int = 0,
+        count: int | str | None = None,
         table: str | None = None,
         pipe: str | None = None,
         database: str | None = None,
@@ -77,10 +79,11 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
         poll_interval: float = 15.0,
         max_consecutive_errors: int = 10,
         deadline: float | None = None,
-        timeout: float = 0.0,
+        timeout: float | None = None,
+        end_from_trigger: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.files = list(files)
+        self.files = list(files) if isinstance(files, tuple) else files
         self.prefix = prefix
         self.count = count
         self.table = table
@@ -95,6 +98,7 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
         self.max_consecutive_errors = max_consecutive_errors
         self.deadline = deadline
         self.timeout = timeout
+        self.end_from_trigger = end_from_trigger
         self._reported_done = -1
         self._reported_at = 0.0
 
@@ -118,6 +122,7 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
                 "max_consecutive_errors": self.max_consecutive_errors,
                 "deadline": self.deadline,
                 "timeout": self.timeout,
+                "end_from_trigger": self.end_from_trigger,
             },
         )
 
@@ -156,14 +161,14 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
             watch = self._watch()
         except ConfigurationError as error:
             return _failure(FilesFailure.CONFIGURATION, str(error))
-        left = None if self.deadline is None else max(0.0, self.deadline - time.time())
+        left = self.timeout if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with asyncio.timeout(left) as limit:
-                return event_of(await self._decided(watch, looks))
+                return self._event(await self._decided(watch, looks))
         except TimeoutError:
             if not limit.expired():
                 raise
-            return event_of(watch.expired(self.timeout))
+            return event_of(watch.expired(self.timeout or 0.0))
 
     async def _decided(self, watch: FilesWatch, looks: AsyncIterator[HistoryLook]) -> FilesVerdict:
         with self._poll().waiting(watch.question, self.poll_interval):
@@ -176,11 +181,17 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
 
     def _watch(self) -> FilesWatch:
         return FilesWatch(
-            WantedFiles(tuple(self.files), self.prefix, self.count),
+            self._wanted(),
             moment(self.since),
             Tolerance(self.on_partial, self.on_failed),
             Patience(self.max_consecutive_errors, interval=self.poll_interval),
         )
+
+    def _wanted(self) -> WantedFiles:
+        """The files, which are named or counted; only a worker lists them."""
+        if self.prefix is None:
+            return WantedFiles(tuple(file_names(self.files)))
+        return WantedFiles((), self.prefix, number_of_files(self.count))
 
     def _poll(self) -> HistoryPoll:
         names = {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
@@ -193,6 +204,11 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
         elif len(verdict.results) != self._reported_done or now - self._reported_at >= LOG_SECONDS:
             self.log.info("%s", verdict)
             self._reported_done, self._reported_at = len(verdict.results), now
+
+    def _event(self, verdict: FilesVerdict) -> TriggerEvent:
+        if self.end_from_trigger and verdict.state is WaitState.COMPLETE:
+            return TaskSuccessEvent(xcoms={"return_value": dict(verdict.results)})
+        return event_of(verdict)
 
 
 async def _connect(conn_id: str, names: Mapping[str, str | None]) -> LoadHistory:

@@ -387,6 +387,37 @@ class TestDeferred:
         assert 2 <= len(statements) < len(triggers)
 
 
+class TestStartFromTrigger:
+    def test_the_trigger_takes_what_it_renders(self, conn_id: str, place: Place) -> None:
+        place.put(a="1,x\n2,y\n")
+        place.copy()
+        waiting = sensor(
+            conn_id, files='["a.csv"]', table=place.table, deferrable=True, start_from_trigger=True
+        )
+        started = waiting.start_trigger_args
+
+        event = run(SnowpipeFilesLoadedTrigger(**started.trigger_kwargs))
+
+        assert event == {"status": "success", "files": {"a.csv": LOADED}}
+        assert started.next_method == "execute_complete"
+
+    def test_its_time_is_the_sensors(self, conn_id: str, place: Place) -> None:
+        waiting = sensor(
+            conn_id,
+            prefix="day1/",
+            count="2",
+            table=place.table,
+            deferrable=True,
+            start_from_trigger=True,
+            timeout=1,
+        )
+
+        event = run(SnowpipeFilesLoadedTrigger(**waiting.start_trigger_args.trigger_kwargs))
+
+        assert event["reason"] == "timeout"
+        assert event["message"].startswith("0 of 2 files loaded after 1 s")
+
+
 def test_the_hook_lists_stages(conn_id: str, place: Place, tmp_path: Path) -> None:
     place.put(in__a="1,x\n", in__b="1,x\n")
     put(place.service, tmp_path, f"%{place.table}", {"t.csv": "1,x\n"})

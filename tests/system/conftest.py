@@ -23,7 +23,8 @@ from airflow_two import AirflowTwoProcesses  # noqa: E402 - found through the pa
 from demo.airflow_processes import AirflowProcesses  # noqa: E402 - found through the path above
 
 PASSPHRASE = "correct-horse-battery-staple"
-DAGS = ("flights_to_snowflake", "committed_rows", "reset_and_replay", "many_channels")
+LAG_DEADLINE_SECONDS = 5
+DAGS = ("flights_to_snowflake", "committed_rows", "reset_and_replay", "many_channels", "lag_deadline")
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2,4]"}),
                 "SPARK_CONF_DIR": str(_spark_conf(folder)),
                 "SPARK_LOCAL_IP": "127.0.0.1",
+                "LAG_DEADLINE_SECONDS": str(LAG_DEADLINE_SECONDS),
                 # A triggerer that was killed is given up after this many seconds, not after 30.
                 "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+                # A task hears this often whether it has to stop, not every 5 seconds.
+                "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             }
         )
         airflow.wait_until_healthy()

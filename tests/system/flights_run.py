@@ -81,6 +81,12 @@ class FlightsRun:
                 found.append(process)
         return found
 
+    @property
+    def applications(self) -> int:
+        """How many Spark applications have started, by the event logs of their drivers."""
+        files = list(self.stack.events.iterdir())
+        return sum(self.run_id in file.read_text(errors="replace") for file in files)
+
     def task(self, task_id: str) -> dict[str, Any]:
         """Return one task instance."""
         return self.api.task(DAG_ID, self.run_id, task_id)

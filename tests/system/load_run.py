@@ -20,8 +20,8 @@ ROWS_EACH = 3_000
 ROWS = ROWS_EACH * len(PARTITIONS)
 # Thirty appends to a channel in five seconds: slow enough to be met in the middle.
 SLOW = {"rows": 100, "requests_per_second": 6.0}
-# In fifteen seconds: a task hears from Airflow within five that it has to stop.
-SLOWER = {"rows": 100, "requests_per_second": 2.0}
+# In ten seconds: time enough to stop a load in the middle.
+SLOWER = {"rows": 100, "requests_per_second": 3.0}
 STOP_SECONDS = 30.0
 """Airflow's heartbeat, after which a task hears that it has to stop, and five seconds for the driver."""
 
@@ -68,7 +68,11 @@ class LoadRun:
 
     def wait_until_committing(self) -> None:
         """Wait until some rows are committed, and not yet half of them."""
-        wait_for(lambda: 0 < self.rows() < ROWS // 2, f"no channel of {self.table} was seen committing")
+        try:
+            wait_for(lambda: 0 < self.rows() < ROWS // 2, f"no channel of {self.table} was seen committing")
+        except AssertionError as error:
+            error.add_note("\n".join([f"{self.rows()} rows", *self.log()[-40:]]))
+            raise
 
     def wait_for_state(self, task_id: str, state: str) -> None:
         """Wait until a task is in a state."""

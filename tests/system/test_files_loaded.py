@@ -81,6 +81,10 @@ def test_downstream_starts_when_copy_has_loaded_the_last_file(stack: Stack, stag
         "a.csv": ("LOADED", 2),
         "b.csv": ("LOADED", 1),
     }
+    ended = stack.airflow.api.task(WAITING, "by_copy", "without_worker")
+    value = stack.airflow.api.xcom(WAITING, "by_copy", "without_worker")
+    assert (ended["state"], ended["hostname"]) == ("success", "")
+    assert (json.loads(value) if isinstance(value, str) else value) == files
     assert moment(stack, "by_copy", "loaded", "end_date") <= moment(
         stack, "by_copy", "downstream", "start_date"
     )

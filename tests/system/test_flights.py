@@ -32,6 +32,7 @@ def test_every_row_arrives_once_when_the_driver_is_killed_and_airflow_retries(st
     run.wait()
     run.assert_every_flight_is_there_once()
     assert run.task("stream")["try_number"] == 2
+    assert run.applications == 2
     committed = sum(status.rows_inserted for status in seen.values())
     assert 0 < run.xcom("stream")["rows"] <= FLIGHTS - committed
 

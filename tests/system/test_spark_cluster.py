@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 @pytest.fixture
 def cluster(stack: Stack, tmp_path: Path) -> Iterator[StandaloneCluster]:
-    cluster = StandaloneCluster(tmp_path)
+    roots = {"REQUESTS_CA_BUNDLE": stack.service.env["REQUESTS_CA_BUNDLE"]}
+    cluster = StandaloneCluster(tmp_path, roots)
     try:
         cluster.start()
         fields = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": cluster.port}

@@ -96,11 +96,12 @@ def test_every_named_object_of_the_metadata_can_be_imported() -> None:
     info = get_provider_info()
     paths = [
         *info["extra-links"],
+        *info["notifications"],
         *info["cli"],
         *(entry["class-name"] for entry in info["task-decorators"]),
     ]
 
-    assert len(paths) == 4
+    assert len(paths) == 5
     for path in paths:
         module, _, name = path.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name))

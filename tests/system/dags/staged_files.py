@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import Param, dag, task
+from airflow.providers.common.compat.sdk import Param, dag, task
 
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 
@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSe
         "table": Param(None, type=["null", "string"]),
         "pipe": Param(None, type=["null", "string"]),
         "files": Param([], type="array"),
-        "seconds": Param(120, type="integer"),
     },
 )
 def staged_files() -> None:
@@ -29,13 +28,22 @@ def staged_files() -> None:
 
     loaded = SnowpipeFilesLoadedSensor(
         task_id="loaded",
-        files="{{ params.files }}",
+        files="{{ params.files | tojson }}",
         table="{{ params.table }}",
         pipe="{{ params.pipe }}",
         deferrable=True,
         poke_interval=0.5,
     )
     loaded >> downstream()
+    SnowpipeFilesLoadedSensor(
+        task_id="without_worker",
+        files="{{ params.files | tojson }}",
+        table="{{ params.table }}",
+        deferrable=True,
+        start_from_trigger=True,
+        end_from_trigger=True,
+        poke_interval=0.5,
+    )
 
 
 staged_files()

@@ -90,15 +90,26 @@ class TestCopyHistory:
     def test_a_later_look_asks_for_what_came_since(self) -> None:
         sql = Sql()
         history = CopyHistory(sql, TABLE)
+        first, second = question("a"), question("b", since=ago(days=40))
 
-        history.loads([question("a")], NOW)
-        history.loads([question("a")], NOW + dt.timedelta(hours=1))
-        history.loads([question("a"), question("b", since=ago(days=40))], NOW + dt.timedelta(hours=2))
+        history.loads([first], NOW)
+        history.loads([first], NOW + dt.timedelta(hours=1))
+        history.loads([first, second], NOW + dt.timedelta(hours=2))
 
         starts = [dt.datetime.fromisoformat(values[1]) for _, values in sql.asked]
         assert starts[:2] == [ago(days=1), ago(minutes=10)]
         assert dt.timedelta(days=13) < NOW + dt.timedelta(hours=2) - starts[2] < dt.timedelta(days=14)
         assert sql.asked[2][1][2:] == ["a", "b"]
+
+    def test_a_wait_that_asks_in_the_same_words_hears_everything(self) -> None:
+        sql = Sql()
+        history = CopyHistory(sql, TABLE)
+        first, second = question("a"), question("a")
+
+        history.loads([first], NOW)
+        history.loads([first, second], NOW + dt.timedelta(hours=1))
+
+        assert dt.datetime.fromisoformat(sql.asked[1][1][1]) == ago(days=1)
 
     def test_files_are_looked_for_under_every_end_of_their_path(self) -> None:
         sql = Sql()
@@ -140,10 +151,11 @@ class TestPipeHistory:
     def test_history_is_scanned_once_and_then_the_report_goes_on(self) -> None:
         pipe = Pipe(PipeReport([FileLoad("new", "S", "LOADED")], True, "m1"), PipeReport([], True, "m2"))
         history = PipeHistory(pipe)
+        asked = question("a")
 
-        first = history.loads([question("a")], NOW)
+        first = history.loads([asked], NOW)
         for seconds in (15, 30):
-            assert history.loads([question("a")], NOW + dt.timedelta(seconds=seconds)) == []
+            assert history.loads([asked], NOW + dt.timedelta(seconds=seconds)) == []
 
         assert [load.path for load in first] == ["old", "new"]
         assert pipe.marks == [None, "m1", "m2"]
@@ -161,11 +173,23 @@ class TestPipeHistory:
         pipe = Pipe()
         history = PipeHistory(pipe)
 
-        history.loads([question("a")], NOW)
-        history.loads([question("a"), question("b", since=ago(minutes=2))], NOW + dt.timedelta(seconds=15))
+        first, second = question("a"), question("b", since=ago(minutes=2))
+        history.loads([first], NOW)
+        history.loads([first, second], NOW + dt.timedelta(seconds=15))
 
         assert pipe.marks == [None, None]
         assert len(pipe.scans) == 1
+
+    def test_a_wait_that_asks_in_the_same_words_hears_everything(self) -> None:
+        pipe = Pipe()
+        history = PipeHistory(pipe)
+        first, second = question("a"), question("a")
+
+        history.loads([first], NOW)
+        history.loads([first, second], NOW + dt.timedelta(seconds=15))
+
+        assert pipe.marks == [None, None]
+        assert len(pipe.scans) == 2
 
     @pytest.mark.parametrize(
         ("complete", "minutes"), [(False, 1), (True, 9)], ids=["report-was-full", "report-forgot"]
@@ -174,8 +198,10 @@ class TestPipeHistory:
         pipe = Pipe(PipeReport([], True, "m1"), PipeReport([], complete, "m2"))
         history = PipeHistory(pipe)
 
-        history.loads([question("a", since=ago(minutes=1))], NOW)
-        history.loads([question("a", since=ago(minutes=1))], NOW + dt.timedelta(minutes=minutes))
+        asked = question("a", since=ago(minutes=1))
+
+        history.loads([asked], NOW)
+        history.loads([asked], NOW + dt.timedelta(minutes=minutes))
 
         assert pipe.scans == [ago(minutes=10)]
 

@@ -1,0 +1,221 @@
+"""What OpenLineage hears of a task: what it read, what it loaded, and where its channels stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+    from airflow_provider_snowpipe.spark.report import RunReport
+    from airflow_provider_snowpipe.streaming.small_load import SmallLoad
+
+CHANNELS_FACET = "snowpipe_channels"
+# Of ObjectStoragePath, and Hadoop's names of the same store.
+_STORES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+# What stands before the @ of these is the container; elsewhere it is a connection or a credential.
+_CONTAINER_FIRST = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOffsets:
+    """Where a task found and left one channel.
+
+    :param channel: the channel's name
+    :param from_offset: the committed offset token before, None for NULL or unknown
+    :param to_offset: the offset token that the task left, None for NULL
+    :param rows: rows that the task sent, None for a task that sends none
+    :param rejected: rows that the service skipped, None for a task that does not know
+    """
+
+    channel: str
+    from_offset: str | None
+    to_offset: str | None
+    rows: int | None = None
+    rejected: int | None = None
+
+    def facet(self) -> dict[str, str | int | None]:
+        """Return the channel as its facet says it."""
+        return {
+            "channel": self.channel,
+            "fromOffset": self.from_offset,
+            "toOffset": self.to_offset,
+            "rows": self.rows,
+            "rejected": self.rejected,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLineage:
+    """What a task did, in the terms of lineage.
+
+    :param hook: names account and pipe; its connection is read when somebody asks for the lineage
+    :param offset_format: the tokens' format
+    :param channels: the channels
+    :param loads: False for a task that waits for rows and loads none
+    :param sources: addresses of what was read
+    :param sql: the query that gave the rows
+    :param rows: rows sent
+    :param size: their bytes of NDJSON
+    """
+
+    hook: SnowpipeHook
+    offset_format: str
+    channels: tuple[ChannelOffsets, ...]
+    loads: bool = True
+    sources: tuple[str, ...] = ()
+    sql: str | None = None
+    rows: int | None = None
+    size: int | None = None
+
+    @classmethod
+    def of_run(cls, hook: SnowpipeHook, source: str, offset_format: str, report: RunReport) -> TaskLineage:
+        """Describe a run of the Spark job, whether it succeeded or not.
+
+        :param hook: names account and pipe
+        :param source: the directory that was read
+        :param offset_format: the tokens' format
+        :param report: what was done
+        """
+        channels = tuple(
+            ChannelOffsets(each.channel, each.from_token, each.to_token, each.rows, each.rejected)
+            for each in report.channels
+        )
+        return cls(hook, offset_format, channels, sources=(source,), rows=report.rows, size=report.bytes)
+
+    @classmethod
+    def of_append(
+        cls, hook: SnowpipeHook, offset_format: str, load: SmallLoad, *, file: str | None, sql: str | None
+    ) -> TaskLineage:
+        """Describe an append without Spark.
+
+        :param hook: names account and pipe
+        :param offset_format: the tokens' format
+        :param load: what was appended
+        :param file: the address of the rows' file
+        :param sql: the query that gave the rows
+        """
+        channel = ChannelOffsets(
+            load.channel, load.from_token, load.target_token or load.from_token, load.rows, load.rejected
+        )
+        sources = (file,) if file else ()
+        return cls(
+            hook,
+            offset_format,
+            (channel,),
+            sources=sources,
+            sql=sql or None,
+            rows=load.rows,
+            size=load.raw_bytes,
+        )
+
+    @classmethod
+    def of_commit(
+        cls, hook: SnowpipeHook, offset_format: str, tokens: Mapping[str, str | None]
+    ) -> TaskLineage:
+        """Describe a wait for a commit: it reads the table's state and changes nothing.
+
+        :param hook: names account and pipe
+        :param offset_format: the tokens' format
+        :param tokens: the committed token of each channel
+        """
+        channels = tuple(ChannelOffsets(name, None, token) for name, token in sorted(tokens.items()))
+        return cls(hook, offset_format, channels, loads=False)
+
+
+class ReportsLineage:
+    """Operators whose lineage Airflow's OpenLineage provider asks for when a task has ended.
+
+    They set :attr:`task_lineage` while they execute. Without that provider nobody asks.
+    """
+
+    task_lineage: TaskLineage | None = None
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the task's datasets and facets as an ``OperatorLineage``.
+
+        :param task_instance: the task instance, which is not needed
+        """
+        return operator_lineage(self.task_lineage)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """Return what a task that failed had loaded by then, as far as it is known.
+
+        :param task_instance: the task instance, which is not needed
+        """
+        return operator_lineage(self.task_lineage)
+
+
+def operator_lineage(lineage: TaskLineage | None) -> Any:
+    """Return lineage as the OpenLineage provider takes it, None without that provider.
+
+    :param lineage: what the task did, None when it did not come that far
+    """
+    try:
+        from airflow.providers.openlineage.extractors import OperatorLineage
+    except ImportError:
+        return None
+    if lineage is None:
+        return OperatorLineage()
+    from airflow.providers.common.compat.openlineage.facet import (
+        Dataset,
+        OutputDataset,
+        OutputStatisticsOutputDatasetFacet,
+        SQLJobFacet,
+    )
+
+    from airflow_provider_snowpipe.lineage_facets import SnowpipeChannelsRunFacet
+
+    inputs = [Dataset(*place_of(address)) for address in lineage.sources]
+    outputs = []
+    namespace, name = account_namespace(lineage.hook.account()), dataset_name(lineage.hook)
+    if lineage.loads:
+        statistics = OutputStatisticsOutputDatasetFacet(rowCount=lineage.rows, size=lineage.size)
+        outputs.append(OutputDataset(namespace, name, outputFacets={"outputStatistics": statistics}))
+    else:
+        inputs.append(Dataset(namespace, name))
+    facet = SnowpipeChannelsRunFacet(
+        pipe=str(lineage.hook.pipe_name()),
+        offsetFormat=lineage.offset_format,
+        channels=[channel.facet() for channel in lineage.channels],
+    )
+    job_facets = {} if lineage.sql is None else {"sql": SQLJobFacet(query=lineage.sql)}
+    return OperatorLineage(
+        inputs=inputs, outputs=outputs, run_facets={CHANNELS_FACET: facet}, job_facets=job_facets
+    )
+
+
+def account_namespace(account: str) -> str:
+    """Return the namespace of an account's datasets, the same that the Snowflake provider gives its own.
+
+    :param account: the account identifier
+    """
+    from airflow.providers.snowflake.utils.openlineage import fix_account_name
+
+    return f"snowflake://{fix_account_name(account).lower()}"
+
+
+def dataset_name(hook: SnowpipeHook) -> str:
+    """Return what a hook's pipe fills: the table of a default pipe; of another one the pipe itself.
+
+    :param hook: names the pipe
+    """
+    pipe = hook.pipe_name()
+    return f"{pipe.database}.{pipe.schema}.{pipe.default_table or pipe.pipe}"
+
+
+def place_of(address: str) -> tuple[str, str]:
+    """Return namespace and name of a file's or directory's dataset, by OpenLineage's naming conventions.
+
+    A connection or credential in the address stays out of it.
+
+    :param address: a path, or the URL of an object store
+    """
+    scheme, separator, rest = address.partition("://")
+    if not separator or scheme == "file":
+        return "file", "/" + rest.lstrip("/") if separator else address
+    place, _, path = rest.partition("/")
+    if scheme not in _CONTAINER_FIRST:
+        place = place.rpartition("@")[2]
+    return f"{_STORES.get(scheme, scheme)}://{place}", path.strip("/") or "/"

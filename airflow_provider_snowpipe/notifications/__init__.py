@@ -1,0 +1,1 @@
+"""Notifiers about channels."""

@@ -1,0 +1,38 @@
+"""The DAG that ``test_openlineage.py`` runs in a process of its own, with the OpenLineage provider."""
+
+from __future__ import annotations
+
+import os
+
+from airflow.sdk import DAG
+
+from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+
+with DAG("lineage", schedule=None) as dag:
+    append = SnowpipeAppendRowsOperator(
+        task_id="append", table="T", channel="small", batch=1, file=os.environ["ROWS_FILE"]
+    )
+    wait = SnowpipeCommitSensor(
+        task_id="wait",
+        table="T",
+        targets=append.output["targets"],
+        offset_format="batch:row",
+        deferrable=True,
+    )
+    load = SnowpipeStreamOperator(
+        task_id="load",
+        table="T",
+        source={"path": os.environ["SOURCE"]},
+        channel_prefix="load",
+        openlineage_inject_parent_job_info=True,
+    )
+    # A row that the table cannot hold: the run aborts, with what it sent before.
+    spoiled = SnowpipeStreamOperator(
+        task_id="spoiled", table="T", source={"path": os.environ["SPOILED"]}, channel_prefix="spoiled"
+    )
+    append >> wait >> load >> spoiled
+
+if __name__ == "__main__":
+    dag.test()

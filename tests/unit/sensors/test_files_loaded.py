@@ -1,0 +1,75 @@
+"""What the sensor of loaded files refuses before it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSensorTimeout
+
+from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+
+def make(**options: Any) -> SnowpipeFilesLoadedSensor:
+    return SnowpipeFilesLoadedSensor(**{"task_id": "wait", "files": ["a"], "table": "T", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"files": None}, "files is None and prefix is None: give one of the two"),
+        ({"prefix": "x"}, "give one of the two"),
+        ({"count": 3}, "count is 3 without prefix"),
+        ({"files": None, "prefix": "x"}, "give stage=…, where the files are listed, or count=…"),
+        ({"table": None}, "no table and no pipe"),
+        ({"on_partial": "skip"}, "on_partial is 'skip': give 'fail' or 'report'"),
+        ({"on_failed": "skip"}, "on_failed is 'skip'"),
+        ({"max_consecutive_errors": 0}, "max_consecutive_errors is 0"),
+        ({"start_from_trigger": True}, "start_from_trigger is True: it needs deferrable=True"),
+        ({"end_from_trigger": True}, "end_from_trigger is True: it needs deferrable=True"),
+        (
+            {"deferrable": True, "start_from_trigger": True, "stage": "@s"},
+            "stage is '@s' with start_from_trigger=True, where nothing is listed",
+        ),
+        (
+            {"deferrable": True, "start_from_trigger": True, "files": lambda _context, _env: ["a"]},
+            "files is a function, which does not reach the triggerer",
+        ),
+        (
+            {"deferrable": True, "start_from_trigger": True, "files": "{{ ti.xcom_pull('x') | tojson }}"},
+            "xcom_pull with map_indexes=-1",
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        make(deferrable=options.pop("deferrable", False), **options)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("timeout", AirflowSensorTimeout),
+        ("load_failed", AirflowFailException),
+        ("partially_loaded", AirflowFailException),
+        ("configuration", AirflowFailException),
+        ("refused", AirflowException),
+        ("too_many_errors", AirflowException),
+    ],
+)
+def test_only_what_may_pass_is_retried(reason: str, kind: type[Exception]) -> None:
+    with pytest.raises(AirflowException, match=f"^{reason}: because$") as raised:
+        make().execute_complete({}, {"status": "failure", "reason": reason, "message": "because"})
+
+    assert raised.type is kind
+
+
+def test_names_of_columns_are_no_templates() -> None:
+    assert set(make().template_fields) >= {"files", "prefix", "count", "stage", "table", "pipe", "since"}
+    assert "on_partial" not in make().template_fields
+
+
+def test_a_connection_that_does_not_exist_is_looked_up_when_it_runs_only() -> None:
+    assert make(snowflake_conn_id="nowhere").snowflake_conn_id == "nowhere"

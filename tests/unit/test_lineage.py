@@ -1,0 +1,85 @@
+"""Lineage without the OpenLineage provider: nothing is asked of it, and names follow OpenLineage's rules."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.lineage import (
+    TaskLineage,
+    account_namespace,
+    dataset_name,
+    operator_lineage,
+    place_of,
+)
+from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+from airflow_provider_snowpipe.streaming.small_load import SmallLoad
+from tests.airflow_connections import SetConnection, set_connection
+
+__all__ = ["set_connection"]
+
+
+@pytest.mark.parametrize(
+    ("address", "namespace", "name"),
+    [
+        ("/data/in", "file", "/data/in"),
+        ("file:///data/in/", "file", "/data/in/"),
+        ("s3://bucket/a/b.ndjson", "s3://bucket", "a/b.ndjson"),
+        ("s3a://bucket/a/", "s3://bucket", "a"),
+        ("s3://my_conn@bucket/a", "s3://bucket", "a"),
+        ("s3://key:secret@bucket/a", "s3://bucket", "a"),
+        ("gcs://bucket", "gs://bucket", "/"),
+        (
+            "abfss://container@store.dfs.core.windows.net/a",
+            "abfss://container@store.dfs.core.windows.net",
+            "a",
+        ),
+        ("hdfs://name:8020/a/b", "hdfs://name:8020", "a/b"),
+    ],
+)
+def test_a_file_is_named_by_its_store_without_connection_or_credential(
+    address: str, namespace: str, name: str
+) -> None:
+    assert place_of(address) == (namespace, name)
+
+
+@pytest.mark.parametrize(
+    ("account", "namespace"),
+    [
+        ("MYORG-ACCT", "snowflake://myorg-acct"),
+        ("xy12345", "snowflake://xy12345.us-west-1.aws"),
+        ("xy12345.eu-central-1", "snowflake://xy12345.eu-central-1.aws"),
+    ],
+)
+def test_an_account_is_named_as_the_snowflake_provider_names_it(account: str, namespace: str) -> None:
+    assert account_namespace(account) == namespace
+
+
+def test_a_default_pipe_stands_for_its_table_and_another_pipe_for_itself(
+    set_connection: SetConnection,
+) -> None:
+    set_connection("c", extra={"account": "a"})
+    place = {"database": "D", "schema": "S"}
+    assert dataset_name(SnowpipeHook("c", table="T", **place)) == "D.S.T"
+    assert dataset_name(SnowpipeHook("c", pipe="P", **place)) == "D.S.P"
+
+
+def test_without_the_provider_a_task_that_loaded_has_no_lineage_and_no_error() -> None:
+    load = SmallLoad("c", None, "1:2", 2, 0, 20, 0, committed=True)
+    hook = SnowpipeHook("no_such_connection", table="T")
+    lineage = TaskLineage.of_append(hook, "batch:row", load, file=None, sql="SELECT 1")
+    operator = SnowpipeAppendRowsOperator(task_id="t", table="T", rows=[])
+    operator.task_lineage = lineage
+    assert "airflow.providers.openlineage" not in sys.modules
+    assert operator_lineage(lineage) is None
+    assert operator.get_openlineage_facets_on_complete(None) is None
+    assert operator.get_openlineage_facets_on_failure(None) is None
+
+
+def test_an_append_that_sent_nothing_leaves_the_offset_where_it_was() -> None:
+    load = SmallLoad("c", "1:2", None, 0, 2, 0, 0, committed=True)
+    lineage = TaskLineage.of_append(SnowpipeHook("c", table="T"), "batch:row", load, file="/f", sql=None)
+    (channel,) = lineage.channels
+    assert (channel.from_offset, channel.to_offset, lineage.sources) == ("1:2", "1:2", ("/f",))
