@@ -60,8 +60,7 @@ class StandaloneCluster:
 
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs."""
-        word = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-        return [process for process in self._members() if word in process.cmdline()]
+        return [process for process in self._members() if _runs_executor(process)]
 
     def stop(self) -> None:
         """End both and their executors."""
@@ -96,6 +95,13 @@ class StandaloneCluster:
                     start_new_session=True,
                 )
             )
+
+
+def _runs_executor(process: psutil.Process) -> bool:
+    try:
+        return "org.apache.spark.executor.CoarseGrainedExecutorBackend" in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
 
 
 def write_bare_python(path: Path) -> Path:

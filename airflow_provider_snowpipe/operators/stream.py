@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
+from airflow_provider_snowpipe.operators.deferral_timeout import is_deferral_timeout
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory
 from airflow_provider_snowpipe.operators.sent_load import SentLoad, end_of_wait, settle_load
 from airflow_provider_snowpipe.operators.spark_driver import SparkDriverOperator
@@ -31,11 +32,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
 )
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
-
-try:
-    from airflow.sdk.exceptions import TaskDeferralTimeout
-except ImportError:  # Airflow 2
-    from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -201,7 +197,9 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         """Resume the deferred task; a wait that took too long ends in our words."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except TaskDeferralTimeout as error:
+        except AirflowException as error:
+            if not is_deferral_timeout(error):
+                raise
             DriverMemory(context, durable=self.durable).forget_driver()
             raise AirflowException(
                 f"snowpipe error: CommitTimeoutError: pipe {self._pipe_hook().pipe_name()}: not every "

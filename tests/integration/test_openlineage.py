@@ -15,7 +15,8 @@ from tests.clients.openlineage_libraries import openlineage_libraries
 from tests.local_service import LocalService
 
 REPOSITORY = Path(__file__).parents[2]
-_RUN_SECONDS = 240
+_RUN_SECONDS = 500
+pytestmark = pytest.mark.timeout(900)
 Events = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -90,7 +91,6 @@ def _table(dataset: dict[str, Any]) -> tuple[str, str]:
     return dataset["namespace"], dataset["name"]
 
 
-@pytest.mark.timeout(600)
 def test_an_append_tells_its_file_its_table_and_how_much_it_loaded(events: Events) -> None:
     event = events["append", "COMPLETE"]
     (source,) = event["inputs"]

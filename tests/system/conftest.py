@@ -62,7 +62,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                 # A triggerer that was killed is given up after this many seconds, not after 30.
                 "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
                 # A task hears this often whether it has to stop, not every 5 seconds.
-                "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+                "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
             }
         )
         airflow.wait_until_healthy()

@@ -107,7 +107,7 @@ class FlightsRun:
         assert sum(status.rows_inserted for status in statuses.values()) == FLIGHTS
 
 
-def wait_for(condition: Callable[[], bool], otherwise: str, timeout: float = 120.0) -> None:
+def wait_for(condition: Callable[[], bool], otherwise: str, timeout: float = RUN_SECONDS) -> None:
     """Wait until a condition holds, and fail with a message when it does not in time."""
     deadline = time.monotonic() + timeout
     while not condition():

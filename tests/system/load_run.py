@@ -22,7 +22,7 @@ ROWS = ROWS_EACH * len(PARTITIONS)
 SLOW = {"rows": 100, "requests_per_second": 6.0}
 # In ten seconds: time enough to stop a load in the middle.
 SLOWER = {"rows": 100, "requests_per_second": 3.0}
-STOP_SECONDS = 30.0
+STOP_SECONDS = 60.0
 """Airflow's heartbeat, after which a task hears that it has to stop, and five seconds for the driver."""
 
 

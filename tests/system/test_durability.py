@@ -10,7 +10,7 @@ import pytest
 import requests
 from conftest import Stack
 from flights_run import RUN_SECONDS, wait_for
-from load_run import ROWS, ROWS_EACH, SLOW, SLOWER, LoadRun
+from load_run import ROWS, ROWS_EACH, SLOW, SLOWER, STOP_SECONDS, LoadRun
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -112,7 +112,7 @@ def test_a_load_that_is_cleared_stops_and_starts_again(stack: Stack, tmp_path: P
 
     run.api.clear(run.dag_id, run.run_id, "stream")
 
-    wait_for(lambda: not driver.is_running(), "the driver of the cleared task lives", 30)
+    wait_for(lambda: not driver.is_running(), "the driver of the cleared task lives", STOP_SECONDS)
     run.wait()
     run.assert_every_row_is_there_once()
     assert run.applications == 2

@@ -9,7 +9,8 @@ from tests.airflow_version import AIRFLOW
 
 pytestmark = pytest.mark.skipif(AIRFLOW >= (3, 2), reason="Airflow reads forms from the metadata since 3.2")
 
-FIELDS = get_provider_info()["connection-types"][0]["conn-fields"]
+CONNECTION_TYPE = get_provider_info()["connection-types"][0]
+FIELDS, BEHAVIOUR = CONNECTION_TYPE["conn-fields"], CONNECTION_TYPE["ui-field-behaviour"]
 
 
 @pytest.mark.skipif(AIRFLOW >= (3, 0), reason="the form of Airflow 2")
@@ -30,7 +31,7 @@ def test_airflow_2_shows_every_field_of_the_metadata() -> None:
     assert isinstance(form.private_key_content, PasswordField)
     assert form.account.label.text == "Account"
     assert manager.field_behaviours["snowpipe"]["relabeling"]["host"] == "Account URL"
-    assert manager.field_behaviours["snowpipe"]["hidden_fields"] == ["port"]
+    assert manager.field_behaviours["snowpipe"]["hidden_fields"] == BEHAVIOUR["hidden-fields"]
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="the form of Airflow 3.1")

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import SetConnection
+from tests.airflow_version import AIRFLOW
 from tests.local_connection import append, commit
 from tests.local_service import LocalService
 from tests.spark_job import wait_until
@@ -163,6 +164,7 @@ def test_the_resumed_task_reports_what_a_waiting_driver_would(lab: Lab) -> None:
     assert lab.state.values() == {}
 
 
+@pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(lab: Lab) -> None:
     commit(lab.service, lab.table, CHANNEL, TOKENS[:1])
     lab.defer()
@@ -232,8 +234,10 @@ def test_a_wait_that_takes_too_long_says_so(lab: Lab) -> None:
     commit(lab.service, lab.table, CHANNEL, TOKENS[:1])
     lab.defer()
 
+    words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
+
     with pytest.raises(AirflowException, match=r"CommitTimeoutError: .*STREAMING.* within 77 s"):
-        lab.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, lab.context())
+        lab.operator().resume_execution("__fail__", {"error": words}, lab.context())
 
     assert lab.state.values() == {}
 
