@@ -35,7 +35,10 @@ def get_provider_info() -> dict[str, Any]:
             "operators.stream", "operators.channels", "operators.offsets", "operators.append"
         ),
         "sensors": _modules("sensors.commit", "sensors.files_loaded"),
-        "triggers": _modules("triggers.commit", "triggers.files_loaded"),
+        "triggers": _modules("triggers.commit", "triggers.files_loaded", "triggers.offset"),
+        "asset-uris": _asset_uris(),
+        "dataset-uris": _asset_uris(),
+        "queues": [f"{_PACKAGE}.queues.snowpipe.SnowpipeMessageQueueProvider"],
         "task-decorators": [
             {
                 "name": "snowpipe_append",
@@ -50,6 +53,17 @@ def get_provider_info() -> dict[str, Any]:
         "cli": [f"{_PACKAGE}.cli.definition.get_cli_commands"],
         "connection-types": [_connection_type()],
     }
+
+
+def _asset_uris() -> list[dict[str, Any]]:
+    return [
+        {
+            "schemes": ["snowpipe"],
+            "handler": f"{_PACKAGE}.assets.uri.sanitize_uri",
+            "factory": f"{_PACKAGE}.assets.uri.snowpipe_asset",
+            "to_openlineage_converter": f"{_PACKAGE}.assets.openlineage.convert_asset_to_openlineage",
+        }
+    ]
 
 
 def _modules(*names: str) -> list[dict[str, Any]]:

@@ -9,7 +9,12 @@ from tests.airflow_version import AIRFLOW
 DAGS_FOLDER = Path(__file__).parents[1] / "dags"
 FILES = sorted(path.stem for path in DAGS_FOLDER.glob("*.py"))
 """Each file is named after its DAG."""
-_FIRST_AIRFLOW = {"catch_up": (3, 0), "lag_deadline": (3, 2), "reset_and_replay": (3, 3)}
+_FIRST_AIRFLOW = {
+    "catch_up": (3, 0),
+    "commit_driven_totals": (3, 1),
+    "lag_deadline": (3, 2),
+    "reset_and_replay": (3, 3),
+}
 """The first version that can read a DAG; all others are read since 2.11."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.pipe import PipeOperator
@@ -128,6 +129,8 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
             load.target_token or "NULL",
         )
         self._count(load)
+        loaded = LoadedChannel(channel, load.target_token, load.committed, load.rows - load.rejected)
+        describe_outlets(self, context, self.hook, [loaded])
         self.task_lineage = TaskLineage.of_append(
             self.hook, self._format().format_name, load, file=self.file, sql=self.sql
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, conf
 
+from airflow_provider_snowpipe.assets.events import describe_outlets
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
@@ -21,6 +22,7 @@ from airflow_provider_snowpipe.operators.spark_driver import SparkDriverOperator
 from airflow_provider_snowpipe.operators.submission import (
     application_name,
     limits_argument,
+    loaded_channels,
     require_client_mode,
     settled,
     targets_of,
@@ -311,6 +313,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report))
         pipe = self._pipe_hook().pipe_name()
         count_run(report, pipe, type(self).__name__, waited=self.wait_for_commit and not self._defers)
+        describe_outlets(self, context, self._pipe_hook(), loaded_channels(report))
         value = value_of(report, pipe, load.offset_format)
         memory.forget()
         return value

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.spark.jvm import OLDEST_JAVA, ensure_java_home
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -162,6 +163,20 @@ def targets_of(report: RunReport) -> dict[str, str]:
         for channel in report.channels
         if channel.target_token is not None
     }
+
+
+def loaded_channels(report: RunReport) -> list[LoadedChannel]:
+    """What the run's asset events may tell of; a partition without a row owes no commit."""
+    return [
+        LoadedChannel(
+            channel.channel,
+            channel.to_token,
+            channel.committed or channel.target_token is None,
+            max(0, channel.rows - channel.rejected),
+            channel.partition,
+        )
+        for channel in report.channels
+    ]
 
 
 def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.triggers.base import StartTriggerArgs
 
+from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
@@ -142,12 +143,12 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         """Look once, then wait in the worker or, when deferrable, in the triggerer."""
         try:
             if not self.deferrable:
-                return super().execute(context)
+                return self._tell(context, super().execute(context))
             seen = self._first_look(context)
         finally:
             self._disconnect()
         if seen.is_done:
-            return seen.xcom_value
+            return self._tell(context, seen.xcom_value)
         self.defer(
             trigger=SnowpipeCommitTrigger(**self._trigger_arguments()),
             method_name="execute_complete",
@@ -195,9 +196,17 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         if event["status"] == "success":
             tokens: dict[str, str] = event["tokens"]
             self.log.info("%d of %d channels committed", len(tokens), len(tokens))
+            self._tell(context, tokens)
             self._note_lineage(tokens)
             return tokens
         raise _failure(event["reason"], event["message"])
+
+    def _tell(self, context: Context, tokens: Any) -> Any:
+        """Put the tokens into the task's asset events and return them."""
+        if isinstance(tokens, Mapping):
+            channels = [LoadedChannel(name, token, committed=True) for name, token in tokens.items()]
+            describe_outlets(self, context, self._hook(), channels)
+        return tokens
 
     def _look(self, context: Context) -> CommitVerdict:
         memory = None

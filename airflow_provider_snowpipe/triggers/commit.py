@@ -176,7 +176,7 @@ class SnowpipeCommitTrigger(BaseEventTrigger):
 
     def _poll(self) -> StatusPoll:
         names = {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
-        return shared_poll(self.shared_stream_key(), partial(_connect, self.snowflake_conn_id, names))
+        return shared_poll(self.shared_stream_key(), partial(connect, self.snowflake_conn_id, names))
 
     def _report(self, verdict: CommitVerdict) -> None:
         """Log what changed; a thousand waits that each say every five seconds that they wait are a load."""
@@ -193,7 +193,13 @@ class SnowpipeCommitTrigger(BaseEventTrigger):
         return TriggerEvent(event_of(verdict))  # type: ignore[no-untyped-call]
 
 
-async def _connect(conn_id: str, names: Mapping[str, str | None]) -> SnowpipeClient:
+async def connect(conn_id: str, names: Mapping[str, str | None]) -> SnowpipeClient:
+    """Make the client of a poll.
+
+    :param conn_id: the connection's id
+    :param names: which pipe, as :class:`SnowpipeHook` takes it
+    :raises ConfigurationError: if there is no such connection, or it lacks something
+    """
     from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
     hook = SnowpipeHook(conn_id, **names)

@@ -61,6 +61,11 @@ def test_the_replay_dag_asks_before_it_deletes(parsed: dict[str, Any]) -> None:
     assert {"approve", "delete", "reset", "replay", "verify"} <= set(parsed["dags"]["reset_and_replay"])
 
 
+@pytest.mark.skipif("commit_driven_totals" in FILES_FOR_A_LATER_AIRFLOW, reason="the DAG needs Airflow 3.1")
+def test_the_commit_driven_dag_has_a_reader_of_events(parsed: dict[str, Any]) -> None:
+    assert parsed["dags"]["commit_driven_totals"] == ["committed", "total"]
+
+
 @pytest.mark.skipif("catch_up" in FILES_FOR_A_LATER_AIRFLOW, reason="Airflow 2 wants a start_date")
 def test_the_catch_up_runs_often_and_one_at_a_time(parsed: dict[str, Any]) -> None:
     assert parsed["schedules"]["catch_up"] == {

@@ -99,9 +99,10 @@ def test_every_named_object_of_the_metadata_can_be_imported() -> None:
         *info["notifications"],
         *info["cli"],
         *(entry["class-name"] for entry in info["task-decorators"]),
+        *(entry[key] for entry in info["asset-uris"] for key in entry if key != "schemes"),
     ]
 
-    assert len(paths) == 5
+    assert len(paths) == 8
     for path in paths:
         module, _, name = path.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name))

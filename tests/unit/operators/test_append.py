@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, UncommittedRowsError
 from tests.airflow_connections import SetConnection
@@ -300,3 +302,31 @@ class TestArguments:
         operator.render_template_fields({"x": 5})
 
         assert (operator.sql, operator.batch, operator.parameters) == ("SELECT 5", "5", ["5"])
+
+
+class TestAssetEvents:
+    def test_tell_the_committed_token(self, conn_id: str, table: str, local_service: LocalService) -> None:
+        asset = snowpipe_asset(account=local_service.account, database="LOCAL", schema="PUBLIC", table=table)
+        events = {asset.uri: SimpleNamespace(extra={})}
+        by_asset = _ByUri(events)
+
+        make(conn_id, table, outlets=[asset], rows=ROWS, batch=3).execute(
+            {**context(), "outlet_events": by_asset}
+        )
+
+        assert events[asset.uri].extra == {
+            "pipe": f"LOCAL.PUBLIC.{table}-STREAMING",
+            "committed": True,
+            "tokens": {"c": "3:5"},
+            "rows": 5,
+        }
+
+
+class _ByUri:
+    """Outlet events, found by asset."""
+
+    def __init__(self, events: dict[str, Any]) -> None:
+        self._events = events
+
+    def __getitem__(self, asset: Any) -> Any:
+        return self._events[asset.uri]

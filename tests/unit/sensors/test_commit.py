@@ -17,10 +17,11 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 
+from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
-from tests.airflow_connections import PAT, statuses
+from tests.airflow_connections import PAT, SetConnection, statuses
 from tests.airflow_version import AIRFLOW
 from tests.scripted_service import Reply, ScriptedService, error
 
@@ -385,3 +386,44 @@ class TaskState:
 
     def delete(self, key: str) -> None:
         self.values.pop(key, None)
+
+
+class TestAssetEvents:
+    @pytest.mark.parametrize("deferrable", [False, True], ids=["poke", "deferrable"])
+    def test_tell_the_tokens_and_leave_the_rows_to_the_load(
+        self, service: ScriptedService, set_connection: SetConnection, deferrable: bool
+    ) -> None:
+        conn_id = set_connection(
+            "with_account",
+            conn_type="snowpipe",
+            host=service.url,
+            password=PAT,
+            schema="S",
+            extra={
+                "account": "ORG-ACCT",
+                "auth": "programmatic_access_token",
+                "database": "DB",
+                "ca_bundle": service.ca_bundle,
+            },
+        )
+        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2"))
+        asset = snowpipe_asset(account="org-acct", database="DB", schema="S", table="T")
+        event = SimpleNamespace(extra={})
+        sensor = make(conn_id, outlets=[asset], deferrable=deferrable)
+
+        sensor.execute({"outlet_events": {asset: event}})
+        by_look = dict(event.extra)
+        event.extra.clear()
+        sensor.execute_complete(
+            {"outlet_events": {asset: event}}, {"status": "success", "tokens": {"c1": "a:2", "c2": "b:2"}}
+        )
+
+        assert (
+            event.extra
+            == by_look
+            == {
+                "pipe": "DB.S.T-STREAMING",
+                "committed": True,
+                "tokens": {"c1": "a:2", "c2": "b:2"},
+            }
+        )

@@ -1,0 +1,1 @@
+"""Tables and channels as Airflow assets."""

@@ -1,0 +1,126 @@
+"""What a task's outlet events say of its load: tokens and rows, as far as they are committed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.assets.uri import PARTITIONED_KEY, SCHEME, TableAddress
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PARTITION_KEY = 250
+"""Most characters of a partition key (Airflow 3.3.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedChannel:
+    """What a task knows of one channel that it loaded or waited for.
+
+    :param channel: the channel's name
+    :param token: its committed offset token, None where none was seen
+    :param committed: True when all rows of this task were seen to be committed
+    :param rows: rows that this task put there, None where the task does not know
+    :param partition: the source's partition
+    """
+
+    channel: str
+    token: str | None
+    committed: bool
+    rows: int | None = None
+    partition: str | None = None
+
+
+def describe_outlets(
+    task: Any, context: Mapping[str, Any], hook: SnowpipeHook, channels: list[LoadedChannel]
+) -> None:
+    """Put tokens and rows into the extra of a task's events on assets of its table.
+
+    Only what was seen to be committed is told. An event of a load that did not wait for its commit says
+    ``"committed": false``; the commit sensor's event then brings the tokens. Nothing here fails the task,
+    whose rows are loaded.
+
+    :param task: the operator, for its outlets
+    :param context: the task's context
+    :param hook: of the pipe
+    :param channels: what was loaded
+    """
+    outlets = [one for one in getattr(task, "outlets", None) or [] if _is_ours(one)]
+    events = context.get("outlet_events")
+    if not outlets or events is None:
+        return
+    try:
+        table = _table_of(hook, [one.channel for one in channels])
+        pipe = str(hook.pipe_name())
+    except SnowpipeError as error:
+        log.warning("the asset events say nothing of tokens and rows: %s", error)
+        return
+    for outlet in outlets:
+        address = TableAddress.parse(outlet.uri)
+        if address.of_table() != table:
+            log.warning("asset %s is not of table %s, which this task loads", outlet.uri, table)
+            continue
+        meant = [one for one in channels if address.channel in (None, one.channel)]
+        event = events[outlet]
+        event.extra.update(event_extra(pipe, meant))
+        if (getattr(outlet, "extra", None) or {}).get(PARTITIONED_KEY):
+            _add_partitions(event, meant)
+
+
+def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
+    """Lay out what an event says.
+
+    :param pipe: the pipe's name
+    :param channels: the channels that it is about
+    """
+    committed = [one for one in channels if one.committed]
+    extra: dict[str, Any] = {
+        "pipe": pipe,
+        "committed": len(committed) == len(channels),
+        "tokens": {one.channel: one.token for one in committed if one.token is not None},
+    }
+    rows = [one.rows for one in committed]
+    if None not in rows:
+        extra["rows"] = sum(number for number in rows if number is not None)
+    return extra
+
+
+def _is_ours(outlet: Any) -> bool:
+    return str(getattr(outlet, "uri", "")).startswith(f"{SCHEME}://")
+
+
+def _table_of(hook: SnowpipeHook, channels: list[str]) -> TableAddress:
+    pipe = hook.pipe_name()
+    if pipe.default_table is not None:
+        return TableAddress(hook.account(), pipe.database, pipe.schema, pipe.default_table)
+    for listed in hook.list_channels():
+        if listed.name in channels:
+            return TableAddress(hook.account(), listed.database, listed.schema, listed.table)
+    raise ConfigurationError(
+        f"SHOW CHANNELS lists no channel of {channels[:5]} in pipe {pipe}, so its table is unknown: check "
+        "that the role may see the pipe"
+    )
+
+
+def _add_partitions(event: Any, channels: list[LoadedChannel]) -> None:
+    """One event for each partition with rows, on Airflow 3.3; before, one event for all."""
+    add = getattr(event, "add_partitions", None)
+    if add is None:
+        return
+    keys = [one.partition or one.channel for one in channels if one.committed and one.rows]
+    long = [key for key in keys if len(key) > _LONGEST_PARTITION_KEY]
+    if long:
+        log.warning(
+            "%d partition(s) have no event: their names are longer than %d characters, such as %.60r…",
+            len(long),
+            _LONGEST_PARTITION_KEY,
+            long[0],
+        )
+    if wanted := [key for key in keys if key.strip() and key not in long]:
+        add(wanted)

@@ -1,0 +1,149 @@
+"""Asset URIs of tables and channels: ``snowpipe://<account>/<database>/<schema>/<table>[/<channel>]``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import (
+    MAX_NAME_LENGTH,
+    check_channel_name,
+    quote_url_segment,
+)
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Asset
+
+SCHEME = "snowpipe"
+PARTITIONED_KEY = "snowpipe_partitioned"
+"""Key of an asset's extra: true makes one event for each loaded partition."""
+_FORM = f"{SCHEME}://<account>/<database>/<schema>/<table>[/<channel>]"
+
+
+@dataclass(frozen=True, slots=True)
+class TableAddress:
+    """A table, or one channel into it, in an account.
+
+    Database, schema, table and channel are exact names: case counts, and what a URI cannot hold is
+    percent-encoded. The account is one whatever its case, and is written in small letters.
+
+    :param account: the account identifier, ``<organization>-<account>``
+    :param database: the table's database
+    :param schema: the table's schema
+    :param table: the table
+    :param channel: a channel into the table, None for all
+    :raises ConfigurationError: if a name is not usable
+    """
+
+    account: str
+    database: str
+    schema: str
+    table: str
+    channel: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.account or any(not (one.isalnum() or one in "._-") for one in self.account):
+            raise ConfigurationError(
+                f"account {self.account!r}: give the account identifier (letters, digits, '.', '_' and '-')"
+            )
+        object.__setattr__(self, "account", self.account.lower())
+        for kind in ("database", "schema", "table"):
+            name = getattr(self, kind)
+            if not name or len(name) > MAX_NAME_LENGTH or "\0" in name:
+                raise ConfigurationError(
+                    f"{kind} {name[:40]!r}: give a name of 1 to {MAX_NAME_LENGTH} characters without NUL"
+                )
+        if self.channel is not None:
+            check_channel_name(self.channel)
+
+    @classmethod
+    def parse(cls, uri: str) -> Self:
+        """Read a URI.
+
+        :raises ConfigurationError: if it has another form
+        """
+        return cls.of(urlsplit(uri), uri)
+
+    @classmethod
+    def of(cls, parts: SplitResult, uri: str | None = None) -> Self:
+        """Read a URI that is split already.
+
+        :param parts: its parts
+        :param uri: the URI, for the error's text
+        :raises ConfigurationError: if it has another form
+        """
+        # User and password, if there are any, are kept out of the error's text.
+        shown = uri if uri is not None and "@" not in uri else f"{parts.scheme}://…{parts.path}"
+        if parts.scheme.lower() != SCHEME:
+            raise ConfigurationError(f"asset URI {shown!r} has another scheme: give {_FORM}")
+        for extra, value in (("a query", parts.query), ("a fragment", parts.fragment)):
+            if value:
+                raise ConfigurationError(f"asset URI {shown!r} has {extra}: give {_FORM}")
+        if "@" in parts.netloc or ":" in parts.netloc:
+            raise ConfigurationError(
+                f"asset URI {shown!r} names a user or a port, which belong into the connection: give {_FORM}"
+            )
+        segments = parts.path.strip("/").split("/")
+        if len(segments) not in (3, 4) or "" in segments:
+            raise ConfigurationError(
+                f"asset URI {shown!r} has {len([one for one in segments if one])} names after the account: "
+                f"give {_FORM}, and write a '/' inside of a name as %2F"
+            )
+        names = [unquote(one, errors="strict") for one in segments]
+        return cls(unquote(parts.netloc), *names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Database, schema, table and, where there is one, channel."""
+        names = (self.database, self.schema, self.table)
+        return names if self.channel is None else (*names, self.channel)
+
+    def of_table(self) -> TableAddress:
+        """The table without a channel."""
+        return TableAddress(self.account, self.database, self.schema, self.table)
+
+    def __str__(self) -> str:
+        return f"{SCHEME}://{self.account}/" + "/".join(map(quote_url_segment, self.names))
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """Bring a URI of this scheme into its one form; Airflow calls it for every asset.
+
+    :param uri: the URI, split
+    :raises ValueError: if it has another form; says which one is right
+    """
+    return urlsplit(str(TableAddress.of(uri)))
+
+
+def snowpipe_asset(
+    *,
+    account: str,
+    database: str,
+    schema: str,
+    table: str,
+    channel: str | None = None,
+    partitioned: bool = False,
+    extra: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Asset:
+    """Make the asset of a table, or of one channel into it.
+
+    :param account: the account identifier, ``<organization>-<account>``
+    :param database: the database
+    :param schema: the schema
+    :param table: the table
+    :param channel: a channel, None for the whole table
+    :param partitioned: True makes one event for each loaded partition, which only DAGs with a partitioned
+        timetable listen to (Airflow 3.3)
+    :param extra: the asset's extra
+    :param kwargs: other arguments of ``Asset``, such as ``name``, ``group`` and ``watchers`` (Airflow 3)
+    :raises ConfigurationError: if a name is not usable
+    """
+    from airflow.providers.common.compat.sdk import Asset
+
+    uri = str(TableAddress(account, database, schema, table, channel))
+    more = {**(extra or {}), **({PARTITIONED_KEY: True} if partitioned else {})}
+    return Asset(uri=uri, extra=more or None, **kwargs)

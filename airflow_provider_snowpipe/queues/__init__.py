@@ -1,0 +1,1 @@
+"""Message queues of ``common-messaging``."""

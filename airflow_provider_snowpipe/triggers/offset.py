@@ -1,0 +1,230 @@
+"""The trigger that starts DAGs when channels commit."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.triggers import BaseEventTrigger
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.channel_listing import ChannelListing, shared_listing
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, check_channel_name
+from airflow_provider_snowpipe.streaming.offset_follow import START_NOW, FollowRules, OffsetFollower
+from airflow_provider_snowpipe.streaming.offset_watch import OffsetRule
+from airflow_provider_snowpipe.streaming.status_poll import StatusPoll, shared_poll
+from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal
+from airflow_provider_snowpipe.triggers.asset_states import store_of
+from airflow_provider_snowpipe.triggers.commit import connect
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.status_look import StatusLook
+    from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer, NumberedLook
+
+
+class SnowpipeOffsetTrigger(BaseEventTrigger):
+    """Start DAGs when channels commit: an ``AssetWatcher``'s trigger, one event for each step.
+
+    Without ``passes`` and ``every_rows`` there is an event whenever a look finds that a channel has committed
+    something. Channels are watched together: their rows are added up, and one event tells of all channels
+    that moved since the last one.
+
+    **What is guaranteed.** On Airflow 3.3 and later, *at least once*: each commit is told in an event, also
+    when the triggerer is killed, as each event is written to the asset's state store before it is sent, and
+    taken off there when Airflow has it in its database. An event of which that is not known when the
+    triggerer dies is sent again, the same to the letter (``id``) but for ``"redelivered": true``; only such
+    an event can be a double. Consecutive events share the watermark between them (``previous_token`` and
+    ``previous_rows``), so that there is no gap between them and no overlap. Exactly once is more than Airflow
+    3.3.2 allows: a trigger cannot ask which events are stored, and cannot store one together with its
+    watermark.
+
+    Before Airflow 3.3 triggers have no state: each start of the triggerer is a new beginning (``start``), so
+    commits made meanwhile are not told, and ``passes`` and ``start="beginning"`` tell again what was told.
+    Airflow 2 has no asset watchers.
+
+    All watchers that name the same pipe of the same connection share one poll.
+
+    :param channel: the channel; None for all whose names begin with ``channel_prefix``
+    :param channel_prefix: beginning of the channels' names; None for all channels of the pipe. Channels are
+        found by ``SHOW CHANNELS``, new ones too
+    :param passes: tell once of each channel that has committed this offset token or a later one, one that did
+        so before the watch began included
+    :param every_rows: tell when the rows committed since the watch began reach the next multiple of this
+    :param offset_format: with ``passes``, the tokens' format
+    :param start: ``now`` tells what is committed after the watch began, ``beginning`` what was before as well
+    :param table: the channels belong to this table's default pipe
+    :param pipe: the channels belong to this pipe; not together with ``table``
+    :param database: the pipe's database, None for the connection's
+    :param schema: the pipe's schema, None for the connection's
+    :param snowflake_conn_id: the connection's id
+    :param account: refuse a connection to another account than this
+    :param poll_interval: seconds between two looks
+    :param list_interval: seconds between two searches for new channels
+    :raises ConfigurationError: if an argument is wrong
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: str | None = None,
+        channel_prefix: str | None = None,
+        passes: str | None = None,
+        every_rows: int | None = None,
+        offset_format: str = "file:line",
+        start: str = START_NOW,
+        table: str | None = None,
+        pipe: str | None = None,
+        database: str | None = None,
+        schema: str | None = None,
+        snowflake_conn_id: str = SnowpipeHook.default_conn_name,
+        account: str | None = None,
+        poll_interval: float = 5.0,
+        list_interval: float = 60.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.channel = channel
+        self.channel_prefix = channel_prefix
+        self.passes = passes
+        self.every_rows = every_rows
+        self.offset_format = offset_format
+        self.start = start
+        self.table = table
+        self.pipe = pipe
+        self.database = database
+        self.schema = schema
+        self.snowflake_conn_id = snowflake_conn_id
+        self.account = account
+        self.poll_interval = poll_interval
+        self.list_interval = list_interval
+        if table is not None and pipe is not None:
+            raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
+        if channel is not None:
+            check_channel_name(channel)
+        self._rules()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class path and the arguments that make this trigger again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "channel": self.channel,
+                "channel_prefix": self.channel_prefix,
+                "passes": self.passes,
+                "every_rows": self.every_rows,
+                "offset_format": self.offset_format,
+                "start": self.start,
+                "table": self.table,
+                "pipe": self.pipe,
+                "database": self.database,
+                "schema": self.schema,
+                "snowflake_conn_id": self.snowflake_conn_id,
+                "account": self.account,
+                "poll_interval": self.poll_interval,
+                "list_interval": self.list_interval,
+            },
+        )
+
+    def shared_stream_key(self) -> Hashable:
+        """What the watchers of one poll have in common: connection and pipe, as they were named."""
+        pipe = self.table + DEFAULT_PIPE_SUFFIX if self.table is not None else self.pipe
+        return ("snowpipe commits", self.snowflake_conn_id, pipe, self.database, self.schema)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> CommitStreamProducer:
+        """Make the poll of all watchers of one key, which is told what Airflow has stored (Airflow 3.3).
+
+        :param kwargs: arguments of one of them, of which only the key's count
+        """
+        from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer
+
+        return CommitStreamProducer(cls(**kwargs)._poll())
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[NumberedLook]
+    ) -> AsyncGenerator[TriggerEvent]:
+        """Turn the looks of the shared poll into this watcher's events.
+
+        :param shared_stream: the poll's looks
+        """
+        store = store_of(self.asset_state_store)
+        follower = self._follower(WatermarkJournal(store, self.watermark_key()))
+        async with follower.following():
+            async for numbered in shared_stream:
+                for message in await follower.take(numbered.number, numbered.look):
+                    yield TriggerEvent(message)  # type: ignore[no-untyped-call]
+
+    async def run(self) -> AsyncGenerator[TriggerEvent]:
+        """Send events where the triggerer shares no streams, from a watermark that ends with the process."""
+        follower = self._follower(WatermarkJournal(None, ""))
+        async with follower.following(), aclosing(self._poll().follow()) as looks:
+            async for number, look in _numbered(looks):
+                for message in await follower.take(number, look):
+                    yield TriggerEvent(message)  # type: ignore[no-untyped-call]
+                await follower.settled(number)
+
+    def watermark_key(self) -> str:
+        """The watermark's key in the asset's state store.
+
+        It depends on what is watched and told, so that a change of the pace keeps the watermark.
+        """
+        what = [
+            *self.shared_stream_key(),  # type: ignore[misc]
+            self.channel,
+            self.channel_prefix or "",
+            self.passes,
+            self.every_rows,
+            self.offset_format if self.passes is not None else None,
+        ]
+        return "snowpipe_watermark_" + hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+
+    def _rules(self) -> FollowRules:
+        rule = OffsetRule.of(passes=self.passes, every_rows=self.every_rows, offset_format=self.offset_format)
+        prefix = self.channel_prefix or ""
+        return FollowRules(self.channel, prefix, rule, self.start, self.poll_interval, self.list_interval)
+
+    def _follower(self, journal: WatermarkJournal) -> OffsetFollower:
+        return OffsetFollower(
+            self._rules(),
+            poll=self._poll(),
+            listing=self._listing(),
+            journal=journal,
+            pipe_name=self._pipe_name,
+        )
+
+    def _hook(self) -> SnowpipeHook:
+        return SnowpipeHook(self.snowflake_conn_id, **self._names())
+
+    def _names(self) -> dict[str, str | None]:
+        return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
+
+    def _poll(self) -> StatusPoll:
+        return shared_poll(self.shared_stream_key(), partial(connect, self.snowflake_conn_id, self._names()))
+
+    def _listing(self) -> ChannelListing:
+        async def list_names() -> list[str]:
+            return [listed.name for listed in await self._hook().async_list_channels()]
+
+        return shared_listing(self.shared_stream_key(), list_names)
+
+    async def _pipe_name(self) -> str:
+        hook = self._hook()
+        pipe = await hook.async_pipe_name()
+        if self.account is not None and hook.account().lower() != self.account.lower():
+            raise ConfigurationError(
+                f"connection {self.snowflake_conn_id!r} is to account {hook.account()!r}, and the account to "
+                f"watch is {self.account!r}: name another connection"
+            )
+        return str(pipe)
+
+
+async def _numbered(looks: AsyncIterator[StatusLook]) -> AsyncGenerator[tuple[int, StatusLook]]:
+    numbers = itertools.count()
+    async for look in looks:
+        yield next(numbers), look

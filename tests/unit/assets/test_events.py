@@ -1,0 +1,175 @@
+"""Outlet events: what a task's events say of tokens and rows, and what they must not say."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets, event_extra
+from airflow_provider_snowpipe.assets.uri import snowpipe_asset
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.listing import ListedChannel
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+PLACE = {"account": "ORG-ACCT", "database": "DB", "schema": "S", "table": "T"}
+A = LoadedChannel("p_s_a", "a:3", True, 3, "a")
+B = LoadedChannel("p_s_b", "b:9", False, 9, "b")
+
+
+class Event:
+    """An outlet event as Airflow before 3.3 has it."""
+
+    def __init__(self) -> None:
+        self.extra: dict[str, Any] = {}
+
+
+class PartitionedEvent(Event):
+    """An outlet event as Airflow 3.3 has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[str] = []
+
+    def add_partitions(self, keys: list[str]) -> None:
+        assert all(key.strip() and len(key) <= 250 for key in keys)
+        self.keys += keys
+
+
+class Events(dict[Any, Event]):
+    """The events of a task, made when they are first asked for."""
+
+    def __init__(self, kind: type[Event] = PartitionedEvent) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __missing__(self, outlet: Any) -> Event:
+        event = self[outlet] = self.kind()
+        return event
+
+
+class Hook:
+    """As much of a hook as events need."""
+
+    def __init__(self, pipe: str = "T-STREAMING", account: str | None = "org-acct") -> None:
+        self.pipe = PipeName("DB", "S", pipe)
+        self.known_account = account
+
+    def pipe_name(self) -> PipeName:
+        return self.pipe
+
+    def account(self) -> str:
+        if self.known_account is None:
+            raise ConfigurationError("the extra field 'account' is missing")
+        return self.known_account
+
+    def list_channels(self) -> list[ListedChannel]:
+        return [ListedChannel("p_s_a", "DB", "S", "T", pipe=self.pipe.pipe)]
+
+
+def describe(
+    *outlets: Any,
+    channels: list[LoadedChannel],
+    hook: Hook | None = None,
+    kind: type[Event] = PartitionedEvent,
+) -> list[Any]:
+    events = Events(kind)
+    task = SimpleNamespace(outlets=list(outlets))
+    describe_outlets(task, {"outlet_events": events}, cast(SnowpipeHook, hook or Hook()), channels)
+    return [events.get(outlet) for outlet in outlets]
+
+
+def test_the_event_of_the_table_tells_tokens_and_rows() -> None:
+    (event,) = describe(snowpipe_asset(**PLACE), channels=[A, LoadedChannel("p_s_c", "c:1", True, 1, "c")])
+
+    assert event.extra == {
+        "pipe": "DB.S.T-STREAMING",
+        "committed": True,
+        "tokens": {"p_s_a": "a:3", "p_s_c": "c:1"},
+        "rows": 4,
+    }
+
+
+def test_what_is_not_known_to_be_committed_is_not_told() -> None:
+    (event,) = describe(snowpipe_asset(**PLACE), channels=[A, B])
+
+    assert (event.extra["committed"], event.extra["tokens"], event.extra["rows"]) == (
+        False,
+        {"p_s_a": "a:3"},
+        3,
+    )
+
+
+def test_the_event_of_a_channel_tells_of_that_channel() -> None:
+    (event,) = describe(snowpipe_asset(**PLACE, channel="p_s_a"), channels=[A, B])
+
+    assert event.extra == {
+        "pipe": "DB.S.T-STREAMING",
+        "committed": True,
+        "tokens": {"p_s_a": "a:3"},
+        "rows": 3,
+    }
+
+
+def test_rows_that_a_task_does_not_know_are_left_out() -> None:
+    assert "rows" not in event_extra("P", [LoadedChannel("c", "1", True)])
+
+
+def test_assets_of_other_tables_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    from airflow.providers.common.compat.sdk import Asset
+
+    events = describe(snowpipe_asset(**{**PLACE, "table": "U"}), Asset(uri="s3://bucket/key"), channels=[A])
+
+    assert events == [None, None]
+    assert "is not of table snowpipe://org-acct/DB/S/T" in caplog.text
+
+
+def test_the_table_of_a_pipe_that_somebody_made_is_looked_up() -> None:
+    (event,) = describe(snowpipe_asset(**PLACE), channels=[A], hook=Hook("MY_PIPE"))
+
+    assert event.extra["pipe"] == "DB.S.MY_PIPE"
+
+
+@pytest.mark.parametrize(
+    "hook", [Hook("MY_PIPE"), Hook(account=None)], ids=["unknown-channel", "unknown-account"]
+)
+def test_a_load_does_not_fail_for_its_event(hook: Hook, caplog: pytest.LogCaptureFixture) -> None:
+    events = describe(snowpipe_asset(**PLACE), channels=[B], hook=hook)
+
+    assert events == [None]
+    assert "say nothing of tokens and rows" in caplog.text
+
+
+def test_a_task_without_such_outlets_asks_nothing() -> None:
+    describe_outlets(SimpleNamespace(outlets=[]), {}, cast(SnowpipeHook, None), [A])
+
+
+class TestPartitions:
+    ASSET = snowpipe_asset(**PLACE, partitioned=True)
+
+    def test_each_one_with_committed_rows_is_an_event(self) -> None:
+        empty = LoadedChannel("p_s_e", None, True, 0, "e")
+
+        (event,) = describe(self.ASSET, channels=[A, B, empty, LoadedChannel("solo", "1:1", True, 1)])
+
+        assert event.keys == ["a", "solo"]
+
+    def test_are_asked_for_by_the_asset(self) -> None:
+        (event,) = describe(snowpipe_asset(**PLACE), channels=[A])
+
+        assert event.keys == []
+
+    def test_before_airflow_3_3_are_one_event(self) -> None:
+        (event,) = describe(self.ASSET, channels=[A], kind=Event)
+
+        assert event.extra["rows"] == 3
+
+    def test_whose_names_airflow_cannot_store_are_left_out(self, caplog: pytest.LogCaptureFixture) -> None:
+        long = LoadedChannel("c", "1", True, 1, "x" * 251)
+
+        (event,) = describe(self.ASSET, channels=[A, long])
+
+        assert event.keys == ["a"]
+        assert "1 partition(s) have no event" in caplog.text

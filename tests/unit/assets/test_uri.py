@@ -1,0 +1,84 @@
+"""Asset URIs: one form for one table, exact names, clear errors."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
+from airflow_provider_snowpipe.assets.openlineage import dataset_identity
+from airflow_provider_snowpipe.assets.uri import TableAddress, sanitize_uri, snowpipe_asset
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.airflow_version import AIRFLOW
+
+NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=40)
+ADDRESS = {"account": "Org-Acct", "database": "DB", "schema": "Public", "table": "Orders"}
+
+
+@given(database=NAMES, schema=NAMES, table=NAMES, channel=st.none() | NAMES.map(lambda name: f"c{name}"))
+def test_any_name_survives_the_uri(database: str, schema: str, table: str, channel: str | None) -> None:
+    address = TableAddress("org-acct", database, schema, table, channel)
+
+    assert TableAddress.parse(str(address)) == address
+    assert sanitize_uri(urlsplit(str(address))).geturl() == str(address)
+
+
+def test_case_counts_in_names_and_not_in_the_account() -> None:
+    assert str(TableAddress(**ADDRESS)) == "snowpipe://org-acct/DB/Public/Orders"
+    assert TableAddress.parse("SNOWPIPE://ORG-ACCT/DB/Public/Orders/") == TableAddress(**ADDRESS)
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("snowpipe://a/DB/S", "has 2 names after the account"),
+        ("snowpipe://a/DB/S/T/c/x", "has 5 names after the account"),
+        ("snowpipe://a/DB//T", "has 2 names after the account"),
+        ("snowpipe:///DB/S/T", "account ''"),
+        ("snowpipe://a/DB/S/T?x=1", "has a query"),
+        ("snowpipe://a/DB/S/T#x", "has a fragment"),
+        ("snowpipe://a:443/DB/S/T", "names a user or a port"),
+        ("snowpipe://a/DB/S/T/ELASTIC", "reserved for the elastic channel"),
+        ("snowflake://a/DB/S/T", "has another scheme"),
+    ],
+)
+def test_another_form_is_refused_with_the_right_one(uri: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text.replace("?", r"\?")):
+        TableAddress.parse(uri)
+
+
+def test_no_password_is_repeated_in_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="names a user") as caught:
+        TableAddress.parse("snowpipe://me:hunter2@a/DB/S/T")
+    assert "hunter2" not in str(caught.value)
+
+
+class TestAsset:
+    @pytest.mark.skipif(AIRFLOW < (3, 0), reason="a dataset of Airflow 2 has no name, and warns only")
+    def test_has_the_uri_in_its_one_form(self) -> None:
+        asset = snowpipe_asset(**ADDRESS, channel="o_7/b", name="orders", extra={"team": "x"})
+
+        assert asset.uri == "snowpipe://org-acct/DB/Public/Orders/o_7%2Fb"
+        assert (asset.name, asset.extra) == ("orders", {"team": "x"})
+
+    @pytest.mark.skipif(AIRFLOW < (3, 0), reason="a dataset of Airflow 2 has no name, and warns only")
+    def test_is_the_same_however_an_author_writes_the_uri(self) -> None:
+        from airflow.providers.common.compat.sdk import Asset
+
+        for uri in ("snowpipe://ORG-Acct/DB/Public/Orders/", "snowpipe://org-acct/DB/P%75blic/Orders"):
+            assert Asset(name="orders", uri=uri) == snowpipe_asset(**ADDRESS, name="orders")
+
+    @pytest.mark.skipif(AIRFLOW < (3, 0), reason="a dataset of Airflow 2 has no name, and warns only")
+    def test_with_a_wrong_uri_is_refused_where_the_dag_is_read(self) -> None:
+        from airflow.providers.common.compat.sdk import Asset
+
+        with pytest.raises(ValueError, match="after the account"):
+            Asset(uri="snowpipe://org-acct/DB")
+
+    def test_is_a_dataset_of_snowflake_for_lineage(self) -> None:
+        found = dataset_identity(TableAddress(**ADDRESS, channel="c"))
+
+        assert found == ("snowflake://org-acct", "DB.Public.Orders")

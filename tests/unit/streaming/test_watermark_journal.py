@@ -1,0 +1,149 @@
+"""Messages are written down before they go and forgotten when they have arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.streaming.offset_watch import Step, Watermark
+from airflow_provider_snowpipe.streaming.watermark_journal import (
+    WatermarkJournal,
+    fed_by,
+    journals_fed_by,
+)
+
+
+class Store:
+    """A state store in memory that keeps JSON, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.broken = False
+
+    async def aget(self, key: str) -> Any:
+        return json.loads(self.values[key]) if key in self.values else None
+
+    async def aset(self, key: str, value: Any) -> None:
+        if self.broken:
+            raise RuntimeError("the store is away")
+        self.values[key] = json.dumps(value)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def step(rows: int) -> Step:
+    return Step(Watermark(True, rows), {"id": str(rows)})
+
+
+async def reopened(store: Store) -> tuple[list[str], int]:
+    """What another process finds: the messages it has to send again, and where it goes on."""
+    journal = WatermarkJournal(store, "k")
+    messages = await journal.load()
+    assert all(message["redelivered"] for message in messages)
+    return [message["id"] for message in messages], journal.watermark.rows
+
+
+async def written(store: Store, *rows: int) -> WatermarkJournal:
+    journal = WatermarkJournal(store, "k")
+    await journal.load()
+    for look, number in enumerate(rows):
+        await journal.write(step(number))
+        journal.sent_with(look)
+    return journal
+
+
+def test_nothing_is_kept_at_first(store: Store) -> None:
+    assert asyncio.run(reopened(store)) == ([], 0)
+
+
+def test_a_message_that_is_written_down_is_sent_again(store: Store) -> None:
+    async def run() -> Any:
+        await written(store, 1, 2)
+        return await reopened(store)
+
+    assert asyncio.run(run()) == (["1", "2"], 2)
+
+
+def test_a_message_that_has_arrived_is_not(store: Store) -> None:
+    async def run() -> Any:
+        journal = await written(store, 1, 2, 3)
+        await journal.arrived(1)
+        return await reopened(store)
+
+    assert asyncio.run(run()) == (["3"], 3)
+
+
+def test_messages_that_are_sent_again_arrive_like_others(store: Store) -> None:
+    async def run() -> Any:
+        await written(store, 1)
+        journal = WatermarkJournal(store, "k")
+        await journal.load()
+        await journal.write(step(2))
+        journal.sent_with(9)
+        await journal.arrived(9)
+        return await reopened(store)
+
+    assert asyncio.run(run()) == ([], 2)
+
+
+def test_a_look_that_this_watcher_never_had_says_nothing(store: Store) -> None:
+    async def run() -> Any:
+        journal = await written(store, 1)
+        await journal.arrived(5)
+        return await reopened(store)
+
+    assert asyncio.run(run()) == (["1"], 1)
+
+
+def test_a_message_that_could_not_be_written_down_is_not_kept(store: Store) -> None:
+    async def run() -> Any:
+        journal = await written(store, 1)
+        store.broken = True
+        with pytest.raises(RuntimeError, match="away"):
+            await journal.write(step(2))
+        store.broken = False
+        await journal.write(step(3))
+        return await reopened(store)
+
+    assert asyncio.run(run()) == (["1", "3"], 3)
+
+
+def test_a_watermark_may_move_without_a_message(store: Store) -> None:
+    async def run() -> Any:
+        journal = await written(store)
+        await journal.write(Step(Watermark(True, 4)))
+        return await reopened(store)
+
+    assert asyncio.run(run()) == ([], 4)
+
+
+def test_without_a_store_the_memory_is_the_process() -> None:
+    async def run() -> int:
+        journal = WatermarkJournal(None, "")
+        await journal.load()
+        await journal.write(step(1))
+        journal.sent_with(0)
+        await journal.arrived(0)
+        return journal.watermark.rows
+
+    assert asyncio.run(run()) == 1
+
+
+def test_journals_are_found_by_their_stream_while_they_read_it() -> None:
+    class Stream:
+        """A source of looks."""
+
+    async def run() -> None:
+        stream, journal = Stream(), WatermarkJournal(None, "")
+        with fed_by(stream, journal):
+            assert journals_fed_by(stream) == [journal]
+            assert journals_fed_by(Stream()) == []
+        assert journals_fed_by(stream) == []
+
+    asyncio.run(run())

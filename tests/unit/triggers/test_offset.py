@@ -1,0 +1,352 @@
+"""The trigger of asset watchers: through the triggerer's shared streams, and through deaths of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.triggers.asset_states import store_of
+from airflow_provider_snowpipe.triggers.offset import SnowpipeOffsetTrigger
+from tests.airflow_connections import PAT, statuses
+from tests.scripted_service import Reply, ScriptedService, error
+from tests.unit.triggers.asset_state import AssetState
+
+SERIALIZED = sorted((Path(__file__).parent / "serialized").glob("offset_*.json"))
+
+
+def make(conn_id: str = "conn", **options: Any) -> SnowpipeOffsetTrigger:
+    arguments: dict[str, Any] = {
+        "channel": "c1",
+        "snowflake_conn_id": conn_id,
+        "table": "T",
+        "poll_interval": 0.02,
+        "offset_format": "integer",
+    }
+    return SnowpipeOffsetTrigger(**{**arguments, **options})
+
+
+class Commits:
+    """Channels whose rows grow by themselves from look to look, until they stand at ``last``."""
+
+    def __init__(self, service: ScriptedService, last: int, names: tuple[str, ...] = ("c1",)) -> None:
+        self.rows = dict.fromkeys(names, 0)
+        self.last = last
+        service.on("bulk-channel-status", lambda _: self._look())
+
+    def _look(self) -> Reply:
+        for name, rows in self.rows.items():
+            self.rows[name] = min(rows + 3, self.last)
+        return statuses(
+            **{
+                name: {"last_committed_offset_token": str(rows), "rows_inserted": rows, "created_on_ms": 1}
+                for name, rows in self.rows.items()
+            }
+        )
+
+
+async def first_events(trigger: SnowpipeOffsetTrigger, count: int, seconds: float = 20) -> list[Any]:
+    async def collect() -> list[Any]:
+        async with contextlib.aclosing(trigger.run()) as events:
+            return [(await anext(events)).payload for _ in range(count)]
+
+    return await asyncio.wait_for(collect(), seconds)
+
+
+class TestArguments:
+    def test_survive_the_round_trip_through_json(self) -> None:
+        trigger = make(channel=None, channel_prefix="p_", every_rows=5)
+
+        path, arguments = trigger.serialize()
+        restored = SnowpipeOffsetTrigger(**json.loads(json.dumps(arguments)))
+
+        assert path == "airflow_provider_snowpipe.triggers.offset.SnowpipeOffsetTrigger"
+        assert restored.serialize() == (path, arguments)
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"channel_prefix": "p"}, "are both given"),
+            ({"pipe": "P"}, "are both given"),
+            ({"passes": "3", "every_rows": 3}, "are both given"),
+            ({"passes": "x"}, "not of the format"),
+            ({"start": "yesterday"}, "start is 'yesterday'"),
+            ({"poll_interval": 0}, "poll_interval is 0"),
+            ({"channel": "ELASTIC"}, "reserved for the elastic channel"),
+        ],
+    )
+    def test_that_are_wrong_are_refused_where_the_dag_is_read(
+        self, options: dict[str, Any], text: str
+    ) -> None:
+        with pytest.raises(ConfigurationError, match=text):
+            make(**options)
+
+    def test_of_the_pace_do_not_change_the_watermark(self) -> None:
+        key = make().watermark_key()
+
+        assert make(poll_interval=60, list_interval=5, start="beginning").watermark_key() == key
+        assert make(every_rows=5).watermark_key() != key
+        assert make(channel="c2").watermark_key() != key
+        assert make(table="U").watermark_key() != key
+
+
+class TestWithoutSharedStreams:
+    """As before Airflow 3.3, where no state is kept."""
+
+    def test_tells_what_is_committed_from_the_first_look_on(
+        self, service: ScriptedService, service_connection: str
+    ) -> None:
+        Commits(service, 9)
+
+        (first, second) = asyncio.run(first_events(make(service_connection), 2))
+
+        assert first["pipe"] == "DB.S.T-STREAMING"
+        assert first["channels"]["c1"] == {
+            "token": "6",
+            "rows": 6,
+            "previous_token": "3",
+            "previous_rows": 3,
+        }
+        assert second["channels"]["c1"]["previous_token"] == "6"
+        assert first["redelivered"] is False
+
+    def test_goes_on_when_looks_fail(
+        self, service: ScriptedService, service_connection: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
+        seen = {"last_committed_offset_token": "5", "rows_inserted": 5}
+        down = error(503, "ERR_BUSY")
+        service.on("bulk-channel-status", down, statuses(c1=None), down, down, statuses(c1=seen))
+
+        (event,) = asyncio.run(first_events(make(service_connection), 1))
+
+        assert event["rows"] == 5
+
+    def test_a_connection_to_another_account_tells_nothing(
+        self, service: ScriptedService, service_connection: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        Commits(service, 9)
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(first_events(make(service_connection, account="other"), 1, seconds=1))
+
+        assert "account" in caplog.text
+
+
+Run = Callable[..., Any]
+
+
+class Triggerer:
+    """As much of a triggerer as an event trigger meets: streams, a database, and its confirmations.
+
+    :param database: the events stored, which outlive it
+    """
+
+    def __init__(self, database: list[dict[str, Any]]) -> None:
+        from airflow.triggers.shared_stream import SharedStreamManager
+
+        self.database = database
+        self.streams = SharedStreamManager()
+        self.unconfirmed: list[int] = []
+
+    async def watch(self, number: int, trigger: SnowpipeOffsetTrigger, state: Any) -> None:
+        key = trigger.shared_stream_key()
+        trigger.asset_state_store = state
+        stream = self.streams.subscribe(trigger_id=number, trigger=trigger, key=key)
+        try:
+            async for event in trigger.filter_shared_stream(stream):
+                seq = self.streams.bind_pending_event(trigger_id=number, key=key)
+                self.database.append(event.payload)
+                self.unconfirmed.append(-1 if seq is None else seq)
+        finally:
+            await self.streams.unsubscribe(number, key)
+
+    def confirm(self) -> None:
+        """Tell the streams what was stored, as the next state sync does."""
+        self.streams.confirm_persisted(self.unconfirmed)
+        self.unconfirmed.clear()
+
+    @contextlib.asynccontextmanager
+    async def running(self, *triggers: tuple[SnowpipeOffsetTrigger, Any]) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self.watch(n, *one)) for n, one in enumerate(triggers)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def kept(state: AssetState) -> Any:
+    (text,) = state.values.values()
+    return json.loads(text)
+
+
+class TestThroughSharedStreams:
+    @pytest.fixture(autouse=True)
+    def _since_airflow_3_3(self) -> None:
+        pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
+
+    def test_an_event_is_written_down_until_airflow_has_it(
+        self, service: ScriptedService, service_connection: str
+    ) -> None:
+        Commits(service, 6)
+        state, events = AssetState(), list[dict[str, Any]]()
+
+        async def run() -> None:
+            triggerer = Triggerer(events)
+            async with triggerer.running((make(service_connection), state)):
+                await until(lambda: events)
+                assert [one["message"]["id"] for one in kept(state)["sent"]] == [events[0]["id"]]
+                assert kept(state)["watermark"]["channels"]["c1"][0] == "3"
+                triggerer.confirm()
+                await until(lambda: not kept(state)["sent"])
+            assert kept(state)["watermark"]["channels"]["c1"][0] == "6"
+
+        asyncio.run(run())
+
+    def test_an_event_of_which_nobody_knows_is_sent_again_to_the_letter(
+        self, service: ScriptedService, service_connection: str
+    ) -> None:
+        commits = Commits(service, 6)
+        state, events = AssetState(), list[dict[str, Any]]()
+
+        async def live(*, until_events: int, confirm: bool) -> None:
+            triggerer = Triggerer(events)
+            async with triggerer.running((make(service_connection), state)):
+                await until(lambda: len(events) >= until_events)
+                if confirm:
+                    triggerer.confirm()
+                    await until(lambda: not kept(state)["sent"])
+
+        asyncio.run(live(until_events=1, confirm=False))
+        commits.last = 12
+        asyncio.run(live(until_events=3, confirm=True))
+        commits.last = 15
+        asyncio.run(live(until_events=len(events) + 1, confirm=True))
+
+        first, again, *others = events
+        assert (first["redelivered"], again["redelivered"]) == (False, True)
+        assert {**first, "redelivered": True} == again
+        steps = [event["channels"]["c1"] for event in (first, *others)]
+        assert [step["previous_token"] for step in steps] == ["3", *(step["token"] for step in steps[:-1])]
+        assert steps[-1]["token"] == "15"
+        assert not any(event["redelivered"] for event in others)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_every_threshold_is_told_whenever_the_triggerer_dies(
+        self, service: ScriptedService, service_connection: str, seed: int
+    ) -> None:
+        commits = Commits(service, 0)
+        state, events = AssetState(), list[dict[str, Any]]()
+
+        async def live(number: int) -> None:
+            triggerer = Triggerer(events)
+            # A death may lose what was not stored yet, and what was stored and not confirmed.
+            async with triggerer.running((make(service_connection, every_rows=5, start="beginning"), state)):
+                await until(lambda: len(events) > number)
+                if (number + seed) % 3 == 0:
+                    triggerer.confirm()
+                    await asyncio.sleep(0.02 * seed)
+
+        for number in itertools.count():
+            commits.last = min(10 * (number + 1), 100)
+            known = len(events)
+            if any(event["last"] == 100 for event in events):
+                break
+            asyncio.run(live(known))
+
+        found = {event["id"]: event for event in events}.values()
+        told = [threshold for e in found for threshold in range(e["first"], e["last"] + 5, 5)]
+        assert told == list(range(5, 101, 5))
+        doubles = [event for n, event in enumerate(events) if event["id"] in {e["id"] for e in events[:n]}]
+        assert all(event["redelivered"] for event in doubles)
+
+    def test_nothing_is_told_that_could_not_be_written_down(
+        self, service: ScriptedService, service_connection: str
+    ) -> None:
+        Commits(service, 6)
+        state, events = AssetState(), list[dict[str, Any]]()
+
+        async def run() -> None:
+            async with Triggerer(events).running((make(service_connection, start="beginning"), state)):
+                state.broken = True
+                await asyncio.sleep(0.3)
+                assert events == []
+                state.broken = False
+                await until(lambda: events)
+
+        asyncio.run(run())
+        assert events[0]["channels"]["c1"]["previous_token"] is None
+
+    def test_watchers_of_a_pipe_share_one_poll(
+        self, service: ScriptedService, service_connection: str
+    ) -> None:
+        names = tuple(f"c{number}" for number in range(30))
+        Commits(service, 3, names)
+        events: list[dict[str, Any]] = []
+
+        async def run() -> None:
+            triggers = [
+                (make(service_connection, channel=name, start="beginning", poll_interval=0.3), AssetState())
+                for name in names
+            ]
+            async with Triggerer(events).running(*triggers):
+                await until(lambda: len(events) == len(names))
+
+        asyncio.run(run())
+        asked = [json.loads(one.body)["channel_names"] for one in service.requests("bulk-channel-status")]
+        assert max(map(len, asked)) == len(names)
+        assert len(asked) <= 4
+        assert PAT not in json.dumps(events)
+
+
+def test_a_state_is_in_the_store_of_each_asset_that_shares_the_trigger() -> None:
+    one, other = AssetState(), AssetState()
+    states = store_of(SimpleNamespace(_by_name={"b": other, "a": one}))
+    assert states is not None
+
+    asyncio.run(states.aset("k", {"v": 1}))
+    one.values.clear()
+
+    assert asyncio.run(states.aget("k")) == {"v": 1}
+    assert other.values
+
+
+def test_airflow_still_tells_the_assets_of_a_trigger_by_name() -> None:
+    """What ``store_of`` relies on, and Airflow does not document."""
+    context = pytest.importorskip("airflow.sdk.execution_time.context")
+    if not hasattr(context, "AssetStateStoreAccessors"):
+        pytest.skip("Airflow has it since 3.3")
+    from airflow.sdk import Asset
+
+    accessors = context.AssetStateStoreAccessors(inlets=[Asset("a"), Asset("b")])
+
+    assert sorted(accessors._by_name) == ["a", "b"]
+
+
+@pytest.mark.parametrize("file", SERIALIZED, ids=lambda file: file.stem)
+def test_triggers_of_a_former_release_are_made_again(file: Path) -> None:
+    """Watchers that a former release left in Airflow's database; each file is one release's."""
+    for entry in json.loads(file.read_text()):
+        module, _, name = entry["classpath"].rpartition(".")
+        trigger = getattr(importlib.import_module(module), name)(**entry["kwargs"])
+
+        _, arguments = trigger.serialize()
+        assert {key: arguments[key] for key in entry["kwargs"]} == entry["kwargs"]
+        assert trigger.watermark_key() == entry["watermark_key"]

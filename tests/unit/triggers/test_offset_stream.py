@@ -1,0 +1,61 @@
+"""What the watchers of a stream are told of the looks whose events Airflow has stored."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
+
+from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
+
+from airflow_provider_snowpipe.streaming.offset_watch import Step, Watermark
+from airflow_provider_snowpipe.streaming.status_poll import StatusPoll
+from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal, fed_by
+from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer
+from tests.unit.triggers.asset_state import AssetState
+
+
+def item(look: int, *, failed: int = 0) -> AdvanceItem:
+    return AdvanceItem(look, AdvanceOutcome(acked=1, failed=failed, rejected=0))
+
+
+async def _connect() -> object:
+    raise AssertionError("nothing is asked here")
+
+
+async def left_after(state: AssetState, *items: AdvanceItem) -> list[str]:
+    """The messages of three looks that are still kept after the producer was told of some."""
+    poll = StatusPoll(_connect)  # type: ignore[arg-type]
+    journal = WatermarkJournal(state, "k")
+    await journal.load()
+    with fed_by(poll, journal):
+        for look in (1, 2, 3):
+            await journal.write(Step(Watermark(True, look), {"id": str(look)}))
+            journal.sent_with(look)
+        await CommitStreamProducer(poll).advance(items)
+    return [message["id"] for message in await WatermarkJournal(state, "k").load()]
+
+
+def test_looks_whose_events_are_stored_are_forgotten() -> None:
+    assert asyncio.run(left_after(AssetState(), item(1), item(2))) == ["3"]
+
+
+def test_a_look_that_failed_for_somebody_is_made_up_for_by_the_next() -> None:
+    assert asyncio.run(left_after(AssetState(), item(1, failed=1))) == ["1", "2", "3"]
+    assert asyncio.run(left_after(AssetState(), item(1, failed=1), item(2))) == ["3"]
+
+
+def test_a_store_that_does_not_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Breaking(AssetState):
+        writes = 0
+
+        async def aset(self, key: str, value: object) -> None:
+            self.writes += 1
+            if self.writes > 3:
+                raise RuntimeError("no answer from the API server")
+            await super().aset(key, value)
+
+    assert asyncio.run(left_after(Breaking(), item(3))) == ["1", "2", "3"]
+    assert "a watermark was not written" in caplog.text
