@@ -17,7 +17,9 @@ VENV=.venv-airflow-$VERSION
 [ -n "$VERSION" ] && [ -f "$LOCK" ] ||
     die "VERSION is '$VERSION': name one of $(supported), for example: make test-airflow VERSION=2.11"
 if [ "$VERSION" = 2.11 ] && .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 13))'; then
-    die "Airflow 2.11 does not run on $(.venv/bin/python --version): Python 3.11 or 3.12 is needed (make install PYTHON=…)"
+    printf 'test-airflow: SKIPPED: Airflow 2.11 does not run on %s; make install PYTHON=… with 3.11 or 3.12 runs it\n' \
+        "$(.venv/bin/python --version)"
+    exit 0
 fi
 
 if [ ! "$VENV/.installed" -nt "$LOCK" ] || [ ! "$VENV/.installed" -nt pyproject.toml ]; then

@@ -14,7 +14,7 @@ _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 def write_package_archive(directory: Path) -> Path:
     """Write what runs on executors into a file for ``--py-files``.
 
-    It is a zip, since executors import no wheel (observed with Spark 4.3), and it holds what Spark's tasks
+    It is a zip, since executors import no wheel (observed with Spark 4.2), and it holds what Spark's tasks
     import and nothing else: neither the skin nor the local service.
 
     :param directory: where the file goes
