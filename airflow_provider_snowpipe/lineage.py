@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.assets.openlineage import account_namespace
+
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.report import RunReport
@@ -184,16 +186,6 @@ def operator_lineage(lineage: TaskLineage | None) -> Any:
     return OperatorLineage(
         inputs=inputs, outputs=outputs, run_facets={CHANNELS_FACET: facet}, job_facets=job_facets
     )
-
-
-def account_namespace(account: str) -> str:
-    """Return the namespace of an account's datasets, the same that the Snowflake provider gives its own.
-
-    :param account: the account identifier
-    """
-    from airflow.providers.snowflake.utils.openlineage import fix_account_name
-
-    return f"snowflake://{fix_account_name(account).lower()}"
 
 
 def dataset_name(hook: SnowpipeHook) -> str:

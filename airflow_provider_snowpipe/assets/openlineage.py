@@ -15,7 +15,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     """Name the table that an asset stands for as other producers of lineage name it.
 
     A channel is part of its table. Namespace and name are those of OpenLineage's naming rules for Snowflake,
-    ``snowflake://<account>`` and ``<database>.<schema>.<table>``.
+    as the operators report them: ``snowflake://<account>`` and ``<database>.<schema>.<table>``.
 
     :param asset: an asset of the scheme ``snowpipe``
     :param lineage_context: not needed
@@ -32,4 +32,14 @@ def dataset_identity(address: TableAddress) -> tuple[str, str]:
     :param address: the table, or a channel into it
     """
     name = ".".join((address.database, address.schema, address.table))
-    return f"snowflake://{address.account}", name
+    return account_namespace(address.account), name
+
+
+def account_namespace(account: str) -> str:
+    """Return the namespace of an account's datasets, the same that the Snowflake provider gives its own.
+
+    :param account: the account identifier
+    """
+    from airflow.providers.snowflake.utils.openlineage import fix_account_name
+
+    return f"snowflake://{fix_account_name(account).lower()}"

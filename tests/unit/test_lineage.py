@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from airflow_provider_snowpipe.assets.openlineage import account_namespace
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import (
     TaskLineage,
-    account_namespace,
     dataset_name,
     operator_lineage,
     place_of,

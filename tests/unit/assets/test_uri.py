@@ -78,7 +78,11 @@ class TestAsset:
         with pytest.raises(ValueError, match="after the account"):
             Asset(uri="snowpipe://org-acct/DB")
 
-    def test_is_a_dataset_of_snowflake_for_lineage(self) -> None:
-        found = dataset_identity(TableAddress(**ADDRESS, channel="c"))
+    @pytest.mark.parametrize(
+        ("account", "namespace"),
+        [("org-acct", "snowflake://org-acct"), ("xy12345", "snowflake://xy12345.us-west-1.aws")],
+    )
+    def test_is_for_lineage_the_dataset_that_the_operators_report(self, account: str, namespace: str) -> None:
+        address = TableAddress(**{**ADDRESS, "account": account}, channel="c")
 
-        assert found == ("snowflake://org-acct", "DB.Public.Orders")
+        assert dataset_identity(address) == (namespace, "DB.Public.Orders")
