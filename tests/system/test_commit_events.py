@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import sqlite3
 import threading
 import time
 from collections import Counter
-from contextlib import closing
 from typing import Any
 
 import pytest
+from airflow_database import events_of, query, states_of
 from conftest import Stack
 from waiting import until
 
@@ -176,29 +175,9 @@ def test_the_example_starts_a_run_when_its_channel_commits(stack: Stack) -> None
 
     assert api.wait_for_run("commit_driven_meters", "first", 120) == "success"
     until(lambda: "success" in _run_states(stack, "commit_driven_totals"), 90)
-    ((run,),) = _query(stack, "SELECT run_id FROM dag_run WHERE dag_id = ?", "commit_driven_totals")
+    ((run,),) = query(stack, "SELECT run_id FROM dag_run WHERE dag_id = ?", "commit_driven_totals")
     assert api.xcom("commit_driven_totals", run, "committed")["rows"] == 30
     assert stack.service.sql("SELECT SUM(KWH) AS KWH FROM METER_READINGS") == [{"KWH": 7.5}]
-
-
-def events_of(stack: Stack, asset: str) -> list[dict[str, Any]]:
-    """The extras of an asset's events, oldest first, from Airflow's database: its API takes long for them."""
-    statement = (
-        "SELECT e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id WHERE a.name = ? ORDER BY e.id"
-    )
-    return [json.loads(extra) for (extra,) in _query(stack, statement, asset)]
-
-
-def states_of(stack: Stack, asset: str) -> list[dict[str, Any]]:
-    """What an asset's state store holds."""
-    statement = "SELECT s.value FROM asset_state_store s JOIN asset a ON a.id = s.asset_id WHERE a.name = ?"
-    return [json.loads(value) for (value,) in _query(stack, statement, asset)]
-
-
-def _query(stack: Stack, statement: str, value: str) -> list[tuple[str, ...]]:
-    uri = f"file:{stack.airflow.home / 'airflow.db'}?mode=ro"
-    with closing(sqlite3.connect(uri, uri=True, timeout=30)) as connection:
-        return connection.execute(statement, (value,)).fetchall()
 
 
 def _watches_begun(stack: Stack) -> int:
@@ -207,7 +186,7 @@ def _watches_begun(stack: Stack) -> int:
 
 
 def _run_states(stack: Stack, dag_id: str) -> list[str]:
-    return [state for (state,) in _query(stack, "SELECT state FROM dag_run WHERE dag_id = ?", dag_id)]
+    return [state for (state,) in query(stack, "SELECT state FROM dag_run WHERE dag_id = ?", dag_id)]
 
 
 def _reached(events: list[dict[str, Any]]) -> int:

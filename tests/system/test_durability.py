@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from airflow_database import events_of, partitions_of
 from conftest import Stack
 from flights_run import RUN_SECONDS, wait_for
 from load_run import ROWS, ROWS_EACH, SLOW, SLOWER, STOP_SECONDS, LoadRun
@@ -82,6 +83,12 @@ def test_deferred_waits_survive_the_triggerers_death(stack: Stack, tmp_path: Pat
     value = deferred.xcom("stream")
     assert value["rows"] == ROWS
     assert {channel["to"] for channel in value["channels"].values()} == {f"1.ndjson:{ROWS_EACH}"}
+    tokens = dict.fromkeys(deferred.channels, f"1.ndjson:{ROWS_EACH}")
+    facts = {"pipe": "LOCAL.PUBLIC.DEFERRED-STREAMING", "committed": True}
+    assert events_of(stack, "deferred_rows") == [{**facts, "tokens": tokens, "rows": ROWS}]
+    one = {deferred.channels[0]: tokens[deferred.channels[0]]}
+    assert events_of(stack, "deferred_channel") == [{**facts, "tokens": one, "rows": ROWS_EACH}]
+    assert partitions_of(stack, "deferred_channel") == ["a"]
 
 
 def test_a_load_that_is_marked_failed_stops_and_the_next_one_resumes(stack: Stack, tmp_path: Path) -> None:

@@ -8,12 +8,23 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import DAG, Param, task
 
+from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 
+DEFERRED = {"account": "LOCAL", "database": "LOCAL", "schema": "PUBLIC", "table": "DEFERRED"}
 LOADS: dict[str, dict[str, Any]] = {
     "durable_load": {},
-    "deferred_load": {"deferrable": True, "poll_interval": 1.0},
+    "deferred_load": {
+        "deferrable": True,
+        "poll_interval": 1.0,
+        "outlets": [
+            snowpipe_asset(**DEFERRED, name="deferred_rows"),
+            snowpipe_asset(
+                **DEFERRED, name="deferred_channel", channel="deferred_load_DEFERRED_a", partitioned=True
+            ),
+        ],
+    },
     "sensed_load": {"wait_for_commit": False},
     "cluster_load": {
         "spark_conn_id": "spark_cluster",
