@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Hashable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
-from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -25,6 +23,7 @@ from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 from airflow_provider_snowpipe.streaming.status_look import StatusLook
 from airflow_provider_snowpipe.streaming.status_poll import StatusPoll, shared_poll
+from airflow_provider_snowpipe.triggers.shared_wait import SharedWaitTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -35,7 +34,7 @@ LOG_SECONDS = 60.0
 """A wait whose number of finished channels stays the same is reported this often at most."""
 
 
-class SnowpipeCommitTrigger(BaseEventTrigger):
+class SnowpipeCommitTrigger(SharedWaitTrigger[StatusLook]):
     """Wait until every channel has committed its target token, then send one event.
 
     The event is ``{"status": "success", "tokens": {channel: token}}`` or ``{"status": "failure",
@@ -122,31 +121,6 @@ class SnowpipeCommitTrigger(BaseEventTrigger):
         """What the triggers of one poll have in common: connection and pipe, as they were named."""
         pipe = self.table + DEFAULT_PIPE_SUFFIX if self.table is not None else self.pipe
         return ("snowpipe channel status", self.snowflake_conn_id, pipe, self.database, self.schema)
-
-    @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[StatusLook]:
-        """Poll for all triggers of one key, whose channels the poll knows by itself.
-
-        :param kwargs: arguments of one of them, of which only the key's count
-        """
-        async with aclosing(cls(**kwargs)._poll().looks()) as looks:
-            async for look in looks:
-                yield look
-
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[StatusLook]
-    ) -> AsyncGenerator[TriggerEvent]:
-        """Wait in the shared poll until this trigger's channels are decided; one event.
-
-        :param shared_stream: the poll's looks
-        """
-        yield await self._wait(shared_stream)
-
-    async def run(self) -> AsyncGenerator[TriggerEvent]:
-        """Wait until the channels are decided where the triggerer shares no streams; one event."""
-        async with aclosing(self._poll().follow()) as looks:
-            event = await self._wait(looks)
-        yield event
 
     async def _wait(self, looks: AsyncIterator[StatusLook]) -> TriggerEvent:
         try:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
-from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_snowpipe.bulk.file_choice import number_of_files
@@ -22,6 +20,7 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.commit_wait import WaitState
 from airflow_provider_snowpipe.streaming.commit_watch import Patience
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.triggers.shared_wait import SharedWaitTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.load_history import LoadHistory
@@ -32,7 +31,7 @@ LOG_SECONDS = 60.0
 """A wait whose number of loaded files stays the same is reported this often at most."""
 
 
-class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
+class SnowpipeFilesLoadedTrigger(SharedWaitTrigger[HistoryLook]):
     """Wait until the loads of files have ended, then send one event.
 
     The event is ``{"status": "success", "files": {path: result}}`` or ``{"status": "failure", "reason": …,
@@ -130,31 +129,6 @@ class SnowpipeFilesLoadedTrigger(BaseEventTrigger):
         """What the triggers of one poll have in common: connection, table and pipe, as they were named."""
         names = (self.table, self.pipe, self.database, self.schema)
         return ("snowpipe load history", self.snowflake_conn_id, *names)
-
-    @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[HistoryLook]:
-        """Poll for all triggers of one key, whose questions the poll knows by itself.
-
-        :param kwargs: arguments of one of them, of which only the key's count
-        """
-        async with aclosing(cls(**kwargs)._poll().looks()) as looks:
-            async for look in looks:
-                yield look
-
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[HistoryLook]
-    ) -> AsyncGenerator[TriggerEvent]:
-        """Wait in the shared poll until the loads of this trigger's files have ended; one event.
-
-        :param shared_stream: the poll's looks
-        """
-        yield await self._wait(shared_stream)
-
-    async def run(self) -> AsyncGenerator[TriggerEvent]:
-        """Wait until the loads have ended where the triggerer shares no streams; one event."""
-        async with aclosing(self._poll().follow()) as looks:
-            event = await self._wait(looks)
-        yield event
 
     async def _wait(self, looks: AsyncIterator[HistoryLook]) -> TriggerEvent:
         try:
