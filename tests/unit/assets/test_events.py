@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.listing import ListedChannel
 from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.outlet_events import OutletEvents
 
 PLACE = {"account": "ORG-ACCT", "database": "DB", "schema": "S", "table": "T"}
 A = LoadedChannel("p_s_a", "a:3", True, 3, "a")
@@ -36,18 +37,6 @@ class PartitionedEvent(Event):
     def add_partitions(self, keys: list[str]) -> None:
         assert all(key.strip() and len(key) <= 250 for key in keys)
         self.keys += keys
-
-
-class Events(dict[Any, Event]):
-    """The events of a task, made when they are first asked for."""
-
-    def __init__(self, kind: type[Event] = PartitionedEvent) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def __missing__(self, outlet: Any) -> Event:
-        event = self[outlet] = self.kind()
-        return event
 
 
 class Hook:
@@ -75,10 +64,10 @@ def describe(
     hook: Hook | None = None,
     kind: type[Event] = PartitionedEvent,
 ) -> list[Any]:
-    events = Events(kind)
+    events = OutletEvents(kind)
     task = SimpleNamespace(outlets=list(outlets))
     describe_outlets(task, {"outlet_events": events}, cast(SnowpipeHook, hook or Hook()), channels)
-    return [events.get(outlet) for outlet in outlets]
+    return [events.made.get(getattr(outlet, "uri", "")) for outlet in outlets]
 
 
 def test_the_event_of_the_table_tells_tokens_and_rows() -> None:

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Uncom
 from tests.airflow_connections import SetConnection
 from tests.local_connection import committed, connect, context, ids, make_table
 from tests.local_service import LocalService
+from tests.outlet_events import OutletEvents
 
 Append = Callable[..., Any]
 ROWS = [{"ID": number, "NAME": "x"} for number in range(5)]
@@ -307,26 +308,15 @@ class TestArguments:
 class TestAssetEvents:
     def test_tell_the_committed_token(self, conn_id: str, table: str, local_service: LocalService) -> None:
         asset = snowpipe_asset(account=local_service.account, database="LOCAL", schema="PUBLIC", table=table)
-        events = {asset.uri: SimpleNamespace(extra={})}
-        by_asset = _ByUri(events)
+        events = OutletEvents(lambda: SimpleNamespace(extra={}))
 
         make(conn_id, table, outlets=[asset], rows=ROWS, batch=3).execute(
-            {**context(), "outlet_events": by_asset}
+            {**context(), "outlet_events": events}
         )
 
-        assert events[asset.uri].extra == {
+        assert events[asset].extra == {
             "pipe": f"LOCAL.PUBLIC.{table}-STREAMING",
             "committed": True,
             "tokens": {"c": "3:5"},
             "rows": 5,
         }
-
-
-class _ByUri:
-    """Outlet events, found by asset."""
-
-    def __init__(self, events: dict[str, Any]) -> None:
-        self._events = events
-
-    def __getitem__(self, asset: Any) -> Any:
-        return self._events[asset.uri]

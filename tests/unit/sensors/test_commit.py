@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT, SetConnection, statuses
 from tests.airflow_version import AIRFLOW
+from tests.outlet_events import OutletEvents
 from tests.scripted_service import Reply, ScriptedService, error
 
 
@@ -408,18 +409,18 @@ class TestAssetEvents:
         )
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2"))
         asset = snowpipe_asset(account="org-acct", database="DB", schema="S", table="T")
-        event = SimpleNamespace(extra={})
+        events = OutletEvents(lambda: SimpleNamespace(extra={}))
         sensor = make(conn_id, outlets=[asset], deferrable=deferrable)
 
-        sensor.execute({"outlet_events": {asset: event}})
-        by_look = dict(event.extra)
-        event.extra.clear()
+        sensor.execute({"outlet_events": events})
+        by_look = dict(events[asset].extra)
+        events[asset].extra.clear()
         sensor.execute_complete(
-            {"outlet_events": {asset: event}}, {"status": "success", "tokens": {"c1": "a:2", "c2": "b:2"}}
+            {"outlet_events": events}, {"status": "success", "tokens": {"c1": "a:2", "c2": "b:2"}}
         )
 
         assert (
-            event.extra
+            events[asset].extra
             == by_look
             == {
                 "pipe": "DB.S.T-STREAMING",
