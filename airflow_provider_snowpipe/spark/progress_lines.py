@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Event, Thread
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from airflow_provider_snowpipe.spark.file_source import FileGroup
+from airflow_provider_snowpipe.spark.source import SourcePartition
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
@@ -28,7 +28,7 @@ class ProgressLines:
     the latest when its last request has timed out.
 
     :param client: makes the thread's client
-    :param groups: the source's groups by channel name
+    :param partitions: the source's partitions by channel name
     :param start: the channels' statuses when the run began
     :param done: tells how many channels have finished
     """
@@ -36,7 +36,7 @@ class ProgressLines:
     def __init__(
         self,
         client: Callable[[], SnowpipeClient],
-        groups: Mapping[str, FileGroup],
+        partitions: Mapping[str, SourcePartition[Any]],
         start: Mapping[str, ChannelStatus],
         *,
         done: Callable[[], int] = lambda: 0,
@@ -44,7 +44,7 @@ class ProgressLines:
     ) -> None:
         self._done = done
         self._client = client
-        self._groups = dict(groups)
+        self._partitions = dict(partitions)
         self._start = dict(start)
         self._committed = {name: status.committed for name, status in start.items()}
         self._interval = interval
@@ -66,18 +66,22 @@ class ProgressLines:
         with self._client() as client:
             while not self._stop.wait(self._interval):
                 try:
-                    statuses = client.channel_statuses(list(self._groups))
+                    statuses = client.channel_statuses(list(self._partitions))
                 except SnowpipeError as error:
                     print(f"snowpipe progress unknown: {error}", file=sys.stderr, flush=True)
                     continue
-                for name in channels_to_show(statuses, self._groups, self._committed):
-                    print(progress_line(statuses[name], self._start[name], self._groups[name]), flush=True)
+                for name in channels_to_show(statuses, self._partitions, self._committed):
+                    print(
+                        progress_line(statuses[name], self._start[name], self._partitions[name]), flush=True
+                    )
                 self._committed = {name: status.committed for name, status in statuses.items()}
                 rows = sum(
                     max(status.rows_inserted - self._start[name].rows_inserted, 0)
                     for name, status in statuses.items()
                 )
-                behind = sum(bytes_behind(status, self._groups[name]) for name, status in statuses.items())
+                behind = sum(
+                    self._partitions[name].behind(status.committed).bytes for name, status in statuses.items()
+                )
                 latencies = [one.latency_ms for one in statuses.values() if one.latency_ms is not None]
                 totals.take(time.monotonic(), rows, behind, max(latencies, default=None))
                 print(totals.line(min(self._done(), len(statuses)), len(statuses)), flush=True)
@@ -107,7 +111,7 @@ class Totals:
 
         :param now: when it was made
         :param rows: rows committed since the run began
-        :param behind: bytes of the files that are not committed, at most
+        :param behind: bytes of the source that are not committed, at most
         :param latency_ms: time from append to commit on the slowest channel, None where none is known
         """
         self.rate = max(rows - self.rows, 0) / (now - self.at) if now > self.at else 0.0
@@ -139,49 +143,36 @@ class Totals:
 
 def channels_to_show(
     statuses: Mapping[str, ChannelStatus],
-    groups: Mapping[str, FileGroup],
+    partitions: Mapping[str, SourcePartition[Any]],
     before: Mapping[str, str | None],
 ) -> list[str]:
     """Choose the channels that get a line: those that moved, and of many the ones furthest behind.
 
     :param statuses: every channel's status now
-    :param groups: the files that each loads
+    :param partitions: what each loads
     :param before: the committed tokens of the look before
     """
     moved = [name for name, status in statuses.items() if status.committed != before.get(name)]
     if len(moved) <= _MOST_LINES:
         return moved
-    return sorted(moved, key=lambda name: bytes_behind(statuses[name], groups[name]), reverse=True)[
-        :_MOST_LINES
-    ]
+    behind = {name: partitions[name].behind(statuses[name].committed).bytes for name in moved}
+    return sorted(moved, key=behind.__getitem__, reverse=True)[:_MOST_LINES]
 
 
-def bytes_behind(status: ChannelStatus, group: FileGroup) -> int:
-    """Bytes of a channel's files that are not committed; the file it is in counts as a whole.
-
-    :param status: the channel's status now
-    :param group: the files that it loads
-    """
-    committed_file = (status.committed or "").rpartition(":")[0]
-    return sum(file.size for file in group.files if file.name >= committed_file)
-
-
-def progress_line(status: ChannelStatus, start: ChannelStatus, group: FileGroup) -> str:
+def progress_line(status: ChannelStatus, start: ChannelStatus, partition: SourcePartition[Any]) -> str:
     """Put one channel's progress in a line.
 
     :param status: the channel's status now
     :param start: its status when the run began
-    :param group: the files that it loads
+    :param partition: what it loads
     """
-    committed_file = (status.committed or "").rpartition(":")[0]
-    behind = [file for file in group.files if file.name > committed_file]
+    behind = partition.behind(status.committed)
     rows = status.rows_inserted - start.rows_inserted
     rejected = status.rows_error_count - start.rows_error_count
     line = (
         f"snowpipe progress channel={status.channel} committed={status.committed or 'NULL'} "
         f"rows={max(rows, 0)} "
-        f"rejected={max(rejected, 0)} files_behind={len(behind)} "
-        f"bytes_behind<={bytes_behind(status, group)}"
+        f"rejected={max(rejected, 0)} {behind.text} bytes_behind<={behind.bytes}"
     )
     latency = "" if status.latency_ms is None else f" latency_ms={status.latency_ms}"
     return line + latency

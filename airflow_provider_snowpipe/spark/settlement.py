@@ -12,11 +12,13 @@ from dataclasses import replace
 from airflow_provider_snowpipe.spark.report import ChannelReport
 from airflow_provider_snowpipe.streaming.errors import CommitTimeoutError, RowsRejectedError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 
-def settle(reports: Iterable[ChannelReport], now: Mapping[str, ChannelStatus]) -> tuple[ChannelReport, ...]:
+def settle(
+    reports: Iterable[ChannelReport], now: Mapping[str, ChannelStatus], offsets: type[Offset]
+) -> tuple[ChannelReport, ...]:
     """Complete the reports with what is committed now.
 
     Rows: what the successful attempts sent, or what the service counted since the run began, whichever is
@@ -24,13 +26,17 @@ def settle(reports: Iterable[ChannelReport], now: Mapping[str, ChannelStatus]) -
 
     :param reports: what the run sent on each channel
     :param now: every channel's status, read after the wait for the commit
+    :param offsets: the format of the tokens
     :raises OffsetTokenError: if a committed token does not parse
     """
-    return tuple(_settled(report, now[report.channel]) for report in reports)
+    return tuple(_settled(report, now[report.channel], offsets) for report in reports)
 
 
-def _settled(report: ChannelReport, now: ChannelStatus) -> ChannelReport:
-    target, committed = _position(report.target_token, report), _position(now.committed, report)
+def _settled(report: ChannelReport, now: ChannelStatus, offsets: type[Offset]) -> ChannelReport:
+    target, committed = (
+        None if token is None else offsets.parse(token, channel=report.channel)
+        for token in (report.target_token, now.committed)
+    )
     skipped = max(now.rows_error_count - report.errors_before, 0)
     counted = now.rows_inserted - report.inserted_before + skipped
     return replace(
@@ -40,10 +46,6 @@ def _settled(report: ChannelReport, now: ChannelStatus) -> ChannelReport:
         rejected=max(now.rows_error_count - report.rejected_before, 0),
         committed=target is None or (committed is not None and committed >= target),
     )
-
-
-def _position(token: str | None, report: ChannelReport) -> FileLineOffset | None:
-    return None if token is None else FileLineOffset.parse(token, channel=report.channel)
 
 
 def refuse_missing_commits(

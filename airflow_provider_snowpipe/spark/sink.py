@@ -7,15 +7,13 @@ finds then, and ends only when the service has committed what it sent.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.spark.file_source import FileGroup
-from airflow_provider_snowpipe.spark.lines import RowBlock, row_blocks
-from airflow_provider_snowpipe.spark.plan import JobPlan
-from airflow_provider_snowpipe.spark.resume import OnDataLoss, Resume, files_to_read, resume_after
+from airflow_provider_snowpipe.spark.source import SourcePartition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
+from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -24,19 +22,17 @@ from airflow_provider_snowpipe.streaming.errors import (
     ContinuityError,
     EncodingError,
     PipeNotFoundError,
-    SnowpipeError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset
+from airflow_provider_snowpipe.streaming.offsets import Offset
 
-APPEND_BYTES = 1 << 20
-"""One append to the channel, which fills its batches with them; small pieces fill a batch more evenly."""
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.plan import JobPlan
+
 _TOKEN_LIFE_USED = 0.75
 """Share of the scoped token's remaining life in which a task reads; the rest is for the commit."""
-_TEXT_GROWTH = 8
-"""A line of text may grow this much as JSON: six bytes for a control character, and the column's name."""
 
 _FINAL = (
     AuthenticationError,
@@ -56,10 +52,6 @@ class SinkSettings:
     :param account_url: the account's address
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     :param pipe: the pipe
-    :param format: the source's format
-    :param text_column: the column for lines of text
-    :param growing: True if the last file's unterminated line belongs to a later run
-    :param on_data_loss: what to do if the committed file is gone
     :param wait_for_commit: False ends the task when its rows are received
     :param commit_timeout: seconds to wait for the commit
     :param limits: when a batch is closed
@@ -68,10 +60,6 @@ class SinkSettings:
     account_url: str
     ca_bundle: str | None
     pipe: PipeName
-    format: Literal["ndjson", "text"]
-    text_column: str
-    growing: bool
-    on_data_loss: OnDataLoss
     wait_for_commit: bool
     commit_timeout: float
     limits: BatchLimits
@@ -83,10 +71,6 @@ class SinkSettings:
             account_url=plan.account_url,
             ca_bundle=plan.ca_bundle,
             pipe=plan.pipe,
-            format=plan.source.format,
-            text_column=plan.source.text_column,
-            growing=plan.source.growing,
-            on_data_loss=plan.on_data_loss,
             wait_for_commit=plan.wait_for_commit,
             commit_timeout=plan.commit_timeout,
             limits=plan.limits,
@@ -95,18 +79,18 @@ class SinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """One partition with its channel and the place found by the driver.
+    """One partition with its channel and the place found before anything was opened.
 
     :param channel: the channel's name
-    :param group: the partition's files
-    :param committed: the committed position when ``resume`` was found, None for NULL
-    :param resume: the place just after it; found again if the channel has moved on
+    :param partition: the source's partition
+    :param committed: the committed position when ``place`` was found, None for NULL
+    :param place: the place just after it; found again if the channel has moved on
     """
 
     channel: str
-    group: FileGroup
-    committed: FileLineOffset | None
-    resume: Resume
+    partition: SourcePartition[Any]
+    committed: Offset | None
+    place: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +111,7 @@ class PartitionResult:
     """
 
     channel: str
-    position: FileLineOffset | None = None
+    position: Offset | None = None
     rows: int = 0
     bytes: int = 0
     append_seconds: float = 0.0
@@ -147,37 +131,84 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
     :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may mend, such as a fenced channel
     """
+    partition = work.partition
+
+    def rows_after(committed: Offset | None) -> Iterator[Part]:
+        place = work.place if committed == work.committed else partition.resume(committed)
+        return iter(()) if place is None else partition.read(place, settings.limits)
+
+    return load_channel(
+        settings,
+        token,
+        work.channel,
+        rows_after,
+        offset_class=partition.offset_class,
+        gaps_legal=partition.gaps_legal,
+    )
+
+
+def load_channel(
+    settings: SinkSettings,
+    token: ScopedToken,
+    channel: str,
+    rows_after: Callable[[Offset | None], Iterator[Part]],
+    *,
+    offset_class: type[Offset],
+    gaps_legal: bool = False,
+) -> PartitionResult:
+    """Open a channel, send the rows behind its committed token, and wait for their commit.
+
+    :param settings: what the tasks of a run have in common
+    :param token: the driver's scoped token
+    :param channel: the channel's name
+    :param rows_after: the rows that come after a committed position, None for NULL
+    :param offset_class: the format of the channel's offset tokens
+    :param gaps_legal: True when the source may skip positions
+    :return: the result; an error that another attempt would meet again is part of it
+    :raises SnowpipeError: for everything that another attempt may mend, such as a fenced channel
+    """
     try:
-        return _Sink(settings, token, work).load()
+        return _Sink(settings, token, channel, rows_after).load(offset_class, gaps_legal=gaps_legal)
     except _FINAL as error:
         if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:
-            return PartitionResult(work.channel, complete=False)
-        return PartitionResult(work.channel, error_type=type(error).__name__, error=str(error))
+            return PartitionResult(channel, complete=False)
+        text = str(error)
+        named = text if repr(channel) in text else f"channel {channel!r}: {text}"
+        return PartitionResult(channel, error_type=type(error).__name__, error=named)
 
 
 class _Sink:
-    def __init__(self, settings: SinkSettings, token: ScopedToken, work: PartitionWork) -> None:
+    def __init__(
+        self,
+        settings: SinkSettings,
+        token: ScopedToken,
+        channel: str,
+        rows_after: Callable[[Offset | None], Iterator[Part]],
+    ) -> None:
         self._settings = settings
         self._token = token
-        self._work = work
+        self._name = channel
+        self._rows_after = rows_after
         self._stop_at = time.time() + _TOKEN_LIFE_USED * token.remaining_seconds()
         self._rows = 0
         self._bytes = 0
 
-    def load(self) -> PartitionResult:
-        settings, name = self._settings, self._work.channel
+    def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
+        settings, name = self._settings, self._name
         with (
             SnowpipeClient(
                 settings.account_url, self._token, settings.pipe, ca_bundle=settings.ca_bundle
             ) as client,
-            Channel.open(client, name, FileLineOffset, limits=settings.limits) as channel,
+            Channel.open(
+                client, name, offset_class, limits=settings.limits, gaps_legal=gaps_legal
+            ) as channel,
         ):
-            committed = _file_line(channel.committed, name)
+            committed = channel.committed
             began = time.monotonic()
             complete = self._send(channel, committed)
             channel.flush()
             received = time.monotonic()
-            sent = _file_line(channel.sent, name)
+            sent = channel.sent
             if sent is not None and settings.wait_for_commit:
                 channel.wait_for_commit(sent, timeout=settings.commit_timeout)
             waited = time.monotonic() - received
@@ -192,52 +223,12 @@ class _Sink:
             complete=complete,
         )
 
-    def _send(self, channel: Channel, committed: FileLineOffset | None) -> bool:
+    def _send(self, channel: Channel, committed: Offset | None) -> bool:
         """Append what is not committed; False if it stopped ahead of the scoped token's end."""
-        resume = self._work.resume
-        if committed != self._work.committed:
-            resume = resume_after(
-                self._work.group, committed, self._settings.on_data_loss, self._work.channel
-            )
-        for name, block in self._blocks(resume):
+        for part in self._rows_after(committed):
             if time.time() >= self._stop_at:
                 return False
-            body = self._body(block, name)
-            channel.append(
-                body,
-                FileLineOffset(name, block.first_line),
-                FileLineOffset(name, block.last_line),
-                rows=block.rows,
-            )
-            self._rows += block.rows
-            self._bytes += len(body)
+            channel.append(part.body, part.start, part.end, rows=part.rows)
+            self._rows += part.rows
+            self._bytes += len(part.body)
         return True
-
-    def _blocks(self, resume: Resume) -> Iterator[tuple[str, RowBlock]]:
-        limits = self._settings.limits
-        largest = min(APPEND_BYTES, limits.raw_bytes, limits.wire_bytes // 2)
-        if self._settings.format == "text":
-            largest //= _TEXT_GROWTH
-        for file, place, keep_tail in files_to_read(self._work.group, resume, growing=self._settings.growing):
-            for block in row_blocks(
-                file,
-                after_line=place.after_line,
-                offset=place.offset,
-                keep_tail=keep_tail,
-                max_bytes=max(largest, 1),
-                max_rows=limits.rows,
-            ):
-                yield file.name, block
-
-    def _body(self, block: RowBlock, file: str) -> memoryview:
-        if self._settings.format == "ndjson":
-            return block.body
-        from airflow_provider_snowpipe.spark.text_format import text_rows
-
-        return text_rows(block, self._settings.text_column, file)
-
-
-def _file_line(position: Offset | None, channel: str) -> FileLineOffset | None:
-    if position is None or isinstance(position, FileLineOffset):
-        return position
-    raise SnowpipeError(f"channel {channel!r} holds {position!r} instead of a file:line position")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_snowpipe.spark.plan import FileSourceSpec
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import UncommittedRowsError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

@@ -11,9 +11,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from airflow_provider_snowpipe.spark.driver import Run, start_spark
-from airflow_provider_snowpipe.spark.file_source import freeze
-from airflow_provider_snowpipe.spark.plan import FileSourceSpec, JobPlan
-from airflow_provider_snowpipe.spark.resume import Resume
+from airflow_provider_snowpipe.spark.files.groups import freeze
+from airflow_provider_snowpipe.spark.files.resume import Resume
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.channel import Channel

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_provider_snowpipe.spark.file_source import FileGroup, SourceFile
+from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile
+from airflow_provider_snowpipe.spark.files.source import FilePartition
 from airflow_provider_snowpipe.spark.progress_lines import Totals, channels_to_show
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
@@ -44,21 +45,27 @@ def test_the_slowest_channels_time_to_commit_is_said_once_it_is_known() -> None:
     assert totals.line(0, 1).endswith(" latency_ms<=1250")
 
 
+def _partition(name: str, *files: SourceFile) -> FilePartition:
+    return FilePartition(name, FileGroup(name, files), "ndjson", "LINE", growing=False, on_data_loss="fail")
+
+
 def _look(tokens: dict[str, str | None]) -> dict[str, ChannelStatus]:
     return {name: ChannelStatus(name, "SUCCESS", committed=token) for name, token in tokens.items()}
 
 
 def test_only_channels_that_moved_get_a_line() -> None:
-    groups = {name: FileGroup(name, ()) for name in "abc"}
+    partitions = {name: _partition(name) for name in "abc"}
     now = _look({"a": "1:5", "b": "1:7", "c": None})
 
-    assert channels_to_show(now, groups, {"a": "1:5", "b": "1:5", "c": None}) == ["b"]
+    assert channels_to_show(now, partitions, {"a": "1:5", "b": "1:5", "c": None}) == ["b"]
 
 
 def test_of_many_channels_the_ones_furthest_behind_get_a_line() -> None:
     names = [f"c{number:04}" for number in range(10_000)]
-    groups = {name: FileGroup(name, (SourceFile("1", f"/{name}", size),)) for size, name in enumerate(names)}
+    partitions = {
+        name: _partition(name, SourceFile("1", f"/{name}", size)) for size, name in enumerate(names)
+    }
 
-    shown = channels_to_show(_look(dict.fromkeys(names, "1:5")), groups, {})
+    shown = channels_to_show(_look(dict.fromkeys(names, "1:5")), partitions, {})
 
     assert shown == names[-1:-21:-1]

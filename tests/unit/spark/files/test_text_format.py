@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from airflow_provider_snowpipe.spark.lines import RowBlock
-from airflow_provider_snowpipe.spark.text_format import text_rows
+from airflow_provider_snowpipe.spark.files.lines import RowBlock
+from airflow_provider_snowpipe.spark.files.text_format import text_rows
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 
 

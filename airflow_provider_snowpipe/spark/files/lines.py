@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from airflow_provider_snowpipe.spark.file_source import SourceFile
+from airflow_provider_snowpipe.spark.files.groups import SourceFile
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 
 READ_BYTES = 4 << 20

@@ -5,14 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from airflow_provider_snowpipe.spark.file_source import FileGroup, SourceFile
-from airflow_provider_snowpipe.spark.lines import offset_after_line
+from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile
+from airflow_provider_snowpipe.spark.files.lines import offset_after_line
+from airflow_provider_snowpipe.spark.source import OnDataLoss
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
-
-OnDataLoss = Literal["fail", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +27,7 @@ class Resume:
     offset: int
 
 
-def file_after(
-    group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss, channel: str
-) -> int:
+def file_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss) -> int:
     """Find the file that the committed position lies in, or the one to go on with where that is gone.
 
     Looks at names only; whether the file still has the committed line is for :func:`resume_after` to say.
@@ -39,7 +35,6 @@ def file_after(
     :param group: the partition's files
     :param committed: the committed position, None for NULL
     :param on_data_loss: ``skip`` allows that the committed file is gone
-    :param channel: the channel's name, for the error
     :raises SourcePositionError: if the committed file is not in the source any more
     """
     if committed is None:
@@ -57,26 +52,18 @@ def file_after(
     else:
         reason = f"but that file is not among those of partition {group.partition!r} any more ({have})"
         remedy = "rows between the two may be missing; on_data_loss='skip' goes on with the next file"
-    raise SourcePositionError(
-        f"channel {channel!r}: {str(committed)!r} is committed, {reason}: {remedy}. Nothing was sent"
-    )
+    raise SourcePositionError(f"{str(committed)!r} is committed, {reason}: {remedy}. Nothing was sent")
 
 
-def resume_after(
-    group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss, channel: str
-) -> Resume:
+def resume_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss) -> Resume:
     """Find the place just after the committed position, reading the committed file up to there.
 
     :raises SourcePositionError: if the committed file or the committed line is gone
     """
-    index = file_after(group, committed, on_data_loss, channel)
+    index = file_after(group, committed, on_data_loss)
     if committed is None or index == len(group.files) or group.files[index].name != committed.file:
         return Resume(index, 0, 0)
-    try:
-        offset = offset_after_line(group.files[index], committed.line)
-    except SourcePositionError as error:
-        raise SourcePositionError(f"channel {channel!r}: {error}") from None
-    return Resume(index, committed.line, offset)
+    return Resume(index, committed.line, offset_after_line(group.files[index], committed.line))
 
 
 def files_to_read(

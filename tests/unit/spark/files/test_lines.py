@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.file_source import SourceFile
-from airflow_provider_snowpipe.spark.lines import offset_after_line, row_blocks
+from airflow_provider_snowpipe.spark.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.files.lines import offset_after_line, row_blocks
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 

@@ -1,7 +1,7 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.file_source import FileGroup, SourceFile
-from airflow_provider_snowpipe.spark.resume import Resume, files_to_read, resume_after
+from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile
+from airflow_provider_snowpipe.spark.files.resume import Resume, files_to_read, resume_after
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
@@ -16,7 +16,7 @@ def group(tmp_path):
 
 
 def _after(group, token, on_data_loss="fail"):
-    return resume_after(group, token and FileLineOffset.parse(token), on_data_loss, "p_s_web")
+    return resume_after(group, token and FileLineOffset.parse(token), on_data_loss)
 
 
 def test_null_token_starts_with_the_first_file(group):
@@ -35,7 +35,7 @@ def test_nothing_is_left_after_the_last_line(group):
 
 
 def test_missing_committed_file_is_named_with_the_files_there(group):
-    with pytest.raises(SourcePositionError, match=r"p_s_web.*'03\.log:1'.*'02\.log' to '06\.log'"):
+    with pytest.raises(SourcePositionError, match=r"'03\.log:1'.*'02\.log' to '06\.log'"):
         _after(group, "03.log:1")
 
 
@@ -52,7 +52,7 @@ def test_skip_goes_on_with_the_first_file_after_the_token(group):
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
 def test_file_shorter_than_the_committed_line_is_never_skipped(group, on_data_loss):
-    with pytest.raises(SourcePositionError, match=r"p_s_web.*has 3 line.*line 4"):
+    with pytest.raises(SourcePositionError, match=r"has 3 line.*line 4"):
         _after(group, "04.log:4", on_data_loss)
 
 

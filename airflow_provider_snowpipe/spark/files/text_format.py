@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.spark.lines import RowBlock
+from airflow_provider_snowpipe.spark.files.lines import RowBlock
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 

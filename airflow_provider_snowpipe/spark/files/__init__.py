@@ -1,0 +1,1 @@
+"""The file source: ordered groups of files, a channel for each group."""

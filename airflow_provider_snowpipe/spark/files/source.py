@@ -1,0 +1,123 @@
+"""The file source: each group of files is a partition, its position a line of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from airflow_provider_snowpipe.spark.files.groups import FileGroup, freeze
+from airflow_provider_snowpipe.spark.files.lines import RowBlock, row_blocks
+from airflow_provider_snowpipe.spark.files.resume import Resume, file_after, files_to_read, resume_after
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.source import (
+    Behind,
+    OnDataLoss,
+    Source,
+    SourcePartition,
+    part_bytes,
+)
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.errors import SourcePositionError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset
+
+_TEXT_GROWTH = 8
+"""A line of text may grow this much as JSON: six bytes for a control character, and the column's name."""
+
+
+class FileSource(Source):
+    """Ordered groups of newline-delimited files.
+
+    :param spec: the source
+    :param on_data_loss: what to do if a committed file is gone
+    """
+
+    def __init__(self, spec: FileSourceSpec, on_data_loss: OnDataLoss) -> None:
+        self._spec = spec
+        self._on_data_loss = on_data_loss
+
+    def partitions(self) -> tuple[FilePartition, ...]:
+        """List the groups and their files, with the sizes that they have now."""
+        spec = self._spec
+        return tuple(
+            FilePartition(
+                name=group.partition,
+                group=group,
+                format=spec.format,
+                text_column=spec.text_column,
+                growing=spec.growing,
+                on_data_loss=self._on_data_loss,
+            )
+            for group in freeze(spec)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FilePartition(SourcePartition[Resume]):
+    """One group of files.
+
+    :param name: the group's name
+    :param group: its files
+    :param format: what a line is
+    :param text_column: the column for lines of text
+    :param growing: True if the last file's unterminated line belongs to a later run
+    :param on_data_loss: what to do if the committed file is gone
+    """
+
+    name: str
+    group: FileGroup
+    format: Literal["ndjson", "text"]
+    text_column: str
+    growing: bool
+    on_data_loss: OnDataLoss
+    offset_class: ClassVar[type[Offset]] = FileLineOffset
+
+    def check(self, committed: Offset | None) -> None:
+        """Make sure that the committed file is there; whether it has the line is for :meth:`resume`."""
+        file_after(self.group, _file_line(committed), self.on_data_loss)
+
+    def resume(self, committed: Offset | None) -> Resume | None:
+        """Find the place just after a line, reading the committed file up to there."""
+        resume = resume_after(self.group, _file_line(committed), self.on_data_loss)
+        rest = files_to_read(self.group, resume, growing=self.growing)
+        return None if next(rest, None) is None else resume
+
+    def read(self, place: Resume, limits: BatchLimits) -> Iterator[Part]:
+        """Read the lines as blocks; lines that are JSON already are passed on as they are."""
+        growth = _TEXT_GROWTH if self.format == "text" else 1
+        for file, start, keep_tail in files_to_read(self.group, place, growing=self.growing):
+            for block in row_blocks(
+                file,
+                after_line=start.after_line,
+                offset=start.offset,
+                keep_tail=keep_tail,
+                max_bytes=part_bytes(limits, growth),
+                max_rows=limits.rows,
+            ):
+                yield Part(
+                    self._body(block, file.name),
+                    FileLineOffset(file.name, block.first_line),
+                    FileLineOffset(file.name, block.last_line),
+                    block.rows,
+                )
+
+    def behind(self, committed: str | None) -> Behind:
+        """Count the files that are not committed; the one that the position is in counts with its size."""
+        committed_file = (committed or "").rpartition(":")[0]
+        size = sum(file.size for file in self.group.files if file.name >= committed_file)
+        files = sum(file.name > committed_file for file in self.group.files)
+        return Behind(size, f"files_behind={files}")
+
+    def _body(self, block: RowBlock, file: str) -> memoryview:
+        if self.format == "ndjson":
+            return block.body
+        from airflow_provider_snowpipe.spark.files.text_format import text_rows
+
+        return text_rows(block, self.text_column, file)
+
+
+def _file_line(position: Offset | None) -> FileLineOffset | None:
+    if position is None or isinstance(position, FileLineOffset):
+        return position
+    raise SourcePositionError(f"{position!r} is no file:line position, which a file source needs")

@@ -1,0 +1,152 @@
+"""What a source is to the job: ordered partitions with a fixed end, each read from just after a token.
+
+A new source is one package beside this module with three classes, named in
+:mod:`~airflow_provider_snowpipe.spark.sources`: its :class:`SourceSpec`, which is what the plan says; its
+:class:`Source`, which the driver asks for ``partitions()``; and its :class:`SourcePartition`, which travels
+to an executor and answers ``resume(token)`` and ``read()`` there.
+Channels, tokens, batches, retries and commits are the sink's, never a source's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+
+from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import Offset
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.batch import Part
+
+OnDataLoss = Literal["fail", "skip"]
+PlaceT = TypeVar("PlaceT")
+
+
+class SourceSpec(ABC):
+    """What a plan says of a source: a frozen dataclass of JSON values without a secret in it.
+
+    A subclass has a field ``kind``, by which :func:`~airflow_provider_snowpipe.spark.sources.source_spec`
+    finds it, and checks its values in ``__post_init__``.
+    """
+
+    __slots__ = ()
+
+    kind: str
+
+    @property
+    @abstractmethod
+    def offset_format(self) -> str:
+        """Format of the offset tokens, a name that ``offset_class`` knows."""
+
+    @property
+    @abstractmethod
+    def default_name(self) -> str:
+        """Second part of the channels' names where the author gives none; stable over runs."""
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """Where the rows come from, for people and for lineage: a path or a URI, without credentials."""
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build the spec from its JSON object.
+
+        :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
+        """
+        return cls(**checked_values(cls, values, "source"))
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What of a partition is not committed yet, at most.
+
+    :param bytes: bytes in the source
+    :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
+    """
+
+    bytes: int
+    text: str
+
+
+class SourcePartition(ABC, Generic[PlaceT]):
+    """One ordered unit of a source, loaded through one channel by one task at a time.
+
+    Made on the driver with a fixed end, so that a run ends however the source grows meanwhile. It is pickled
+    to an executor; secrets that it needs there must not show in its ``repr``.
+    """
+
+    __slots__ = ()
+
+    offset_class: ClassVar[type[Offset]]
+    gaps_legal: ClassVar[bool] = False
+
+    name: str
+
+    @abstractmethod
+    def check(self, committed: Offset | None) -> None:
+        """Refuse a committed position that the source cannot go on from, as far as that is quickly seen.
+
+        Called on the driver for every partition before any channel is opened.
+
+        :param committed: the channel's committed position, None for NULL
+        :raises SourcePositionError: if the position is not in the source any more
+        """
+
+    @abstractmethod
+    def resume(self, committed: Offset | None) -> PlaceT | None:
+        """Find the place just after a committed position; nothing has been sent when this is called.
+
+        Called in a task where there is a position, on the driver where it is NULL, and again in the task
+        that sends if the channel has moved on meanwhile.
+
+        :param committed: the channel's committed position, None for NULL
+        :return: the place, None if the partition holds no row behind it
+        :raises SourcePositionError: if the position is not in the source any more
+        """
+
+    @abstractmethod
+    def read(self, place: PlaceT, limits: BatchLimits) -> Iterator[Part]:
+        """Read the rows from a place to the partition's end, the same rows in the same order each time.
+
+        :param place: from :meth:`resume`
+        :param limits: what a batch takes; a part is no larger than :func:`part_bytes` unless one row is
+        :return: NDJSON with the positions of the first and the last row, none overlapping, in order
+        :raises SourcePositionError: if the source changed since the run began
+        :raises EncodingError: if a row has no form as JSON
+        """
+
+    @abstractmethod
+    def behind(self, committed: str | None) -> Behind:
+        """Say how much of the partition is not committed, for progress only.
+
+        :param committed: the committed offset token as the service tells it
+        """
+
+
+class Source(ABC):
+    """A source as the driver sees it."""
+
+    @abstractmethod
+    def partitions(self) -> tuple[SourcePartition[Any], ...]:
+        """List the partitions with their present ends, ordered by name; at least one.
+
+        :raises SourcePositionError: if the source is not there or is empty
+        :raises ConfigurationError: if it is not what the spec says
+        """
+
+
+def part_bytes(limits: BatchLimits, growth: int = 1) -> int:
+    """Bytes of source data in one part; small parts fill a batch more evenly.
+
+    :param limits: what a batch takes
+    :param growth: how much a row may grow as JSON, times
+    :return: bytes, at least 1
+    """
+    return max(1, min(PART_BYTES, limits.raw_bytes, limits.wire_bytes // 2) // growth)
+
+
+PART_BYTES = 1 << 20
