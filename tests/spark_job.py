@@ -15,9 +15,10 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.credentials import write_credentials
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.plan import JobPlan, write_plan
 from airflow_provider_snowpipe.spark.report import RunReport
+from airflow_provider_snowpipe.spark.source import SourceSpec
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.local_service import LocalService
@@ -83,9 +84,10 @@ class SparkJob:
     service: LocalService
     directory: Path
     table: str
-    source: FileSourceSpec
+    source: SourceSpec
     options: dict[str, Any] = field(default_factory=dict)
     key_pem: bytes | None = None
+    secrets: SourceSecrets = field(default_factory=SourceSecrets)
     runs: int = 0
 
     @property
@@ -116,7 +118,8 @@ class SparkJob:
             }
         )
         pem = self.key_pem or Path(self.service.key_file).read_bytes()
-        write_credentials(KeyPair(self.service.account, self.service.user, pem), plan.credentials_path)
+        key = KeyPair(self.service.account, self.service.user, pem)
+        write_credentials(key, plan.credentials_path, self.secrets)
         write_plan(plan, work / "plan.json")
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         with (work / "out").open("w") as out, (work / "err").open("w") as err:

@@ -13,9 +13,11 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+_SOURCE = "source"
 _KEYS = {
     "key_pair": {"kind", "account", "user", "role", "private_key_pem", "passphrase"},
     "pat": {"kind", "token"},
@@ -23,14 +25,20 @@ _KEYS = {
 }
 
 
-def write_credentials(credentials: Credentials, path: str | os.PathLike[str]) -> None:
+def write_credentials(
+    credentials: Credentials, path: str | os.PathLike[str], secrets: SourceSecrets | None = None
+) -> None:
     """Write credentials to a new file that only its owner can read.
 
     :param credentials: a key pair, a programmatic access token or an OAuth token
     :param path: a file that does not exist yet, in a directory of the submitting user
+    :param secrets: passwords and keys of the source
     :raises ConfigurationError: if the file exists already, or the credentials are of another type
     """
-    body = json.dumps(_to_mapping(credentials)).encode()
+    values: dict[str, Any] = dict(_to_mapping(credentials))
+    if secrets:
+        values[_SOURCE] = dict(secrets.values)
+    body = json.dumps(values).encode()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
@@ -43,12 +51,23 @@ def write_credentials(credentials: Credentials, path: str | os.PathLike[str]) ->
 
 
 def read_credentials(path: str | os.PathLike[str]) -> Credentials:
+    """Read the credentials file and remove it, for a driver whose source has no secrets.
+
+    :param path: the file that :func:`write_credentials` wrote
+    :raises ConfigurationError: if it is missing, readable by others, or not such a file
+    :raises AuthenticationError: if the private key in it cannot be read
+    """
+    return read_driver_secrets(path)[0]
+
+
+def read_driver_secrets(path: str | os.PathLike[str]) -> tuple[Credentials, SourceSecrets]:
     """Read the credentials file and remove it.
 
     A file that others can read is refused and left where it is: whoever wrote it has to know.
 
     :param path: the file that :func:`write_credentials` wrote
     :raises ConfigurationError: if it is missing, readable by others, or not such a file
+    :return: the credentials, and the source's passwords and keys
     :raises AuthenticationError: if the private key in it cannot be read
     """
     name = os.fspath(path)
@@ -97,20 +116,31 @@ def _text(value: str | bytes | None) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _from_mapping(body: bytes, name: str) -> Credentials:
+def _from_mapping(body: bytes, name: str) -> tuple[Credentials, SourceSecrets]:
     try:
         data: Any = json.loads(body)
     except ValueError:
         raise ConfigurationError(f"credentials file {name!r} holds no JSON: submit again") from None
     kind = data.get("kind") if isinstance(data, dict) else None
+    secrets = _secrets(data.pop(_SOURCE, {}), name) if isinstance(data, dict) else SourceSecrets()
     if kind not in _KEYS:
         raise ConfigurationError(
             f"credentials file {name!r} has the kind {kind!r}: it must be one of {sorted(_KEYS)}"
         )
+    return _credentials(kind, data, name), secrets
+
+
+def _secrets(values: Any, name: str) -> SourceSecrets:
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        raise ConfigurationError(f"credentials file {name!r}: {_SOURCE!r} must give each secret a text")
+    return SourceSecrets(values)
+
+
+def _credentials(kind: Any, data: dict[str, Any], name: str) -> Credentials:
     unknown = set(data) - _KEYS[kind]
     if unknown:
         raise ConfigurationError(f"credentials file {name!r} has unknown keys {sorted(unknown)}")
-    values = {key: data.get(key) for key in _KEYS[kind] - {"kind"}}
+    values: dict[str, Any] = {key: data.get(key) for key in _KEYS[kind] - {"kind"}}
     wrong = sorted(key for key, value in values.items() if value is not None and not isinstance(value, str))
     missing = sorted(key for key, value in values.items() if not value and key not in ("role", "passphrase"))
     if wrong or missing:

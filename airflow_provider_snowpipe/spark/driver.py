@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,8 @@ from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
 from airflow_provider_snowpipe.spark.report import ChannelReport
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings, load_partition
-from airflow_provider_snowpipe.spark.source import SourcePartition
+from airflow_provider_snowpipe.spark.source import Source, SourcePartition
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError, SourcePositionError
@@ -38,16 +39,20 @@ class Run:
 
     :param plan: what to do
     :param client: the driver's client, which has the credentials
+    :param secrets: the source's passwords and keys
     """
 
-    def __init__(self, plan: JobPlan, client: SnowpipeClient) -> None:
+    def __init__(self, plan: JobPlan, client: SnowpipeClient, secrets: SourceSecrets | None = None) -> None:
         self._plan = plan
         self._client = client
+        self._secrets = secrets or SourceSecrets()
+        self._source: Source | None = None
         self._offsets = offset_class(plan.offset_format)
         self._partitions: dict[str, SourcePartition[Any]] = {}
         self._start: dict[str, ChannelStatus] = {}
         self._committed: dict[str, Offset | None] = {}
         self._results: dict[str, PartitionResult] = {}
+        self._settled: Mapping[str, ChannelStatus] = {}
         self.channels: tuple[ChannelReport, ...] = ()
         self.rejected_before: dict[str, int] = {}
 
@@ -60,8 +65,8 @@ class Run:
         """
         plan = self._plan
         self._client.pipe_info()
-        source = open_source(plan.source, plan.on_data_loss)
-        self._partitions = {plan.channel(one.name): one for one in source.partitions()}
+        self._source = open_source(plan.source, plan.on_data_loss, self._secrets)
+        self._partitions = {plan.channel(one.name): one for one in self._source.partitions()}
         self._start = self._client.channel_statuses(list(self._partitions))
         for name, status in self._start.items():
             committed = status.committed
@@ -119,9 +124,28 @@ class Run:
             return
         now = self._client.channel_statuses(list(self._partitions))
         self.channels = settle(self.channels, now, self._offsets)
+        self._settled = now
         refuse_missing_commits(self._plan.pipe, self.channels, now)
         if self._plan.on_error == "abort":
             refuse_rejected_rows(self._plan.pipe, self.channels, now)
+
+    def finish(self) -> None:
+        """Move the source's bookmark to what is committed; to be called when :meth:`verify` is content.
+
+        Where the run did not wait, that is whatever is committed by now.
+
+        :raises SnowpipeError: if the source does not take it; the rows are committed all the same
+        """
+        if self._source is None:
+            return
+        now = self._settled or self._client.channel_statuses(list(self._partitions))
+        self._source.finish(
+            {
+                self._partitions[name].name: self._offsets.parse(status.committed, channel=name)
+                for name, status in now.items()
+                if status.committed is not None
+            }
+        )
 
     def _locate(self, spark: SparkContext) -> list[PartitionWork]:
         """Give each channel its place; where one is committed a task looks for it, all before any open."""

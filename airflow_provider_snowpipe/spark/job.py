@@ -14,12 +14,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider_snowpipe.spark.credentials import read_credentials
+from airflow_provider_snowpipe.spark.credentials import read_driver_secrets
 from airflow_provider_snowpipe.spark.driver import Run, elapsed, start_spark
 from airflow_provider_snowpipe.spark.failures import error_type_of
 from airflow_provider_snowpipe.spark.jvm import check_versions
 from airflow_provider_snowpipe.spark.plan import JobPlan, read_plan
 from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport, write_whole
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.ui_address import UI_FILE, UiAddresses
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -37,17 +38,17 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         plan = read_plan(argv[0])
-        credentials = read_credentials(plan.credentials_path)
+        credentials, secrets = read_driver_secrets(plan.credentials_path)
         _clear_report(plan)
     except SnowpipeError as error:
         return _complain(error)
-    return _run(plan, credentials)
+    return _run(plan, credentials, secrets)
 
 
-def _run(plan: JobPlan, credentials: Credentials) -> int:
+def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int:
     began = time.monotonic()
     with SnowpipeClient(plan.account_url, credentials, plan.pipe, ca_bundle=plan.ca_bundle) as client:
-        run = Run(plan, client)
+        run = Run(plan, client, secrets)
         try:
             check_versions()
             run.prepare()
@@ -55,6 +56,7 @@ def _run(plan: JobPlan, credentials: Credentials) -> int:
             print(f"snowpipe start channels={len(run.rejected_before)}", flush=True)
             _load(plan, run)
             run.verify()
+            run.finish()
         except SnowpipeError as error:
             RunReport(
                 plan.application,

@@ -79,11 +79,12 @@ class ProgressLines:
                     max(status.rows_inserted - self._start[name].rows_inserted, 0)
                     for name, status in statuses.items()
                 )
-                behind = sum(
-                    self._partitions[name].behind(status.committed).bytes for name, status in statuses.items()
-                )
+                rest = [self._partitions[name].behind(one.committed) for name, one in statuses.items()]
+                totals.unit = rest[0].unit
                 latencies = [one.latency_ms for one in statuses.values() if one.latency_ms is not None]
-                totals.take(time.monotonic(), rows, behind, max(latencies, default=None))
+                totals.take(
+                    time.monotonic(), rows, sum(one.bytes for one in rest), max(latencies, default=None)
+                )
                 print(totals.line(min(self._done(), len(statuses)), len(statuses)), flush=True)
 
 
@@ -102,6 +103,7 @@ class Totals:
     latency_ms: int | None = field(init=False, default=None)
     behind_at_first: int | None = field(init=False, default=None)
     first_at: float = field(init=False, default=0.0)
+    unit: str = field(init=False, default="bytes")
 
     def __post_init__(self) -> None:
         self.at = self.began
@@ -111,7 +113,7 @@ class Totals:
 
         :param now: when it was made
         :param rows: rows committed since the run began
-        :param behind: bytes of the source that are not committed, at most
+        :param behind: bytes of the source that are not committed, at most; or what its ``unit`` counts
         :param latency_ms: time from append to commit on the slowest channel, None where none is known
         """
         self.rate = max(rows - self.rows, 0) / (now - self.at) if now > self.at else 0.0
@@ -135,7 +137,7 @@ class Totals:
         left = self.seconds_left()
         return (
             f"snowpipe progress total done={done}/{channels} rows={self.rows} "
-            f"rows_per_second={self.rate:.0f} bytes_behind<={self.behind or 0} "
+            f"rows_per_second={self.rate:.0f} {self.unit}_behind<={self.behind or 0} "
             f"seconds_left<={'unknown' if left is None else f'{left:.0f}'}"
             + ("" if self.latency_ms is None else f" latency_ms<={self.latency_ms}")
         )
@@ -172,7 +174,7 @@ def progress_line(status: ChannelStatus, start: ChannelStatus, partition: Source
     line = (
         f"snowpipe progress channel={status.channel} committed={status.committed or 'NULL'} "
         f"rows={max(rows, 0)} "
-        f"rejected={max(rejected, 0)} {behind.text} bytes_behind<={behind.bytes}"
+        f"rejected={max(rejected, 0)} {behind.text} {behind.unit}_behind<={behind.bytes}"
     )
     latency = "" if status.latency_ms is None else f" latency_ms={status.latency_ms}"
     return line + latency

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
@@ -59,17 +62,28 @@ class SourceSpec(ABC):
         """
         return cls(**checked_values(cls, values, "source"))
 
+    def channel(self, prefix: str, source_name: str, partition: str) -> str:
+        """Name the channel of a partition.
+
+        :param prefix: the plan's prefix
+        :param source_name: the plan's source name
+        :param partition: the partition's name
+        """
+        return channel_name(prefix, source_name, partition)
+
 
 @dataclass(frozen=True, slots=True)
 class Behind:
     """What of a partition is not committed yet, at most.
 
-    :param bytes: bytes in the source
-    :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
+    :param bytes: bytes in the source; a source that does not know them counts something else in ``unit``
+    :param text: the same in the source's own words, ``name=value``, for example ``files_behind=3``
+    :param unit: what is counted, the same for all partitions of a source
     """
 
     bytes: int
     text: str
+    unit: str = "bytes"
 
 
 class SourcePartition(ABC, Generic[PlaceT]):
@@ -129,6 +143,23 @@ class SourcePartition(ABC, Generic[PlaceT]):
 
 class Source(ABC):
     """A source as the driver sees it."""
+
+    def take_secrets(self, secrets: SourceSecrets) -> None:
+        """Take the secrets that the submitter gave for this source, before anything else is asked.
+
+        :param secrets: passwords and keys by name
+        :raises ConfigurationError: if the source has no use for them
+        """
+        if secrets:
+            raise ConfigurationError(
+                f"the source takes no secrets, but was given {secrets!r}: leave them out"
+            )
+
+    def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark
+        """Move the source's own bookmark, where it has one; called when the tokens are known as committed.
+
+        :param committed: the committed position of each partition that has one, by partition name
+        """
 
     @abstractmethod
     def partitions(self) -> tuple[SourcePartition[Any], ...]:
