@@ -44,8 +44,7 @@ class SnowpipeRouteDecoratedOperator(DecoratedOperator, SnowpipeBranchOperator):
 
     def execute(self, context: Context) -> str | Iterable[str] | None:
         """Branch by what the function returns; the decorated base would take that for the task's value."""
-        found: str | Iterable[str] | None = SnowpipeBranchOperator.execute(self, context)
-        return found
+        return self.do_branch(context, self.choose_branch(context))
 
     def choose_branch(self, context: Context) -> str | Iterable[str]:
         """Call the function, and plan for what it returned."""
