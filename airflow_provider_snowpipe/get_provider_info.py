@@ -30,9 +30,13 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["service"],
             }
         ],
-        "hooks": _modules("hooks.snowpipe"),
+        "hooks": _modules("hooks.snowpipe", "hooks.bulk"),
         "operators": _modules(
-            "operators.stream", "operators.channels", "operators.offsets", "operators.append"
+            "operators.stream",
+            "operators.channels",
+            "operators.offsets",
+            "operators.append",
+            "operators.branch",
         ),
         "sensors": _modules("sensors.commit", "sensors.files_loaded"),
         "triggers": _modules("triggers.commit", "triggers.files_loaded", "triggers.offset"),
@@ -43,7 +47,11 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "name": "snowpipe_append",
                 "class-name": f"{_PACKAGE}.decorators.append.snowpipe_append_task",
-            }
+            },
+            {
+                "name": "snowpipe_route",
+                "class-name": f"{_PACKAGE}.decorators.route.snowpipe_route_task",
+            },
         ],
         "notifications": [f"{_PACKAGE}.notifications.lag.SnowpipeLagNotifier"],
         "extra-links": [

@@ -111,7 +111,7 @@ def test_every_named_object_of_the_metadata_can_be_imported() -> None:
         *(entry[key] for entry in info["asset-uris"] for key in entry if key != "schemes"),
     ]
 
-    assert len(paths) == 10
+    assert len(paths) == 11
     for path in paths:
         module, _, name = path.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name))
