@@ -31,6 +31,9 @@ _SOURCES: dict[str, _Place] = {
     "kafka": _Place(
         spec=(f"{_ROOM}.kafka.spec", "KafkaSourceSpec"), source=(f"{_ROOM}.kafka.source", "KafkaSource")
     ),
+    "table": _Place(
+        spec=(f"{_ROOM}.tables.spec", "TableSourceSpec"), source=(f"{_ROOM}.tables.source", "TableSource")
+    ),
 }
 
 

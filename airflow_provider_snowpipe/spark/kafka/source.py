@@ -174,7 +174,7 @@ class KafkaPartition(SourcePartition[int]):
         """Count the offsets up to the end; some may be no records."""
         after = self.first if committed is None else int(committed) + 1
         left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
-        return Behind(left, f"end={self.bounds.end}", unit="offsets")
+        return Behind(None, f"offsets_behind={left}")
 
     def _position(self, committed: Offset | None) -> str:
         if committed is not None:

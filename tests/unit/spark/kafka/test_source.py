@@ -66,8 +66,8 @@ def test_every_topic_partition_is_a_partition_read_in_order_to_its_fixed_end(bro
     assert (str(parts[0].start), str(parts[-1].end)) == ("0", "499")
     assert _ids(_read(zero, IntegerOffset(489))) == list(range(980, 1000, 2))
     assert _read(zero, IntegerOffset(499)) == []
-    assert zero.behind("489").bytes == 10
-    assert zero.behind(None).text == "end=500"
+    assert zero.behind("489").text == "offsets_behind=10"
+    assert zero.behind(None).text == "offsets_behind=500"
 
 
 def test_partition_travels_to_an_executor_and_shows_no_secret(brokers, topic):
