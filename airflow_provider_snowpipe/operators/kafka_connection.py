@@ -11,6 +11,8 @@ from airflow_provider_snowpipe.spark.kafka.options import SECRETS, SET_BY_SOURCE
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+_KEYS = {"bootstrap.servers": "bootstrap_servers", "schema.registry.url": "schema_registry_url"}
+
 
 def with_connection(source: Mapping[str, Any], conn_id: str) -> tuple[dict[str, Any], SourceSecrets]:
     """Complete a Kafka source from an Airflow connection.
@@ -41,8 +43,9 @@ def with_connection(source: Mapping[str, Any], conn_id: str) -> tuple[dict[str, 
             settings.setdefault(name, value)
     secrets = {name: str(settings.pop(name)) for name in sorted(SECRETS & set(settings))}
     values = dict(source)
-    if "bootstrap.servers" in settings:
-        values.setdefault("bootstrap_servers", settings["bootstrap.servers"])
+    for name, key in _KEYS.items():
+        if name in settings:
+            values.setdefault(key, settings[name])
     options = {name: value for name, value in settings.items() if name not in SET_BY_SOURCE}
     values["options"] = {**options, **(source.get("options") or {})}
     return values, SourceSecrets(secrets)

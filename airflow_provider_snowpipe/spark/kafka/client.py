@@ -53,10 +53,15 @@ class ClientSettings:
 
     def config(self) -> dict[str, Any]:
         """Librdkafka's settings that all clients have in common."""
+        secret = {
+            name: value
+            for name, value in self.secrets.values.items()
+            if not name.startswith("schema.registry.")
+        }
         return {
             "client.id": "airflow-provider-snowpipe",
             **self.options,
-            **self.secrets.values,
+            **secret,
             "bootstrap.servers": self.bootstrap_servers,
             "log_level": 2,
         }

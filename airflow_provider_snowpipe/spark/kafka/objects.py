@@ -97,26 +97,40 @@ def merged(
     """
     chosen = pa.array(is_object)
     objects = bytes_of(pc.ascii_trim_whitespace(text_of(pc.if_else(chosen, second, _NO_FIELDS))))
-    tail = _shortened(objects, at_end=False)
+    tail = without_head(objects, 1)
     empty = pc.or_(
         pc.equal(bytes_of(pc.ascii_ltrim_whitespace(text_of(tail))), pa.scalar(b"}", pa.large_binary())),
         pc.equal(first, _NO_FIELDS),
     )
     comma = pc.if_else(empty, EMPTY, pa.scalar(b",", pa.large_binary()))
-    joined = pc.binary_join_element_wise(_shortened(first, at_end=True), comma, tail, EMPTY)
+    joined = pc.binary_join_element_wise(_without_last(first), comma, tail, EMPTY)
     return pc.if_else(chosen, joined, second)
 
 
-def _shortened(values: pa.LargeBinaryArray, *, at_end: bool) -> pa.LargeBinaryArray:
-    """Each value without its first or its last byte; none is empty.
+def without_head(values: pa.LargeBinaryArray, count: int) -> pa.LargeBinaryArray:
+    """Each value without its first bytes, of which each has as many.
 
     Arrow's ``binary_slice`` fails on some columns ("Negative buffer resize", observed with PyArrow 26.0.1).
+
+    :param count: how many
     """
     data = np.frombuffer(body_of(values), np.uint8)
     ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
     ends = ends - ends[0]
     kept = np.ones(len(data), bool)
-    kept[ends[1:] - 1 if at_end else ends[:-1]] = False
-    offsets = ends - np.arange(len(ends))
+    for byte in range(count):
+        kept[ends[:-1] + byte] = False
+    offsets = ends - count * np.arange(len(ends))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def _without_last(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Each value without its last byte; none is empty."""
+    data = np.frombuffer(body_of(values), np.uint8)
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = ends - ends[0]
+    kept = np.ones(len(data), bool)
+    kept[ends[1:] - 1] = False
+    buffers = [None, pa.py_buffer(ends - np.arange(len(ends))), pa.py_buffer(data[kept])]
     return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)

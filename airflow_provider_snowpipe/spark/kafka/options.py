@@ -11,6 +11,9 @@ from typing import Any
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+REGISTRY_USER_INFO = "schema.registry.basic.auth.user.info"
+REGISTRY_TOKEN = "schema.registry.bearer.auth.token"  # noqa: S105  the name of a setting
+
 SECRETS = frozenset(
     {
         "sasl.password",
@@ -18,6 +21,8 @@ SECRETS = frozenset(
         "ssl.key.password",
         "ssl.key.pem",
         "ssl.keystore.password",
+        REGISTRY_USER_INFO,
+        REGISTRY_TOKEN,
     }
 )
 """Settings that go the way of the credentials and are in no plan."""

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.kafka.records import Records
     from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
+    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
     from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 
@@ -26,13 +27,14 @@ class RowWriter:
     :param spec: the source
     :param topic: the topic
     :param number: the partition
+    :param secrets: for the schema registry
     """
 
-    def __init__(self, spec: KafkaSourceSpec, topic: str, number: int) -> None:
+    def __init__(self, spec: KafkaSourceSpec, topic: str, number: int, secrets: SourceSecrets) -> None:
         self._spec = spec
         self._topic = topic
         self._number = number
-        self._values = value_writer(spec, f"topic {topic!r}, partition {number}")
+        self._values = value_writer(spec, f"topic {topic!r}, partition {number}", secrets)
         every = ("timestamp", "key", "headers") if spec.record_metadata else ()
         self.fields = frozenset((*every, *spec.metadata))
 

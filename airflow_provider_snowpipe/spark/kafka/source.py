@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from airflow_provider_snowpipe.spark.kafka.client import ClientSettings
 from airflow_provider_snowpipe.spark.kafka.cluster import Bounds, KafkaCluster, TopicAndNumber
-from airflow_provider_snowpipe.spark.kafka.options import SECRETS
+from airflow_provider_snowpipe.spark.kafka.options import REGISTRY_TOKEN, REGISTRY_USER_INFO, SECRETS
 from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
 from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Source, SourcePartition
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
@@ -33,11 +33,18 @@ class KafkaSource(Source):
         self._listed: tuple[KafkaPartition, ...] = ()
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
-        """Take passwords and keys of the brokers, by librdkafka's names."""
+        """Take passwords and keys of the brokers and the registry, by librdkafka's names."""
         unknown = sorted(set(secrets.values) - SECRETS)
         if unknown:
             raise ConfigurationError(
                 f"the Kafka source takes no secret {unknown[0]!r}: use {', '.join(sorted(SECRETS))}"
+            )
+        registry = {REGISTRY_USER_INFO, REGISTRY_TOKEN} & set(secrets.values)
+        if registry and not self._spec.schema_registry_url:
+            raise ConfigurationError(
+                f"the Kafka source has the secret {min(registry)!r} and no schema_registry_url: give the "
+                f"URL, "
+                "or leave the secret out"
             )
         self._settings = replace(self._settings, secrets=secrets)
 
@@ -153,7 +160,7 @@ class KafkaPartition(SourcePartition[int]):
         from airflow_provider_snowpipe.spark.kafka.consumer import read_records
         from airflow_provider_snowpipe.spark.kafka.rows import RowWriter
 
-        writer = RowWriter(self.spec, self.topic, self.number)
+        writer = RowWriter(self.spec, self.topic, self.number, self.settings.secrets)
         records = read_records(
             self.settings,
             self.topic,

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.streaming.names import check_channel_name
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 METADATA_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers")
+_REGISTERED = ("avro", "protobuf")
 _NEEDS_COLUMN = ("text", "bytes")
 
 
@@ -31,7 +32,8 @@ class KafkaSourceSpec(SourceSpec):
     :param start_timestamp: with ``start="timestamp"``, the first record is the first that is not older; ISO
         8601 with a zone
     :param value_format: ``json``: an object in UTF-8 whose keys are columns, or any JSON value for
-        ``value_column``; ``text`` and ``bytes``: the value of ``value_column``
+        ``value_column``; ``text`` and ``bytes``: the value of ``value_column``; ``avro`` and ``protobuf``:
+        records in the schema registry's wire format, whose fields are columns
     :param value_column: the column that takes the whole value; None where its fields are columns
     :param metadata: columns for what Kafka knows of a record, by field: ``topic``, ``partition``, ``offset``,
         ``timestamp``, ``key``, ``headers``; as a list, the columns are ``KAFKA_TOPIC`` and so on
@@ -45,6 +47,7 @@ class KafkaSourceSpec(SourceSpec):
     :param isolation: ``read_committed`` leaves out the records of aborted and open transactions
     :param group_id: the consumer group whose offsets tell others how far the table is; they move after the
         tokens are committed, never before
+    :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``
     :param timeout_seconds: how long a broker may say nothing at all
     :param options: further settings of librdkafka, none of them a secret
     :param kind: always ``kafka``
@@ -55,7 +58,7 @@ class KafkaSourceSpec(SourceSpec):
     topic_pattern: str | None = None
     start: Literal["earliest", "latest", "timestamp"] = "earliest"
     start_timestamp: str | None = None
-    value_format: Literal["json", "text", "bytes"] = "json"
+    value_format: Literal["json", "avro", "protobuf", "text", "bytes"] = "json"
     value_column: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     record_metadata: str | None = None
@@ -64,6 +67,7 @@ class KafkaSourceSpec(SourceSpec):
     malformed: Literal["fail", "send"] = "fail"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     group_id: str | None = None
+    schema_registry_url: str | None = None
     timeout_seconds: float = 60.0
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     kind: Literal["kafka"] = "kafka"
@@ -130,6 +134,11 @@ class KafkaSourceSpec(SourceSpec):
         if self.value_format in _NEEDS_COLUMN and not self.value_column:
             raise ConfigurationError(
                 f"source value_format={self.value_format!r} needs value_column, the column for the value"
+            )
+        if self.value_format in _REGISTERED and (self.value_column or not self.schema_registry_url):
+            raise ConfigurationError(
+                f"source value_format={self.value_format!r} needs schema_registry_url and no value_column: "
+                "its fields are the columns"
             )
         unknown = sorted(set(self.metadata) - set(METADATA_FIELDS))
         if unknown:

@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.kafka.records import Records
     from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
+    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 
 _NO_OBJECT = pa.scalar(b'""', pa.large_binary())
 
@@ -140,12 +141,19 @@ class OneColumn(ValueWriter):
         return rows, np.ones(len(rows), bool)
 
 
-def value_writer(spec: KafkaSourceSpec, where: str) -> ValueWriter:
+def value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> ValueWriter:
     """Choose how values are written.
 
     :param spec: the source
     :param where: the topic-partition in words, for errors
+    :param secrets: for the schema registry
     """
+    if spec.value_format in ("avro", "protobuf"):
+        from airflow_provider_snowpipe.spark.kafka.registered import AvroValues, ProtobufValues
+        from airflow_provider_snowpipe.spark.kafka.registry import SchemaRegistry
+
+        registry = SchemaRegistry(spec.schema_registry_url or "", secrets)
+        return (AvroValues if spec.value_format == "avro" else ProtobufValues)(where, registry)
     if spec.value_format in ("text", "bytes"):
         return OneColumn(where, spec.value_column or "", text=spec.value_format == "text")
     send = spec.malformed == "send"

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.kafka.records import Records
 from airflow_provider_snowpipe.spark.kafka.rows import RowWriter
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -13,7 +14,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 def _writer(**changes):
     values = {"kind": "kafka", "bootstrap_servers": "a:9092", "topics": ["orders"], **changes}
-    return RowWriter(source_spec(values), "orders", 3)
+    return RowWriter(source_spec(values), "orders", 3, SourceSecrets())
 
 
 def _records(values, first=10, **columns):
