@@ -40,9 +40,9 @@ class StandaloneCluster:
         self._folder = folder
         self._env = env
         self._hosts = tuple(hosts)
-        self._page = f"http://127.0.0.1:{_free_port()}"
+        self._page = f"http://127.0.0.1:{free_port()}"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"spark://127.0.0.1:{self.port}"
 
     def start(self) -> Self:
@@ -130,7 +130,8 @@ def write_bare_python(path: Path) -> Path:
     return path
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -89,6 +89,7 @@ class SparkJob:
     conf: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     application: Path = field(default_factory=job_file)
+    launcher: tuple[str, ...] = (str(SPARK_SUBMIT),)
     runs: int = 0
 
     @property
@@ -130,11 +131,13 @@ class SparkJob:
         environment |= self.env
         conf = {"spark.ui.enabled": "false", **self.conf}
         with (work / "out").open("w") as out, (work / "err").open("w") as err:
+            options = ["--master", master]
+            options += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+            submits = Path(self.launcher[0]).name == SPARK_SUBMIT.name
             process = subprocess.Popen(
                 [
-                    str(SPARK_SUBMIT),
-                    *("--master", master),
-                    *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
+                    *self.launcher,
+                    *(options if submits else []),
                     *(str(self.application), str(work / "plan.json")),
                 ],
                 env=environment,

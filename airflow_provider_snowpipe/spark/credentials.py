@@ -1,8 +1,9 @@
-"""The file that carries credentials to the Spark driver, and to nobody else.
+"""The file, or the environment variable, that carries credentials to the Spark driver, and to nobody else.
 
 The submitting process writes it with mode 0600 just before ``spark-submit``; the driver reads it once and
 removes it at once, so that the key is on the disk only while Spark starts. It never appears on a command
-line, in a Spark setting, or on an executor.
+line, in a Spark setting, or on an executor. Places that run drivers by themselves put secrets into the
+driver's environment instead.
 """
 
 from __future__ import annotations
@@ -70,7 +71,23 @@ def read_credentials(path: str | os.PathLike[str]) -> Credentials:
             )
         body = file.read()
     Path(path).unlink()
-    return _from_mapping(body, name)
+    return _from_mapping(body, f"credentials file {name!r}")
+
+
+def read_credentials_variable(name: str) -> Credentials:
+    """Take the credentials out of an environment variable, so that no later process inherits them.
+
+    :param name: the variable, whose value is what :func:`write_credentials` would write
+    :raises ConfigurationError: if it is not set, or holds something else
+    :raises AuthenticationError: if the private key in it cannot be read
+    """
+    body = os.environ.pop(name, "")
+    if not body:
+        raise ConfigurationError(
+            f"environment variable {name!r}, which the plan names for the credentials, is not set where the "
+            "driver runs: let the platform put the secret there"
+        )
+    return _from_mapping(body.encode(), f"environment variable {name!r}")
 
 
 def _to_mapping(credentials: Credentials) -> dict[str, str | None]:
@@ -97,25 +114,23 @@ def _text(value: str | bytes | None) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _from_mapping(body: bytes, name: str) -> Credentials:
+def _from_mapping(body: bytes, what: str) -> Credentials:
     try:
         data: Any = json.loads(body)
     except ValueError:
-        raise ConfigurationError(f"credentials file {name!r} holds no JSON: submit again") from None
+        raise ConfigurationError(f"{what} holds no JSON: submit again") from None
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in _KEYS:
-        raise ConfigurationError(
-            f"credentials file {name!r} has the kind {kind!r}: it must be one of {sorted(_KEYS)}"
-        )
+        raise ConfigurationError(f"{what} has the kind {kind!r}: it must be one of {sorted(_KEYS)}")
     unknown = set(data) - _KEYS[kind]
     if unknown:
-        raise ConfigurationError(f"credentials file {name!r} has unknown keys {sorted(unknown)}")
+        raise ConfigurationError(f"{what} has unknown keys {sorted(unknown)}")
     values = {key: data.get(key) for key in _KEYS[kind] - {"kind"}}
     wrong = sorted(key for key, value in values.items() if value is not None and not isinstance(value, str))
     missing = sorted(key for key, value in values.items() if not value and key not in ("role", "passphrase"))
     if wrong or missing:
         raise ConfigurationError(
-            f"credentials file {name!r} of kind {kind!r} needs texts: missing {missing}, not a text {wrong}"
+            f"{what} of kind {kind!r} needs texts: missing {missing}, not a text {wrong}"
         )
     if kind == "key_pair":
         return KeyPair(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_snowpipe.spark.connect import add_package, is_connect, one_task_each
 from airflow_provider_snowpipe.spark.failures import error_of_task, final_error
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
@@ -16,6 +18,7 @@ from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, r
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.spark.source import SourcePartition
 from airflow_provider_snowpipe.spark.sources import open_source
+from airflow_provider_snowpipe.spark.versions import Versions
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
@@ -81,7 +84,7 @@ class Run:
     def load(self, spark: SparkContext) -> None:
         """Find each channel's place in its files and send what lies behind it, one task a channel.
 
-        :param spark: the context whose executors do the work
+        :param spark: the context whose executors do the work, or a session of Spark Connect
         :raises SnowpipeError: if a task failed for good
         """
         pending = self._locate(spark)
@@ -191,17 +194,21 @@ class Run:
 def start_spark(application: str) -> Any:
     """Start Spark with the settings that exactly-once needs; the master is the submitter's to choose.
 
+    Where ``SPARK_REMOTE`` names a Spark Connect server the session is one of that server, whose settings are
+    its own.
+
     :param application: the application's name
     :return: the session
     """
     from pyspark.sql import SparkSession
 
-    return (
-        SparkSession.builder.appName(application)
-        .config("spark.speculation", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.appName(application).config("spark.sql.session.timeZone", "UTC")
+    if "SPARK_REMOTE" not in os.environ:
+        builder = builder.config("spark.speculation", "false")
+    session = builder.getOrCreate()
+    if is_connect(session):
+        add_package(session)
+    return session
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +235,12 @@ def _one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T
     from pyspark.errors import PySparkException
 
     try:
-        results: list[_R] = spark.parallelize(items, len(items)).map(work).collect()
+        here = Versions.here()
+        if is_connect(spark):
+            apart = partial(_work_in_same_version, replace(here, pyspark=None), work)
+            return one_task_each(spark, apart, items)
+        checked = partial(_work_in_same_version, here, work)
+        results: list[_R] = spark.parallelize(items, len(items)).map(checked).collect()
     except (Py4JJavaError, PySparkException) as error:
         ours = error_of_task(str(error))
         if ours is None:
@@ -237,8 +249,18 @@ def _one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T
     return results
 
 
+def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) -> _R:
+    Versions.here().require(driver)
+    return work(item)
+
+
 def _finished_channels(spark: SparkContext, before: int) -> int:
-    """Count the channels whose task has ended: those of earlier rounds, and those of the running one."""
+    """Count the channels whose task has ended: those of earlier rounds, and those of the running one.
+
+    Spark Connect tells nothing of the running one.
+    """
+    if is_connect(spark):
+        return before
     tracker = spark.statusTracker()
     infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     return before + sum(info.numCompletedTasks for info in infos if info is not None)
