@@ -26,6 +26,10 @@ _SOURCES: dict[str, _Place] = {
     "files": _Place(
         spec=(f"{_ROOM}.files.spec", "FileSourceSpec"), source=(f"{_ROOM}.files.source", "FileSource")
     ),
+    "delta": _Place(
+        spec=(f"{_ROOM}.tables.delta_spec", "DeltaSourceSpec"),
+        source=(f"{_ROOM}.tables.delta", "DeltaSource"),
+    ),
     "table": _Place(
         spec=(f"{_ROOM}.tables.spec", "TableSourceSpec"), source=(f"{_ROOM}.tables.source", "TableSource")
     ),
