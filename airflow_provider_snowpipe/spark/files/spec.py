@@ -10,6 +10,7 @@ from typing import Any, Literal
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 _GLOBS = {"text": "*.txt"}
 _LINES = ("text", "ndjson")
@@ -65,6 +66,8 @@ class FileSourceSpec(SourceSpec):
         terminated; of text, NDJSON and CSV that is not compressed
     :param numbering: ``checked`` refuses names like ``log_9`` and ``log_10``, whose order as names is not the
         order of their numbers; ``ignored`` takes them in the order of their names
+    :param verify: ``rows``: a resumed file has to have the committed row; ``digest``: it also has to be the
+        same up to there, which the offset tokens then tell (``file@digest:line``)
     :param kind: always ``files``
     """
 
@@ -86,6 +89,7 @@ class FileSourceSpec(SourceSpec):
     null_values: tuple[str, ...] = ("",)
     growing: bool = False
     numbering: Literal["checked", "ignored"] = "checked"
+    verify: Literal["rows", "digest"] = "rows"
     kind: Literal["files"] = "files"
 
     def __post_init__(self) -> None:
@@ -168,8 +172,8 @@ class FileSourceSpec(SourceSpec):
 
     @property
     def offset_format(self) -> str:
-        """``file:line``."""
-        return FileLineOffset.format_name
+        """``file:line``, with ``verify="digest"`` ``file@digest:line``."""
+        return FileLineOffset.format_name if self.verify == "rows" else VerifiedFileLineOffset.format_name
 
     @property
     def default_name(self) -> str:
