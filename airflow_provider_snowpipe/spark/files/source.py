@@ -94,7 +94,11 @@ class FilePartition(SourcePartition[Resume]):
         reader = reader_of(self.spec)
         for file, start, keep_tail in files_to_read(self.group, place, growing=self.spec.growing):
             for block in reader.blocks(
-                file, after_line=start.after_line, offset=start.offset, keep_tail=keep_tail, limits=limits
+                file,
+                after_line=start.after_line,
+                offset=start.offset,
+                keep_tail=keep_tail or not reader.may_grow(file),
+                limits=limits,
             ):
                 yield file, block
 

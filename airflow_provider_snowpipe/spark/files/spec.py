@@ -41,10 +41,11 @@ class FileSourceSpec(SourceSpec):
 
     :param path: the directory that holds them, as the Spark driver and its executors see it
     :param pattern: glob that a file must match: inside its group's directory, inside ``path`` where
-        ``group_by`` is ``name``, at any depth below it where that is ``partition``; None for the format's
-        own, such as ``*.ndjson``
+        ``group_by`` is ``name`` or ``all``, at any depth below it where that is ``partition``; None for
+        the format's own, such as ``*.ndjson``
     :param group_by: what makes a partition. ``directory``: each directory in ``path`` is one; ``name``: the
-        files' names say; ``partition``: the value of ``partition_key`` in the files' paths
+        files' names say; ``partition``: the value of ``partition_key`` in the files' paths; ``all``: the
+        files in ``path`` are one, named ``all``
     :param name_pattern: regular expression for the whole name with a group ``(?P<partition>…)``; for
         ``group_by="name"``
     :param partition_key: the key, as ``day`` in ``day=2024-01-01/part-0.parquet``; for
@@ -73,7 +74,7 @@ class FileSourceSpec(SourceSpec):
 
     path: str
     pattern: str | None = None
-    group_by: Literal["directory", "name", "partition"] = "directory"
+    group_by: Literal["directory", "name", "partition", "all"] = "directory"
     name_pattern: str | None = None
     partition_key: str | None = None
     partition_columns: bool = False
