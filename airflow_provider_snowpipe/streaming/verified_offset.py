@@ -27,7 +27,7 @@ class VerifiedFileLineOffset(Offset):
     file: str
     line: int
     digest: str = field(default="", compare=False)
-    format_name: ClassVar[str] = "file@digest:line"
+    format_name: ClassVar[str] = "file:line/digest"
     example: ClassVar[str] = "messages_1.log@9f3a1200c4d5e6f7:20"
 
     def __post_init__(self) -> None:

@@ -68,7 +68,7 @@ class FileSourceSpec(SourceSpec):
     :param numbering: ``checked`` refuses names like ``log_9`` and ``log_10``, whose order as names is not the
         order of their numbers; ``ignored`` takes them in the order of their names
     :param verify: ``rows``: a resumed file has to have the committed row; ``digest``: it also has to be the
-        same up to there, which the offset tokens then tell (``file@digest:line``)
+        same up to there, which the offset tokens then tell (``file:line/digest``)
     :param kind: always ``files``
     """
 
@@ -173,7 +173,7 @@ class FileSourceSpec(SourceSpec):
 
     @property
     def offset_format(self) -> str:
-        """``file:line``, with ``verify="digest"`` ``file@digest:line``."""
+        """``file:line``, with ``verify="digest"`` ``file:line/digest``."""
         return FileLineOffset.format_name if self.verify == "rows" else VerifiedFileLineOffset.format_name
 
     @property

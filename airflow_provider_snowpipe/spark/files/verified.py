@@ -77,7 +77,7 @@ class PrefixDigest:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFilePartition(FilePartition):
-    """One group of files with tokens of the format ``file@digest:line``."""
+    """One group of files with tokens of the format ``file:line/digest``."""
 
     offset_class: ClassVar[type[Offset]] = VerifiedFileLineOffset
 

@@ -119,7 +119,7 @@ def test_tokens_are_compared_by_file_and_line_alone():
     assert not VerifiedFileLineOffset("a@c", 2).follows(one)
     assert VerifiedFileLineOffset("a@b", 3, "1" * 16) > one
     assert one.steps_to(VerifiedFileLineOffset("a@b", 5)) == 3
-    with pytest.raises(OffsetTokenError, match=r"channel 'c'.*'a@0000000000000000:x'.*'file@digest:line'"):
+    with pytest.raises(OffsetTokenError, match=r"channel 'c'.*'a@0000000000000000:x'.*'file:line/digest'"):
         VerifiedFileLineOffset.parse("a@0000000000000000:x", channel="c")
 
 
