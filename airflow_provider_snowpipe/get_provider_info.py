@@ -37,6 +37,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.offsets",
             "operators.append",
             "operators.branch",
+            "operators.copy",
         ),
         "sensors": _modules("sensors.commit", "sensors.files_loaded"),
         "triggers": _modules("triggers.commit", "triggers.files_loaded", "triggers.offset"),
