@@ -58,7 +58,9 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             f"{_PACKAGE}.links.snowsight.SnowsightLink",
             f"{_PACKAGE}.links.spark_ui.SparkUiLink",
+            f"{_PACKAGE}.links.channel_page.ChannelPageLink",
         ],
+        "plugins": [{"name": "snowpipe", "plugin-class": f"{_PACKAGE}.plugins.snowpipe.SnowpipePlugin"}],
         "cli": [f"{_PACKAGE}.cli.definition.get_cli_commands"],
         "connection-types": [_connection_type()],
     }

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Self
 
 from airflow_provider_snowpipe.spark.credentials import read_credentials
 from airflow_provider_snowpipe.spark.driver import Run, elapsed, start_spark
@@ -46,14 +47,18 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(plan: JobPlan, credentials: Credentials) -> int:
     began = time.monotonic()
-    with SnowpipeClient(plan.account_url, credentials, plan.pipe, ca_bundle=plan.ca_bundle) as client:
-        run = Run(plan, client)
+    with (
+        SnowpipeClient(plan.account_url, credentials, plan.pipe, ca_bundle=plan.ca_bundle) as client,
+        JobSession(plan) as session,
+    ):
+        run = Run(plan, client, session.start)
         try:
             check_versions()
             run.prepare()
             write_whole(json.dumps(run.rejected_before), Path(plan.report_path).with_name(START_FILE))
             print(f"snowpipe start channels={len(run.rejected_before)}", flush=True)
-            _load(plan, run)
+            run.load(session.start().sparkContext)
+            session.stop()
             run.verify()
         except SnowpipeError as error:
             RunReport(
@@ -76,14 +81,35 @@ def _run(plan: JobPlan, credentials: Credentials) -> int:
     return 0
 
 
-def _load(plan: JobPlan, run: Run) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = start_spark(plan.application)
-    try:
-        _announce_ui(plan, UiAddresses.of_context(spark.sparkContext))
-        run.load(spark.sparkContext)
-    finally:
-        spark.stop()
+class JobSession:
+    """The job's Spark session: started when somebody first needs it, stopped with the block at the latest.
+
+    :param plan: what the job is to do
+    """
+
+    def __init__(self, plan: JobPlan) -> None:
+        self._plan = plan
+        self._session: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Any:
+        """Start Spark, or give the session that runs."""
+        if self._session is None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            self._session = start_spark(self._plan.application)
+            _announce_ui(self._plan, UiAddresses.of_context(self._session.sparkContext))
+        return self._session
+
+    def stop(self) -> None:
+        """Stop Spark; what was started keeps its result."""
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
 
 
 def _announce_ui(plan: JobPlan, addresses: UiAddresses) -> None:

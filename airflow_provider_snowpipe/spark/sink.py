@@ -6,9 +6,11 @@ finds then, and ends only when the service has committed what it sent.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.source import SourcePartition
@@ -27,6 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.transport import Timeouts, Transports
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.plan import JobPlan
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 _TOKEN_LIFE_USED = 0.75
 """Share of the scoped token's remaining life in which a task reads; the rest is for the commit."""
 
-_FINAL = (
+FINAL_ERRORS = (
     AuthenticationError,
     ConfigurationError,
     ContinuityError,
@@ -169,12 +172,22 @@ def load_channel(
     """
     try:
         return _Sink(settings, token, channel, rows_after).load(offset_class, gaps_legal=gaps_legal)
-    except _FINAL as error:
+    except FINAL_ERRORS as error:
         if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:
             return PartitionResult(channel, complete=False)
         text = str(error)
         named = text if repr(channel) in text else f"channel {channel!r}: {text}"
         return PartitionResult(channel, error_type=type(error).__name__, error=named)
+
+
+@lru_cache(maxsize=4)
+def process_transports(process: int, ca_bundle: str | None) -> Transports:
+    """The connections that all tasks of an executor's Python process share, kept alive between them.
+
+    :param process: the process's id; connections must not be inherited by a forked worker
+    :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
+    """
+    return Transports(ca_bundle, Timeouts())
 
 
 class _Sink:
@@ -197,7 +210,10 @@ class _Sink:
         settings, name = self._settings, self._name
         with (
             SnowpipeClient(
-                settings.account_url, self._token, settings.pipe, ca_bundle=settings.ca_bundle
+                settings.account_url,
+                self._token,
+                settings.pipe,
+                transports=process_transports(os.getpid(), settings.ca_bundle),
             ) as client,
             Channel.open(
                 client, name, offset_class, limits=settings.limits, gaps_legal=gaps_legal
