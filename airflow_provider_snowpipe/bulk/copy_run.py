@@ -13,20 +13,23 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto
 from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, FileLoad
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.statement_client import StatementState
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.statement_client import StatementState
 
 _NAMESPACE = uuid.UUID("5c0c4a0e-4df5-4f0c-9a53-0c1f0c1f5a11")
 _CANCELLED = 604
 _UNKNOWN = 404
 _NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_FIRST_LOOKS = (0.2, 0.4, 0.8)
 Rows = list[dict[str, Any]]
 Wait = Callable[[str, str], Rows]
 """Waits for a statement, given its handle and its text; its rows."""
@@ -129,6 +132,19 @@ class CopyRun:
         self._stopped = True
         if self._running is not None:
             self.client.cancel(*self._running)
+
+    def look(self, handle: str, statement: str) -> Rows | None:
+        """Ask for a statement a few times; its rows, None while it runs.
+
+        :param handle: the statement's handle
+        :param statement: its text
+        """
+        for pause in _FIRST_LOOKS:
+            rows = self.client.state(handle, statement).rows
+            if rows is not None:
+                return rows
+            time.sleep(pause)
+        return None
 
     def _part(self, paths: tuple[str, ...], statement: str, marks: list[str], wait: Wait) -> CopyOutcome:
         known = self._loaded_by_this_run(paths) if self.identity.try_number > 1 else None

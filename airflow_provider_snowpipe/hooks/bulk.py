@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 from collections.abc import Sequence
@@ -12,11 +13,12 @@ from airflow_provider_snowpipe.bulk.copy_history import CopyHistory, copy_histor
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
     from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
 
@@ -51,15 +53,14 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param retry: pauses and budget of each request
         :raises ConfigurationError: if the connection lacks something
         """
-        settings = self._connection()
-        return StatementClient(
-            settings.account_url(),
-            settings.credentials(),
-            warehouse=settings.extra.get("warehouse") or None,
-            role=settings.extra.get("role") or None,
-            ca_bundle=settings.ca_bundle(),
-            retry=retry,
-        )
+        return _client(self._connection(), retry)
+
+    async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
+        """Make a client of the account's SQL API without blocking the event loop.
+
+        :param retry: pauses and budget of each request
+        """
+        return await asyncio.to_thread(_client, await self._async_connection(), retry)
 
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.
@@ -111,3 +112,16 @@ class SnowpipeBulkHook(SnowpipeHook):
         """
         question = HistoryQuestion(frozenset(paths), dt.datetime.now(dt.UTC) - REMEMBERED)
         return CopyHistory(self.run_sql, (*self.place(), table)).loads([question], dt.datetime.now(dt.UTC))
+
+
+def _client(settings: SnowpipeConnection, retry: RetryPolicy | None) -> StatementClient:
+    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+
+    return StatementClient(
+        settings.account_url(),
+        settings.credentials(),
+        warehouse=settings.extra.get("warehouse") or None,
+        role=settings.extra.get("role") or None,
+        ca_bundle=settings.ca_bundle(),
+        retry=retry,
+    )

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator, conf
 
-from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED
+from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED, CopyOutcome
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.copy_run import CopyRun, RunIdentity, Statements
+    from airflow_provider_snowpipe.bulk.copy_run import CopyRun, Rows, RunIdentity, Statements
 
 _ON_NOTHING = ("fail", "report")
 
@@ -51,6 +51,8 @@ class SnowpipeCopyOperator(BaseOperator):
     :param on_nothing: the same for a stage that has no such file
     :param validation_mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``: load nothing, the
         value has the ``rows`` of the answer
+    :param deferrable: True waits for each statement in the triggerer, after a first look in the worker
+    :param poll_interval: seconds between two looks in the triggerer
     :param database: database of table and stage, None for the connection's (templated)
     :param schema: their schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` with a key pair, an access
@@ -86,6 +88,8 @@ class SnowpipeCopyOperator(BaseOperator):
         on_rejected: str = "fail",
         on_nothing: str = "fail",
         validation_mode: str | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 5.0,
         database: str | None = None,
         schema: str | None = None,
         snowflake_conn_id: str = SnowpipeBulkHook.default_conn_name,
@@ -103,6 +107,8 @@ class SnowpipeCopyOperator(BaseOperator):
         self.on_rejected = on_rejected
         self.on_nothing = on_nothing
         self.validation_mode = validation_mode
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
         self.database = database
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
@@ -127,29 +133,43 @@ class SnowpipeCopyOperator(BaseOperator):
                 raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
             raise
 
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on where the task was deferred: every statement is asked for by its request id.
+
+        :param event: the payload of the statement's trigger
+        """
+        if event.get("message"):
+            self.log.warning("the triggerer could not wait: %s", event["message"])
+        return self.execute(context)
+
     def perform(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
-        from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome
-
-        hook = self._hook()
-        staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(hook)
-        files = staged.files
-        if not files:
-            if self.on_nothing == "fail":
+        hook, identity = self._hook(), _identity(context)
+        choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
+        try:
+            staged = choice.find(hook)
+            if not staged.files and self.on_nothing == "fail":
                 raise NothingStagedError(
                     f"stage {self.stage!r} has no file for {self.table}: stage the files before this "
                     "task runs, "
                     "or say on_nothing='report'"
                 )
+        except NothingStagedError:
+            gone = self._purged(choice, hook, identity)
+            if gone is None:
+                raise
+            return gone.result()
+        files = staged.files
+        if not files:
             self.log.info("nothing is staged for %s", self.table)
-            return CopyOutcome().result()
+            return (self._purged(choice, hook, identity) or CopyOutcome()).result()
         copy = self._copy(hook)
         if self.validation_mode is not None:
             return self._validated(hook, copy, self.validation_mode, [file.path for file in files])
         client = hook.get_statement_client()
         try:
-            self._run = self._made(hook, copy, client, _identity(context), staged.url)
-            outcome = self._run.load(files)
+            self._run = self._made(hook, copy, client, identity, staged.url)
+            outcome = self._run.load(files, self._wait_in_triggerer if self.deferrable else None)
         finally:
             client.close()
         self.log.info(
@@ -181,6 +201,35 @@ class SnowpipeCopyOperator(BaseOperator):
             checked = replace(copy, options=replace(copy.options, purge=False))
             for row in self._validated(hook, checked, "RETURN_ERRORS", files)["rows"]:
                 self.log.info("dry run: %s", row)
+
+    def _purged(
+        self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity
+    ) -> CopyOutcome | None:
+        """What an earlier try has loaded and removed from the stage."""
+        if identity.try_number == 1 or not (self.options or {}).get("purge"):
+            return None
+        found = choice.loaded_and_gone(hook, self.table, identity.since)
+        if found is not None:
+            self.log.info("%s: an earlier try has loaded and removed %d files", self.table, len(found.loads))
+            found.require(self.on_rejected, self.table)
+        return found
+
+    def _wait_in_triggerer(self, handle: str, statement: str) -> Rows:
+        """Look for a moment, then leave the worker; :meth:`execute_complete` comes back."""
+        from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
+
+        rows = None if self._run is None else self._run.look(handle, statement)
+        if rows is not None:
+            return rows
+        self.defer(
+            trigger=SnowpipeStatementTrigger(
+                handle=handle,
+                statement=statement.partition(" FILES = ")[0],
+                snowflake_conn_id=self.snowflake_conn_id,
+                poll_interval=self.poll_interval,
+            ),
+            method_name="execute_complete",
+        )
 
     def _hook(self) -> SnowpipeBulkHook:
         return SnowpipeBulkHook(self.snowflake_conn_id, database=self.database, schema=self.schema)

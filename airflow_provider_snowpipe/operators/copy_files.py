@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy_outcome import path_below
+from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome, newest_loads, path_below
 from airflow_provider_snowpipe.bulk.copy_run import StagedFile
+from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.wanted_files import file_names
+from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
 
@@ -52,6 +54,23 @@ class StagedChoice:
             raise ConfigurationError(
                 f"files is {self.files!r} beside prefix or pattern: the files are named, leave the others out"
             )
+
+    def loaded_and_gone(self, hook: SnowpipeBulkHook, table: str, since: dt.datetime) -> CopyOutcome | None:
+        """What this run has loaded of the files and then removed (``purge``); None where that is not all.
+
+        :param hook: asks the account
+        :param table: the table
+        :param since: when the run began
+        """
+        reference = StageReference.parse(self.stage)
+        history = [FileLoad.from_copy_history(row) for row in hook.past_loads(table, since)]
+        if self.files is not None:
+            names = [reference.below(name) for name in file_names(self.files)]
+            found = newest_loads(names, history)
+            return CopyOutcome(tuple(found.values())) if len(found) == len(names) else None
+        wanted = WantedFiles((), reference.below(self.prefix or ""), 1)
+        paths = dict.fromkeys(name for load in history if (name := wanted.name_of(load)) is not None)
+        return CopyOutcome(tuple(newest_loads(list(paths), history).values())) if paths else None
 
     def find(self, hook: SnowpipeBulkHook) -> StagedFiles:
         """List the files, in the order of their names or in the one that they were given in.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import itertools
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +16,14 @@ from typing import Any
 import psutil
 import pytest
 import snowflake.connector
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
+from airflow_provider_snowpipe.bulk import copy_run
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SqlError
+from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 from tests.airflow_connections import SetConnection, set_connection
 from tests.conftest import ServiceFactory
 from tests.local_connection import TaskInstance, connect, ids
@@ -255,6 +259,37 @@ class TestOncePerRun:
 
         assert place.ids() == [1]
 
+    @pytest.mark.parametrize("files", [None, ["in/a.csv", "in/b.csv"]], ids=["all", "named"])
+    def test_files_that_an_earlier_try_loaded_and_removed_are_known(
+        self, place: Place, files: list[str] | None
+    ) -> None:
+        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        first = place.copy(options={**CSV, "purge": True}, files=files)
+        second = place.copy(options={**CSV, "purge": True}, files=files, try_number=2)
+
+        assert place.ids() == [1, 2]
+        assert first["rows_loaded"] == second["rows_loaded"] == 2
+        with pytest.raises(NothingStagedError):
+            place.copy(options={**CSV, "purge": True}, files=files, run="r2")
+
+    def test_a_deferred_task_comes_back_for_its_result(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place.put({"a.csv": "1,x\n"})
+        operator = place.operator(options=self.FORCED, deferrable=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(copy_run, "_FIRST_LOOKS", ())
+            with pytest.raises(TaskDeferred) as deferred:
+                operator.execute(place.context())
+        trigger: Any = deferred.value.trigger
+        event = asyncio.run(_first(trigger.run()))
+
+        assert event.payload == {"status": "ended", "message": ""}
+        assert "'" not in trigger.statement
+        done = operator.execute_complete(place.context(), event.payload)
+        assert done["rows_loaded"] == 1
+        assert place.ids() == [1]
+
     @pytest.mark.parametrize(("point", "known"), [("after-load-commit", True), ("before-load-commit", False)])
     def test_a_service_that_dies_with_the_answer_leaves_exact_rows(
         self, service_factory: ServiceFactory, set_connection: SetConnection, tmp_path: Path,
@@ -289,6 +324,11 @@ def ended(client: StatementClient, handle: str, statement: str) -> StatementStat
     return state
 
 
+async def _first(events: Any) -> Any:
+    async with aclosing(events):
+        return await anext(events)
+
+
 class TestStatementClient:
     @pytest.fixture
     def hook(self, place: Place) -> SnowpipeBulkHook:
@@ -312,6 +352,37 @@ class TestStatementClient:
             assert not client.cancel(state.handle, slow)
         finally:
             client.close()
+
+    def test_the_trigger_ends_with_the_statement(self, place: Place, hook: SnowpipeBulkHook) -> None:
+        client = hook.get_statement_client()
+        slow = "SELECT SUM(a.n * b.n * c.n) FROM LOCAL.PUBLIC.FEW a, LOCAL.PUBLIC.FEW b, LOCAL.PUBLIC.FEW c"
+        place.service.sql("CREATE OR REPLACE TABLE LOCAL.PUBLIC.FEW (N INTEGER)")
+        place.service.sql(
+            "INSERT INTO LOCAL.PUBLIC.FEW SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 5000))"
+        )
+        state = client.submit(slow, "3e2f7a52-0000-4000-8000-000000000003")
+        trigger = SnowpipeStatementTrigger(
+            handle=state.handle, statement=slow, snowflake_conn_id=place.conn_id, poll_interval=0.1
+        )
+
+        async def watch() -> Any:
+            waiting = asyncio.create_task(_first(trigger.run()))
+            done, _ = await asyncio.wait([waiting], timeout=1)
+            assert not done
+            await asyncio.to_thread(client.cancel, state.handle, slow)
+            return await waiting
+
+        try:
+            assert asyncio.run(watch()).payload["status"] == "ended"
+        finally:
+            client.close()
+
+    def test_a_trigger_without_a_connection_says_so(self) -> None:
+        trigger = SnowpipeStatementTrigger(handle="h", statement="COPY", snowflake_conn_id="missing")
+        event = asyncio.run(_first(trigger.run()))
+
+        assert event.payload["status"] == "lost"
+        assert "missing" in event.payload["message"]
 
     def test_a_long_result_is_read_to_its_end(self, hook: SnowpipeBulkHook) -> None:
         client = hook.get_statement_client()
