@@ -1,9 +1,10 @@
 """The file, or the environment variable, that carries credentials to the Spark driver, and to nobody else.
 
-The submitting process writes it with mode 0600 just before ``spark-submit``; the driver reads it once and
-removes it at once, so that the key is on the disk only while Spark starts. It never appears on a command
-line, in a Spark setting, or on an executor. Places that run drivers by themselves put secrets into the
-driver's environment instead.
+For the job, the submitting process writes it with mode 0600 just before ``spark-submit``; the driver reads it
+once and removes it at once, so that the key is on the disk only while Spark starts. A DataFrame's writer
+leaves it where it is, since a stream needs it again for each micro-batch. It never appears on a command line,
+in a Spark setting, or on an executor. Places that run drivers by themselves put secrets into the driver's
+environment instead.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+CREDENTIALS_FILE_VARIABLE = "SNOWPIPE_CREDENTIALS_FILE"
+CREDENTIALS_VARIABLE = "SNOWPIPE_CREDENTIALS"
 _KEYS = {
     "key_pair": {"kind", "account", "user", "role", "private_key_pem", "passphrase"},
     "pat": {"kind", "token"},
@@ -52,14 +55,40 @@ def read_credentials(path: str | os.PathLike[str]) -> Credentials:
     :raises ConfigurationError: if it is missing, readable by others, or not such a file
     :raises AuthenticationError: if the private key in it cannot be read
     """
+    body = _read_private(path, "the submitting process writes it for one run only, so submit again")
+    Path(path).unlink()
+    return _from_mapping(body, f"credentials file {os.fspath(path)!r}", "submit again")
+
+
+def standing_credentials(path: str | os.PathLike[str] | None) -> Credentials:
+    """Read credentials that stay where they are, for a process that needs them again and again.
+
+    :param path: a file as :func:`write_credentials` writes it; None for the file that the environment
+        variable ``SNOWPIPE_CREDENTIALS_FILE`` names, or for what such a file holds in
+        ``SNOWPIPE_CREDENTIALS``
+    :raises ConfigurationError: if there are none, or the file is missing or readable by others
+    :raises AuthenticationError: if the private key cannot be read
+    """
+    remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.credentials"
+    found = path or os.environ.get(CREDENTIALS_FILE_VARIABLE)
+    if found:
+        return _from_mapping(_read_private(found, remedy), f"credentials file {os.fspath(found)!r}", remedy)
+    text = os.environ.get(CREDENTIALS_VARIABLE)
+    if text:
+        return _from_mapping(text.encode(), f"environment variable {CREDENTIALS_VARIABLE}", remedy)
+    raise ConfigurationError(
+        f"there are no credentials: name a credentials file, or set {CREDENTIALS_FILE_VARIABLE} (its path) "
+        f"or {CREDENTIALS_VARIABLE} (what it holds) in the driver's environment"
+    )
+
+
+def _read_private(path: str | os.PathLike[str], remedy: str) -> bytes:
     name = os.fspath(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigurationError(
-            f"credentials file {name!r} cannot be opened ({error.strerror}): the submitting process "
-            f"writes it "
-            "for one run only, so submit again"
+            f"credentials file {name!r} cannot be opened ({error.strerror}): {remedy}"
         ) from None
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(file.fileno())
@@ -69,9 +98,7 @@ def read_credentials(path: str | os.PathLike[str]) -> Credentials:
                 f"{facts.st_uid}: "
                 "only a plain file of this user with mode 0600 is read; replace the key if others saw it"
             )
-        body = file.read()
-    Path(path).unlink()
-    return _from_mapping(body, f"credentials file {name!r}")
+        return file.read()
 
 
 def read_credentials_variable(name: str) -> Credentials:
@@ -87,7 +114,7 @@ def read_credentials_variable(name: str) -> Credentials:
             f"environment variable {name!r}, which the plan names for the credentials, is not set where the "
             "driver runs: let the platform put the secret there"
         )
-    return _from_mapping(body.encode(), f"environment variable {name!r}")
+    return _from_mapping(body.encode(), f"environment variable {name!r}", "submit again")
 
 
 def _to_mapping(credentials: Credentials) -> dict[str, str | None]:
@@ -114,23 +141,23 @@ def _text(value: str | bytes | None) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _from_mapping(body: bytes, what: str) -> Credentials:
+def _from_mapping(body: bytes, name: str, remedy: str) -> Credentials:
     try:
         data: Any = json.loads(body)
     except ValueError:
-        raise ConfigurationError(f"{what} holds no JSON: submit again") from None
+        raise ConfigurationError(f"{name} holds no JSON: {remedy}") from None
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in _KEYS:
-        raise ConfigurationError(f"{what} has the kind {kind!r}: it must be one of {sorted(_KEYS)}")
+        raise ConfigurationError(f"{name} has the kind {kind!r}: it must be one of {sorted(_KEYS)}")
     unknown = set(data) - _KEYS[kind]
     if unknown:
-        raise ConfigurationError(f"{what} has unknown keys {sorted(unknown)}")
+        raise ConfigurationError(f"{name} has unknown keys {sorted(unknown)}")
     values = {key: data.get(key) for key in _KEYS[kind] - {"kind"}}
     wrong = sorted(key for key, value in values.items() if value is not None and not isinstance(value, str))
     missing = sorted(key for key, value in values.items() if not value and key not in ("role", "passphrase"))
     if wrong or missing:
         raise ConfigurationError(
-            f"{what} of kind {kind!r} needs texts: missing {missing}, not a text {wrong}"
+            f"{name} of kind {kind!r} needs texts: missing {missing}, not a text {wrong}"
         )
     if kind == "key_pair":
         return KeyPair(

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Self
 
 from airflow_provider_snowpipe.spark.connect import is_connect
 from airflow_provider_snowpipe.spark.credentials import read_credentials, read_credentials_variable
@@ -48,14 +49,18 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(plan: JobPlan, credentials: Credentials) -> int:
     began = time.monotonic()
-    with SnowpipeClient(plan.account_url, credentials, plan.pipe, ca_bundle=plan.ca_bundle) as client:
-        run = Run(plan, client)
+    with (
+        SnowpipeClient(plan.account_url, credentials, plan.pipe, ca_bundle=plan.ca_bundle) as client,
+        JobSession(plan) as session,
+    ):
+        run = Run(plan, client, session.start)
         try:
             check_versions()
             run.prepare()
             _leave(plan, START_FILE, json.dumps(run.rejected_before))
             print(f"snowpipe start channels={len(run.rejected_before)}", flush=True)
-            _load(plan, run)
+            run.load(session.executors())
+            session.stop()
             run.verify()
         except SnowpipeError as error:
             failed = RunReport(
@@ -79,20 +84,44 @@ def _run(plan: JobPlan, credentials: Credentials) -> int:
     return 0
 
 
-def _load(plan: JobPlan, run: Run) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    ours = not _has_session()
-    spark = start_spark(plan.application)
-    try:
-        if is_connect(spark):
-            run.load(spark)
-        else:
-            require_same_spark(spark)
-            _announce_ui(plan, UiAddresses.of_context(spark.sparkContext))
-            run.load(spark.sparkContext)
-    finally:
-        if ours:
-            spark.stop()
+class JobSession:
+    """The job's Spark session: started when somebody first needs it, stopped with the block at the latest.
+
+    :param plan: what the job is to do
+    """
+
+    def __init__(self, plan: JobPlan) -> None:
+        self._plan = plan
+        self._session: Any = None
+        self._ours = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Any:
+        """Start Spark, or give the session that runs."""
+        if self._session is None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            self._ours = not _has_session()
+            self._session = start_spark(self._plan.application)
+            if not is_connect(self._session):
+                require_same_spark(self._session)
+                _announce_ui(self._plan, UiAddresses.of_context(self._session.sparkContext))
+        return self._session
+
+    def executors(self) -> Any:
+        """What runs tasks: the session's context, or the session itself over Spark Connect."""
+        session = self.start()
+        return session if is_connect(session) else session.sparkContext
+
+    def stop(self) -> None:
+        """Stop Spark if it was started here; what was started keeps its result."""
+        session, self._session = self._session, None
+        if session is not None and self._ours:
+            session.stop()
 
 
 def _has_session() -> bool:

@@ -179,7 +179,8 @@ def test_parquet_values_arrive_whole_and_partition_values_with_them(load, local_
 
     (row,) = local_service.sql(
         "SELECT DEC::VARCHAR A, TS::VARCHAR B, TZ::VARCHAR C, DAY::VARCHAR D, T::VARCHAR E, "
-        "HEX_ENCODE(BIN) F, NESTED G, U::VARCHAR H, AT I, REGION J FROM LOCAL.PUBLIC.F_TYPES WHERE AT = '2024-01-02'"
+        "HEX_ENCODE(BIN) F, NESTED G, U::VARCHAR H, AT I, REGION J "
+        "FROM LOCAL.PUBLIC.F_TYPES WHERE AT = '2024-01-02'"
     )
     assert row["A"] == "12345678901234567890123456.789012345678"
     assert row["B"].startswith("2024-02-29 23:59:59.123456")
