@@ -30,9 +30,13 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["service"],
             }
         ],
-        "hooks": _modules("hooks.snowpipe"),
+        "hooks": _modules("hooks.snowpipe", "hooks.bulk"),
         "operators": _modules(
-            "operators.stream", "operators.channels", "operators.offsets", "operators.append"
+            "operators.stream",
+            "operators.channels",
+            "operators.offsets",
+            "operators.append",
+            "operators.branch",
         ),
         "sensors": _modules("sensors.commit", "sensors.files_loaded"),
         "triggers": _modules("triggers.commit", "triggers.files_loaded", "triggers.offset"),
@@ -43,13 +47,19 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "name": "snowpipe_append",
                 "class-name": f"{_PACKAGE}.decorators.append.snowpipe_append_task",
-            }
+            },
+            {
+                "name": "snowpipe_route",
+                "class-name": f"{_PACKAGE}.decorators.route.snowpipe_route_task",
+            },
         ],
         "notifications": [f"{_PACKAGE}.notifications.lag.SnowpipeLagNotifier"],
         "extra-links": [
             f"{_PACKAGE}.links.snowsight.SnowsightLink",
             f"{_PACKAGE}.links.spark_ui.SparkUiLink",
+            f"{_PACKAGE}.links.channel_page.ChannelPageLink",
         ],
+        "plugins": [{"name": "snowpipe", "plugin-class": f"{_PACKAGE}.plugins.snowpipe.SnowpipePlugin"}],
         "cli": [f"{_PACKAGE}.cli.definition.get_cli_commands"],
         "connection-types": [_connection_type()],
     }

@@ -20,7 +20,7 @@ RunSql = Callable[[str, Sequence[str]], Sequence[Mapping[str, Any]]]
 """Runs a statement with the values that it binds; the rows' keys are the columns' names in small letters."""
 
 _COLUMNS = (
-    "FILE_NAME, STAGE_LOCATION, LAST_LOAD_TIME, ROW_COUNT, ROW_PARSED, ERROR_COUNT, STATUS, "
+    "FILE_NAME, STAGE_LOCATION, LAST_LOAD_TIME, ROW_COUNT, ROW_PARSED, FILE_SIZE, ERROR_COUNT, STATUS, "
     "FIRST_ERROR_MESSAGE, FIRST_ERROR_LINE_NUMBER, FIRST_ERROR_CHARACTER_POS, FIRST_ERROR_COLUMN_NAME"
 )
 _MOST_NAMES = 5_000

@@ -103,6 +103,27 @@ class FileLoad:
             loaded_at=_moment(row.get("last_load_time")),
         )
 
+    @classmethod
+    def from_copy_result(cls, row: Mapping[str, Any]) -> Self:
+        """Read a row of what COPY INTO table answers, whose keys are the columns' names in small letters.
+
+        :param row: the row; its file is named as ``LIST`` names it
+        """
+        return cls(
+            path=str(row["file"]),
+            location="",
+            status=_status(row.get("status")),
+            rows_loaded=_number(row.get("rows_loaded")),
+            rows_parsed=_number(row.get("rows_parsed")),
+            errors_seen=_number(row.get("errors_seen")),
+            first_error=_first_error(
+                row.get("first_error"),
+                row.get("first_error_line"),
+                row.get("first_error_character"),
+                row.get("first_error_column_name"),
+            ),
+        )
+
     @property
     def is_final(self) -> bool:
         """True when this load has ended, well or not."""

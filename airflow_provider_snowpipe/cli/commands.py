@@ -11,21 +11,20 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
-if TYPE_CHECKING:
-    pass
-
 Command = Callable[[Namespace], None]
 
 
-def _reported(command: Command) -> Command:
+def reported(command: Command) -> Command:
     """End with one line instead of a traceback, and find connections where Airflow's servers do.
 
     What is logged meanwhile is not shown: Airflow 2 logs to where the answer goes.
+
+    :param command: what to do with the arguments
     """
 
     @functools.wraps(command)
@@ -44,10 +43,10 @@ def _reported(command: Command) -> Command:
     return run
 
 
-@_reported
+@reported
 def channels(args: Namespace) -> None:
     """Print the channels of a pipe."""
-    _print(
+    print_lines(
         args,
         [
             {
@@ -62,7 +61,7 @@ def channels(args: Namespace) -> None:
     )
 
 
-@_reported
+@reported
 def lag(args: Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
     from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
@@ -76,12 +75,12 @@ def lag(args: Namespace) -> None:
     names = list(targets) or [one.name for one in hook.list_channels()]
     statuses = hook.channel_statuses(names) if names else {}
     found = [ChannelLag.of(status, wanted) for status in statuses.values()]
-    _print(args, [channel.row() for channel in found])
+    print_lines(args, [channel.row() for channel in found])
     if any(channel.is_late for channel in found):
         raise SystemExit(1)
 
 
-@_reported
+@reported
 def backup(args: Namespace) -> None:
     """Write a backup, or say what would be written."""
     from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
@@ -96,7 +95,7 @@ def backup(args: Namespace) -> None:
         print(f"channel {name!r} is deleted with its token on {moment}, unless it takes rows before")
 
 
-@_reported
+@reported
 def restore(args: Namespace) -> None:
     """Restore a backup after showing what will be done."""
     from airflow_provider_snowpipe.operators.offsets import SnowpipeRestoreOffsetsOperator
@@ -159,7 +158,12 @@ def _targets(text: str | None) -> dict[str, str]:
     return targets
 
 
-def _print(args: Namespace, lines: list[dict[str, Any]]) -> None:
+def print_lines(args: Namespace, lines: list[dict[str, Any]]) -> None:
+    """Print records in the form that ``--output`` asks for.
+
+    :param args: the command's arguments
+    :param lines: the records
+    """
     from airflow.cli.simple_table import AirflowConsole
 
     if args.output == "json":  # Airflow's own would make every number and NULL a text

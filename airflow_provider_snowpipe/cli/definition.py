@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow.cli.cli_config import CLICommand
 
-_COMMANDS = "airflow_provider_snowpipe.cli.commands"
+_PACKAGE = "airflow_provider_snowpipe.cli"
+_COMMANDS = f"{_PACKAGE}.commands"
 
 
 def get_cli_commands() -> list[CLICommand]:
@@ -31,6 +32,12 @@ def get_cli_commands() -> list[CLICommand]:
         _arg("--dry-run", action="store_true", help="say what would be done, change nothing"),
     )
     commands = (
+        ActionCommand(
+            name="plan",
+            help="Say whether data should be streamed, copied or piped, and what each would cost",
+            func=lazy_load_command(f"{_PACKAGE}.plan.plan"),
+            args=(*_plan_arguments(), ARG_OUTPUT),
+        ),
         ActionCommand(
             name="channels",
             help="List the channels of a pipe with their committed tokens",
@@ -89,6 +96,34 @@ def get_cli_commands() -> list[CLICommand]:
             name="snowpipe", help="Snowpipe Streaming channels and their tokens", subcommands=commands
         )
     ]
+
+
+def _plan_arguments() -> tuple[Any, ...]:
+    return (
+        _arg(
+            "--from",
+            dest="source",
+            required=True,
+            help="@stage/path, table:NAME (its past loads), a path, a URL, or the shape as JSON",
+        ),
+        _arg("--freshness", type=float, help="seconds after which a row has to be queryable"),
+        _arg("--endless", action="store_true", help="more keeps arriving, as the files that are there did"),
+        _arg("--arrival-rate", type=float, help="with --endless, uncompressed bytes per second"),
+        _arg("--backfill", action="store_true", help="data of the past that nobody waits for"),
+        _arg("--live-into-files", action="store_true", help="live rows, written to files only to be loaded"),
+        _arg("--given-to", choices=("copy", "pipe"), help="who loads these very files already"),
+        _arg("--partitions", type=int, help="ordered units of the source, each with a channel"),
+        _arg("--path", choices=("auto", "stream", "copy", "pipe"), default="auto", help="force a path"),
+        _arg("--previous", choices=("stream", "copy", "pipe"), help="the path of the run before"),
+        _arg("--warehouse", default="X-SMALL", help="size of the warehouse that COPY runs in"),
+        _arg("--warehouse-is-running", action="store_true", help="it runs anyway, no minimum is billed"),
+        _arg("--has-pipe", action="store_true", help="a file pipe for these files exists"),
+        _arg("--cost", action="append", metavar="NAME=NUMBER", help="replace a figure; may be repeated"),
+        _arg("--conn-id", help="connection id for stages and tables", default="snowflake_default"),
+        _arg("--database", help="the stage's or table's database, the connection's if not given"),
+        _arg("--schema", help="its schema, the connection's if not given"),
+        _arg("--storage-conn-id", help="connection id for a URL"),
+    )
 
 
 def parser() -> argparse.ArgumentParser:

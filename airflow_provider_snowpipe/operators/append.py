@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
+from airflow_provider_snowpipe.links.channel_page import channel_page, leave_channel_page
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.pipe import PipeOperator
 from airflow_provider_snowpipe.operators.small_source import SmallSource
@@ -119,6 +120,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
             load = append_to_channel(client, channel, rows, self._format(), rules)
         if load.target_token is not None:
             ti.xcom_push(key=TARGETS_KEY, value={channel: load.target_token})
+            leave_channel_page(ti, self._page(context, load.target_token))
         self.log.info(
             "channel %r: %d rows appended, %d were committed before, %d rejected; token %s -> %s",
             channel,
@@ -152,6 +154,12 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
             f"would append {len(sent.lines)} of {len(rows.lines)} rows to channel {self.channel!r} of pipe "
             f"{self.hook.pipe_name()}, after the committed token {known or 'NULL'}"
         ]
+
+    def _page(self, context: Context, target: str | None = None) -> str:
+        channel = self.channel or _default_channel(context["ti"])
+        return channel_page(
+            self.hook, channel, target=target, offset_format=self._format().format_name if target else None
+        )
 
     def _batch(self, context: Context) -> int | None:
         if self.token_column:

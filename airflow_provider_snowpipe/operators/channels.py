@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.links.channel_page import channel_page
 from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.operators.pipe import PipeOperator, require_name
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -28,6 +29,9 @@ class ChannelOperator(PipeOperator):
     def __init__(self, *, channel: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.channel = channel
+
+    def _page(self, context: Context) -> str:
+        return channel_page(self.hook, require_name("channel", self.channel))
 
     def _status(self) -> ChannelStatus:
         name = require_name("channel", self.channel)

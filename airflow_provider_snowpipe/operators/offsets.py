@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.links.channel_page import page_of_channels
 from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.operators.pipe import PipeOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
@@ -52,6 +53,9 @@ class OffsetFileOperator(PipeOperator):
         self.path_conn_id = path_conn_id
         self.channels = channels
         self.offset_format = offset_format
+
+    def _page(self, context: Context) -> str:
+        return page_of_channels(self.hook, self._names() or ())
 
     def _names(self) -> list[str] | None:
         return None if self.channels is None or self.channels == "" else _names(self.channels)

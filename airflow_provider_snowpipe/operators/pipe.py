@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, leave_channel_page, pipe_page
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.operators.mapping import require_distinct_channels
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -32,7 +33,7 @@ class PipeOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("table", "pipe", "database", "schema", "snowflake_conn_id")
-    operator_extra_links = (SnowsightLink(),)
+    operator_extra_links = (SnowsightLink(), *CHANNEL_PAGE_LINKS)
     ui_color = "#29b5e8"
 
     def __init__(
@@ -72,7 +73,7 @@ class PipeOperator(BaseOperator):
         """
         try:
             require_distinct_channels(self, context)
-            self._leave_link(context)
+            self._leave_links(context)
             return self.perform(context)
         except SnowpipeError as error:
             if is_permanent(error):
@@ -92,10 +93,15 @@ class PipeOperator(BaseOperator):
     def preview(self) -> list[str]:
         """Say in words what :meth:`perform` would do now."""
 
-    def _leave_link(self, context: Context) -> None:
+    def _leave_links(self, context: Context) -> None:
         url = snowsight_url(self.hook)
         if url is not None:
             context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
+        leave_channel_page(context["ti"], self._page(context))
+
+    def _page(self, context: Context) -> str:
+        """The address of the page that shows what the task works on."""
+        return pipe_page(self.hook)
 
 
 def require_name(argument: str, value: str | None) -> str:

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, conf
 from airflow_provider_snowpipe.assets.events import describe_outlets
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
+from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, leave_channel_page, pipe_page
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
@@ -100,7 +101,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         "batch_limits",
         *SparkDriverOperator.template_fields,
     )
-    operator_extra_links = (SnowsightLink(), SparkUiLink())
+    operator_extra_links = (SnowsightLink(), SparkUiLink(), *CHANNEL_PAGE_LINKS)
     ui_color = "#29b5e8"
 
     def __init__(
@@ -158,7 +159,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         self.name = self.name or application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index)
         memory = DriverMemory(context, durable=self.durable)
         with self._ending(memory):
-            self._leave_link(context)
+            self._leave_links(context)
             sent = self._sent_before(memory) or self._run_driver(context, memory)
             if not self._defers:
                 return self._conclude(context, sent, memory)
@@ -236,10 +237,17 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         address = source_spec(self.source).address
         self.task_lineage = TaskLineage.of_run(self._pipe_hook(), address, offset_format, report)
 
-    def _leave_link(self, context: Context) -> None:
-        url = snowsight_url(self._pipe_hook())
+    def _leave_links(self, context: Context) -> None:
+        from airflow_provider_snowpipe.spark.sources import source_spec
+
+        hook = self._pipe_hook()
+        url = snowsight_url(hook)
         if url is not None:
             context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
+        source_name = self.source_name or source_spec(self.source).default_name
+        leave_channel_page(
+            context["ti"], pipe_page(hook, f"{self.channel_prefix or self.dag_id}_{source_name}_")
+        )
 
     def _prepare(self, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
         from airflow_provider_snowpipe.spark.credentials import write_credentials

@@ -20,6 +20,12 @@ from airflow.triggers.base import StartTriggerArgs
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
+from airflow_provider_snowpipe.links.channel_page import (
+    CHANNEL_PAGE_LINKS,
+    channel_page,
+    leave_channel_page,
+    page_of_channels,
+)
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
 from airflow_provider_snowpipe.sensors.triggerer_templates import can_start_there, rendered_in_triggerer
 from airflow_provider_snowpipe.streaming.commit_wait import (
@@ -87,6 +93,7 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         "snowflake_conn_id",
         "rejected_baseline",
     )
+    operator_extra_links = CHANNEL_PAGE_LINKS
     ui_color = "#d3edf9"
 
     def __init__(
@@ -196,6 +203,7 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         if event["status"] == "success":
             tokens: dict[str, str] = event["tokens"]
             self.log.info("%d of %d channels committed", len(tokens), len(tokens))
+            self._leave_link(context, self._wanted())
             self._tell(context, tokens)
             self._note_lineage(tokens)
             return tokens
@@ -213,7 +221,9 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         if self.reschedule and not self.deferrable:
             memory = RescheduleMemory(context, _MEMORY_KEY, self.stall_timeout)
         if self._watch is None:
-            self._watch = self._new_watch()
+            wanted = self._wanted()
+            self._leave_link(context, wanted)
+            self._watch = CommitWatch(wanted, self._patience())
             if memory is not None:
                 memory.restore(self._watch)
         look = look_at(self._connected(), self._watch.channels)
@@ -226,14 +236,21 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
             memory.keep(self._watch, done=verdict.state is not WaitState.WAITING)
         return verdict
 
-    def _new_watch(self) -> CommitWatch:
-        wanted = CommitTargets.parse(
+    def _wanted(self) -> CommitTargets:
+        return CommitTargets.parse(
             self.targets,
             offset_class(self.offset_format),
             fail_on_rejected_rows=self.fail_on_rejected_rows,
             rejected_baseline=self.rejected_baseline,
         )
-        return CommitWatch(wanted, self._patience())
+
+    def _leave_link(self, context: Context, wanted: CommitTargets) -> None:
+        channels = list(wanted.targets)
+        address = page_of_channels(self._hook(), channels)
+        if len(channels) == 1:
+            (target,) = map(str, wanted.targets.values())
+            address = channel_page(self._hook(), channels[0], target=target, offset_format=self.offset_format)
+        leave_channel_page(context["ti"], address)
 
     def _patience(self) -> Patience:
         return Patience(self.max_consecutive_errors, self.stall_timeout)

@@ -46,6 +46,10 @@ def _checked(what: str, value: Any, hint: Any) -> Any:
         return value
     if hint in (str, bool) and isinstance(value, hint):
         return value
+    if hint == tuple[str, ...]:
+        if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+            return tuple(value)
+        raise ConfigurationError(f"{what} is {value!r}: it must be a list of texts")
     if choices and type(None) in choices:
         if value is None:
             return None

@@ -6,9 +6,11 @@ finds then, and ends only when the service has committed what it sent.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.source import SourcePartition
@@ -27,6 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.transport import Timeouts, Transports
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.plan import JobPlan
@@ -177,6 +180,16 @@ def load_channel(
         return PartitionResult(channel, error_type=type(error).__name__, error=named)
 
 
+@lru_cache(maxsize=4)
+def process_transports(process: int, ca_bundle: str | None) -> Transports:
+    """The connections that all tasks of an executor's Python process share, kept alive between them.
+
+    :param process: the process's id; connections must not be inherited by a forked worker
+    :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
+    """
+    return Transports(ca_bundle, Timeouts())
+
+
 class _Sink:
     def __init__(
         self,
@@ -197,7 +210,10 @@ class _Sink:
         settings, name = self._settings, self._name
         with (
             SnowpipeClient(
-                settings.account_url, self._token, settings.pipe, ca_bundle=settings.ca_bundle
+                settings.account_url,
+                self._token,
+                settings.pipe,
+                transports=process_transports(os.getpid(), settings.ca_bundle),
             ) as client,
             Channel.open(
                 client, name, offset_class, limits=settings.limits, gaps_legal=gaps_legal

@@ -64,15 +64,15 @@ class SourceSpec(ABC):
 class Behind:
     """What of a partition is not committed yet, at most.
 
-    :param bytes: bytes in the source
+    :param bytes: bytes in the source, None where the source cannot tell
     :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
     """
 
-    bytes: int
+    bytes: int | None
     text: str
 
 
-class SourcePartition(ABC, Generic[PlaceT]):
+class Partition(ABC):
     """One ordered unit of a source, loaded through one channel by one task at a time.
 
     Made on the driver with a fixed end, so that a run ends however the source grows meanwhile. It is pickled
@@ -97,6 +97,19 @@ class SourcePartition(ABC, Generic[PlaceT]):
         """
 
     @abstractmethod
+    def behind(self, committed: str | None) -> Behind:
+        """Say how much of the partition is not committed, for progress only.
+
+        :param committed: the committed offset token as the service tells it
+        """
+
+
+class SourcePartition(Partition, Generic[PlaceT]):
+    """A partition whose rows the task itself reads."""
+
+    __slots__ = ()
+
+    @abstractmethod
     def resume(self, committed: Offset | None) -> PlaceT | None:
         """Find the place just after a committed position; nothing has been sent when this is called.
 
@@ -119,19 +132,16 @@ class SourcePartition(ABC, Generic[PlaceT]):
         :raises EncodingError: if a row has no form as JSON
         """
 
-    @abstractmethod
-    def behind(self, committed: str | None) -> Behind:
-        """Say how much of the partition is not committed, for progress only.
-
-        :param committed: the committed offset token as the service tells it
-        """
-
 
 class Source(ABC):
-    """A source as the driver sees it."""
+    """A source as the driver sees it.
+
+    Its partitions are :class:`SourcePartition`, except where Spark reads the rows: see
+    :class:`~airflow_provider_snowpipe.spark.frames.FrameSource`.
+    """
 
     @abstractmethod
-    def partitions(self) -> tuple[SourcePartition[Any], ...]:
+    def partitions(self) -> tuple[Partition, ...]:
         """List the partitions with their present ends, ordered by name; at least one.
 
         :raises SourcePositionError: if the source is not there or is empty

@@ -26,6 +26,9 @@ _SOURCES: dict[str, _Place] = {
     "files": _Place(
         spec=(f"{_ROOM}.files.spec", "FileSourceSpec"), source=(f"{_ROOM}.files.source", "FileSource")
     ),
+    "table": _Place(
+        spec=(f"{_ROOM}.tables.spec", "TableSourceSpec"), source=(f"{_ROOM}.tables.source", "TableSource")
+    ),
 }
 
 

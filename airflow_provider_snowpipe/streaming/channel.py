@@ -25,13 +25,15 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.pace import Pace
 from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 log = logging.getLogger(__name__)
 
-_FIRST_POLL_SECONDS = 0.1
+_FIRST_POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 1.0
+_POLL_GROWTH = 1.4
 _OUTBOX = 1
 
 
@@ -77,7 +79,6 @@ class Channel:
         self.counters = ChannelCounters()
         self._client = client
         self._offset_class = offset_class
-        self._limits = limits
         self._progress = ChannelProgress(name, self._parse(opened.status.committed), gaps_legal=gaps_legal)
         self._continuation = opened.continuation_token
         self._compressor = Compressor(limits)
@@ -86,7 +87,7 @@ class Channel:
         self._sending = False
         self._closing = False
         self._failure: BaseException | None = None
-        self._next_send = 0.0
+        self._pace = Pace(limits)
         self._changed = threading.Condition()
         self._sender: threading.Thread | None = None
 
@@ -228,7 +229,7 @@ class Channel:
                     target=str(target),
                 )
             time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_POLL_SECONDS)
+            pause = min(pause * _POLL_GROWTH, _LONGEST_POLL_SECONDS)
 
     def close(self, *, flush: bool = True) -> None:
         """End the session. The channel and its token stay on the service.
@@ -313,11 +314,11 @@ class Channel:
 
     def _send(self, batch: Batch) -> None:
         with self._changed:
-            while not self._closing and (wait := self._next_send - time.monotonic()) > 0:
+            while not self._closing and (wait := self._pace.seconds_to_wait()) > 0:
                 self._changed.wait(wait)
             if self._closing:
                 return
-        started = time.monotonic()
+        self._pace.sent(batch.raw_bytes)
         self._continuation = self._client.append_rows(
             self.name,
             batch.body,
@@ -327,10 +328,6 @@ class Channel:
             content_encoding=batch.encoding,
             raw_length=batch.raw_bytes,
         )
-        pause = 1 / self._limits.requests_per_second
-        if self._limits.bytes_per_second is not None:
-            pause = max(pause, batch.raw_bytes / self._limits.bytes_per_second)
-        self._next_send = started + pause
         self.counters.rows += batch.rows
         self.counters.raw_bytes += batch.raw_bytes
         self.counters.wire_bytes += len(batch.body)
@@ -351,7 +348,7 @@ def _open_when_committed(
                     raise
                 break
         time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_POLL_SECONDS)
+        pause = min(pause * _POLL_GROWTH, _LONGEST_POLL_SECONDS)
     log.warning(
         "channel %r: rows of an older writer are not committed after %g s; they are discarded and sent again",
         name,

@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.streaming.status import (
     STATUS_NAMES_PER_REQUEST,
     ChannelStatus,
 )
-from airflow_provider_snowpipe.streaming.transport import ControlTransport, DataTransport, Timeouts
+from airflow_provider_snowpipe.streaming.transport import Timeouts, Transports
 
 _FENCED = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 _UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"
@@ -68,6 +68,8 @@ class SnowpipeClient:
     :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
     :param timeouts: for every attempt of every request
     :param retry: pauses and budget of every request
+    :param transports: connections that other clients use as well; they have their own bundle and time-outs,
+        and closing this client leaves them open
     :raises ConfigurationError: if the URL or the bundle is not usable
     """
 
@@ -80,14 +82,15 @@ class SnowpipeClient:
         ca_bundle: str | None = None,
         timeouts: Timeouts | None = None,
         retry: RetryPolicy | None = None,
+        transports: Transports | None = None,
     ) -> None:
         self.pipe = pipe
         self._account = base_url(account_url)
         self._credentials = None if isinstance(credentials, ScopedToken) else credentials
         self._retry = retry or RetryPolicy()
-        timeouts = timeouts or Timeouts()
-        self._control = ControlTransport(ca_bundle, timeouts)
-        self._data = DataTransport(ca_bundle, timeouts)
+        self._shared = transports is not None
+        self._transports = transports or Transports(ca_bundle, timeouts or Timeouts())
+        self._control, self._data = self._transports.control, self._transports.data
         self._host: str | None = credentials.host if isinstance(credentials, ScopedToken) else None
         self._given = credentials if isinstance(credentials, ScopedToken) else None
         self._tokens = ScopedTokenSource(self._exchange)
@@ -106,9 +109,9 @@ class SnowpipeClient:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back; channels stay as they are on the service."""
-        self._control.close()
-        self._data.close()
+        """Give the connections back, unless others share them; channels stay as they are on the service."""
+        if not self._shared:
+            self._transports.close()
 
     def ingest_host(self) -> str:
         """Discover the host that takes rows; asked once."""

@@ -140,3 +140,16 @@ class RowsRejectedError(SnowpipeError):
         self.channel = channel
         self.rejected = rejected
         self.last_error = last_error
+
+
+class FilesRejectedError(SnowpipeError):
+    """Files were not loaded, or only some of their rows.
+
+    :param files: their paths below the stage
+    :param rejected: records in error
+    """
+
+    def __init__(self, message: str, *, files: tuple[str, ...], rejected: int) -> None:
+        super().__init__(message)
+        self.files = files
+        self.rejected = rejected

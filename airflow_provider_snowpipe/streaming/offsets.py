@@ -333,6 +333,11 @@ _ELSEWHERE = {
 """Formats with a module of their own, imported when they are used."""
 
 
+def known_formats() -> frozenset[str]:
+    """The names of the formats that come with this package; finding their classes imports nothing."""
+    return frozenset(_FORMATS)
+
+
 def offset_class(format_name: str) -> type[Offset]:
     """Find the class of an offset token format.
 

@@ -50,6 +50,9 @@ _RULES: dict[type[SnowpipeError], RetryAdvice] = {
     errors.RowsRejectedError: RetryAdvice(
         Worth.FAIL, "rows were skipped and the tokens have moved on: another try would not see those rows"
     ),
+    errors.FilesRejectedError: RetryAdvice(
+        Worth.FAIL, "files were not loaded as a whole; another try finds the same files"
+    ),
     errors.PipeNotFoundError: RetryAdvice(Worth.FAIL, "the pipe, its table or a right is missing"),
     errors.ChannelFencedError: RetryAdvice(
         Worth.FAIL, "a newer writer has the channel: another try would shut it out"

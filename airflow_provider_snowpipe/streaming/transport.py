@@ -170,6 +170,23 @@ class DataTransport:
             self._pool = None
 
 
+class Transports:
+    """The connections of a client, or of all clients in a process. The constructor does no I/O.
+
+    :param ca_bundle: as for :class:`ControlTransport`
+    :param timeouts: for every attempt
+    """
+
+    def __init__(self, ca_bundle: str | None, timeouts: Timeouts) -> None:
+        self.control = ControlTransport(ca_bundle, timeouts)
+        self.data = DataTransport(ca_bundle, timeouts)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self.control.close()
+        self.data.close()
+
+
 def raise_if_untrusted(url: str, verify: str, error: Exception) -> None:
     """Turn a certificate that is not trusted into an error at once: no repetition can mend it.
 

@@ -123,6 +123,11 @@ def stream_operator(conn_id: str, source: Path, table: str, **options: Any) -> S
     )
 
 
+def context() -> Any:
+    """A task's context, as much of it as a sensor asks for."""
+    return {"ti": TaskInstance()}
+
+
 def sensor(conn_id: str, table: str, targets: Any, **options: Any) -> SnowpipeCommitSensor:
     return SnowpipeCommitSensor(
         task_id="wait",
@@ -246,9 +251,9 @@ class TestWaiting:
         append(slow, table, "c1", ["a:1", "a:2"])
         waiting = sensor(connect(slow), table, {"c1": "a:2"})
 
-        assert not waiting.poke({}).is_done
+        assert not waiting.poke(context()).is_done
         assert rows_of(slow, table) == []
-        assert waiting.execute({}) == {"c1": "a:2"}
+        assert waiting.execute(context()) == {"c1": "a:2"}
         assert rows_of(slow, table) == [0, 1]
 
     def test_deferred_sensor_resumes_only_when_the_rows_can_be_read(
@@ -260,7 +265,7 @@ class TestWaiting:
         began = time.monotonic()
 
         with pytest.raises(TaskDeferred) as deferred:
-            sensor(connect(slow), table, {"c1": "a:2", "c2": "b:1"}, deferrable=True).execute({})
+            sensor(connect(slow), table, {"c1": "a:2", "c2": "b:1"}, deferrable=True).execute(context())
         _, arguments = deferred.value.trigger.serialize()
         event = asyncio.run(_first(SnowpipeCommitTrigger(**json.loads(json.dumps(arguments)))))
 
@@ -297,11 +302,11 @@ class TestWaiting:
 
     def test_missing_channel_fails(self, local_service: LocalService, connect: Connect, table: str) -> None:
         with pytest.raises(AirflowFailException, match=r"channel_missing: channel 'nobody'"):
-            sensor(connect(local_service), table, {"nobody": "a:1"}).execute({})
+            sensor(connect(local_service), table, {"nobody": "a:1"}).execute(context())
 
     def test_unknown_table_is_said(self, local_service: LocalService, connect: Connect) -> None:
         with pytest.raises(AirflowException, match=r"refused: .*NO_SUCH"):
-            sensor(connect(local_service), "NO_SUCH", {"c": "a:1"}).execute({})
+            sensor(connect(local_service), "NO_SUCH", {"c": "a:1"}).execute(context())
 
 
 async def _first(trigger: SnowpipeCommitTrigger) -> dict[str, Any]:
@@ -318,7 +323,7 @@ class TestStreamOperator:
         source = write_source(tmp_path / "in", {"EWR": 30, "JFK": 20})
 
         first, targets = load(conn_id, source, table)
-        tokens = sensor(conn_id, table, targets).execute({})
+        tokens = sensor(conn_id, table, targets).execute(context())
         again, same_targets = load(conn_id, source, table)
 
         assert first["rows"] == 100
@@ -335,8 +340,8 @@ class TestStreamOperator:
         source = write_source(tmp_path / "in", {"EWR": 5})
 
         _, targets = load(conn_id, source, table, wait_for_commit=False)
-        before = sensor(conn_id, table, targets).poke({})
-        after = sensor(conn_id, table, targets).execute({})
+        before = sensor(conn_id, table, targets).poke(context())
+        after = sensor(conn_id, table, targets).execute(context())
 
         assert not before.is_done
         assert after == {"p_s_EWR": "EWR_02.ndjson:5"}
@@ -410,7 +415,9 @@ def test_a_writer_of_its_own_and_the_sensor_agree(
         channel.append(b'{"ID": 7, "NAME": "x"}\n', target, target, rows=1)
         channel.flush()
 
-        assert sensor(connect(local_service), table, {"own": str(target)}).execute({}) == {"own": "f:1"}
+        assert sensor(connect(local_service), table, {"own": str(target)}).execute(context()) == {
+            "own": "f:1"
+        }
     assert rows_of(local_service, table) == [7]
 
 

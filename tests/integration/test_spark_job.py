@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from airflow_provider_snowpipe.spark.driver import Run, start_spark
-from airflow_provider_snowpipe.spark.files.groups import freeze
-from airflow_provider_snowpipe.spark.files.resume import Resume
+from airflow_provider_snowpipe.spark.files.source import FileSource
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
@@ -357,20 +356,16 @@ def test_task_stops_ahead_of_its_tokens_end_and_further_rounds_finish(job, sourc
 
 def test_task_with_an_expired_token_asks_for_another_round(job, source):
     write_rows(source / "a" / "1.ndjson", range(5))
-    (group,) = freeze(job.source)
+    (partition,) = FileSource(job.source, "fail").partitions()
     settings = SinkSettings(
         account_url=job.service.url,
         ca_bundle=str(job.service.ca_file),
         pipe=job.pipe,
-        format="ndjson",
-        text_column="LINE",
-        growing=True,
-        on_data_loss="fail",
         wait_for_commit=True,
         commit_timeout=30.0,
         limits=BatchLimits(),
     )
-    work = PartitionWork(job.channel("a"), group, None, Resume(0, 0, 0))
+    work = PartitionWork(job.channel("a"), partition, None, partition.resume(None))
     with job.service.client(job.table) as client:
         client.pipe_info()
         token = client.scoped_token()

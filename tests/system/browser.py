@@ -53,6 +53,9 @@ class Pages:
     def press(self, label: str, within: str = "") -> None:
         self._ready(By.XPATH, within + _button(label)).click()
 
+    def follow(self, label: str) -> None:
+        self._ready(By.XPATH, f"//a[normalize-space()='{label}']").click()
+
     def choose(self, option: str) -> None:
         """Type into the dialog's list, and take the option of that name."""
         self._ready(By.XPATH, f"{DIALOG}//input[@role='combobox']").send_keys(option)
@@ -73,6 +76,9 @@ class Pages:
 
     def wait_until_at(self, path: str) -> None:
         self._wait.until(expected_conditions.url_contains(f"{self._url}/{path}"))
+
+    def wait_until_shown(self, xpath: str) -> None:
+        self._wait.until(expected_conditions.visibility_of_element_located((By.XPATH, xpath)), f"no {xpath}")
 
     def wait_until_gone(self, xpath: str) -> None:
         self._wait.until(expected_conditions.invisibility_of_element_located((By.XPATH, xpath)))

@@ -1,4 +1,4 @@
-"""The connection form, its Test button and a trigger form, used in a real browser."""
+"""The connection form, its Test button, a trigger form and the pages of channels, used in a real browser."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import browser
 import pytest
+import requests
 from browser import DIALOG, Pages
 from conftest import Stack
 
@@ -101,3 +102,64 @@ def test_the_trigger_form_starts_a_run_with_what_was_filled_in(pages: Pages, sta
     pages.wait_until_at(f"dags/many_channels/runs/{run_id}")
     assert stack.airflow.api.wait_for_run("many_channels", run_id, 120) == "success"
     assert stack.service.sql(f"SELECT COUNT(*) AS N FROM {table}") == [{"N": 4 * 24}]
+
+
+@pytest.fixture(scope="module")
+def loaded(stack: Stack) -> str:
+    """A run of ``many_channels`` with three stations; its id, which is its table's name as well."""
+    name = f"SEEN_{uuid.uuid4().hex[:6].upper()}"
+    stack.airflow.api.trigger("many_channels", name, {"table": name, "stations": 3})
+    assert stack.airflow.api.wait_for_run("many_channels", name, 120) == "success"
+    return name
+
+
+def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stack, loaded: str) -> None:
+    channel = "many_channels_station_001"
+    with stack.service.client(loaded) as client:
+        committed = client.channel_statuses([channel])[channel].committed
+    assert committed is not None
+
+    pages.visit(f"dags/many_channels/runs/{loaded}/tasks/append/mapped/1/details")
+    pages.follow("Channel page")
+
+    pages.wait_until_at("snowpipe/connections/snowflake_default/channel?")
+    assert pages.text_of("//h1") == f"Channel {channel}"
+    assert pages.text_of("//*[@id='committed']") == committed
+    assert pages.text_of("//*[@id='target']") == f"{committed} committed"
+    assert pages.text_of("//*[@id='rows_inserted']") == "24"
+    assert pages.text_of("//*[@id='rows_rejected']") == "0"
+
+    pages.follow(f"LOCAL.PUBLIC.{loaded}-STREAMING")
+    pages.wait_until_at("snowpipe/connections/snowflake_default/channels?")
+    assert "3 channel(s), page 1 of 1" in pages.text_of("//main")
+    pages.fill("prefix", channel)
+    pages.press("Show")
+    pages.wait_until_shown("//main[contains(., '1 channel(s)')]")
+    pages.follow(channel)
+    assert pages.text_of("//*[@id='committed']") == committed
+
+
+def test_the_page_of_a_channel_of_a_connection_made_by_hand(
+    pages: Pages, stack: Stack, connection_id: str
+) -> None:
+    add_connection(pages, stack, connection_id, "TESTED")
+    with stack.service.client("TESTED") as client:
+        client.open_channel("opened", offset_token="a:7")
+
+    pages.visit(
+        f"snowpipe/connections/{connection_id}/channel?database=LOCAL&schema=PUBLIC&pipe=TESTED-STREAMING&channel=opened"
+    )
+
+    assert pages.text_of("//*[@id='committed']") == "a:7"
+
+
+def test_who_is_signed_out_sees_no_channel(stack: Stack, loaded: str) -> None:
+    path = f"{stack.airflow.url}/snowpipe/connections/snowflake_default"
+    query = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{loaded}-STREAMING", "channel": "c"}
+
+    for kind in ("channel", "channels"):
+        answer = requests.get(f"{path}/{kind}", params=query, timeout=30)
+        assert answer.status_code == 401
+        assert answer.json() == {"detail": "Not authenticated"}
+        forged = {"Authorization": "Bearer e30.e30.e30"}
+        assert requests.get(f"{path}/{kind}", params=query, headers=forged, timeout=30).status_code == 403

@@ -13,6 +13,7 @@ PACKAGE = "airflow_provider_snowpipe"
 ABSENT = {
     "streaming": ["airflow", "pyspark", "duckdb", "snowflake", f"{PACKAGE}.spark", f"{PACKAGE}.local"],
     "bulk": ["airflow", "pyspark", "duckdb", "snowflake", f"{PACKAGE}.spark", f"{PACKAGE}.local"],
+    "routing": ["airflow", "pyspark", "duckdb", "snowflake", f"{PACKAGE}.bulk", f"{PACKAGE}.spark"],
     "spark": ["airflow", "duckdb", "snowflake", f"{PACKAGE}.local", f"{PACKAGE}.hooks"],
     "local": ["airflow", "pyspark", f"{PACKAGE}.spark", f"{PACKAGE}.hooks"],
 }

@@ -9,6 +9,7 @@ import json
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +107,23 @@ def test_every_named_object_of_the_metadata_can_be_imported() -> None:
         *info["notifications"],
         *info["cli"],
         *(entry["class-name"] for entry in info["task-decorators"]),
+        *(entry["plugin-class"] for entry in info["plugins"]),
         *(entry[key] for entry in info["asset-uris"] for key in entry if key != "schemes"),
     ]
 
-    assert len(paths) == 8
+    assert len(paths) == 11
     for path in paths:
         module, _, name = path.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_the_plugin_has_an_entry_point_of_its_own() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (plugin,) = get_provider_info()["plugins"]
+
+    declared = project["entry-points"]["airflow.plugins"]
+
+    assert declared == {plugin["name"]: ":".join(plugin["plugin-class"].rsplit(".", 1))}
 
 
 def test_the_hook_is_what_the_connection_type_says() -> None:

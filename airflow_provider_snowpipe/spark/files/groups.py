@@ -1,6 +1,6 @@
-"""The file source: ordered groups of newline-delimited files, frozen once for a run.
+"""The file source: ordered groups of files, frozen once for a run.
 
-A group is the source's partition: its files form one series of lines, ordered by the files' names, and one
+A group is the source's partition: its files form one series of rows, ordered by the files' names, and one
 task reads them in that order. The list and the sizes are taken once, on the driver, so that a run has a
 fixed end however the files grow meanwhile.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote
 
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.errors import (
@@ -22,7 +23,9 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
+PartitionValues = tuple[tuple[str, str | None], ...]
 _NUMBER = re.compile(r"([0-9]+)")
+_NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,13 @@ class SourceFile:
     :param name: its name within the group, the file part of its offset tokens
     :param path: where it is
     :param size: its size in bytes at that time; nothing behind it is read in this run
+    :param values: the partition values in its path that become columns of its rows, by name
     """
 
     name: str
     path: str
     size: int
+    values: PartitionValues = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
     :param spec: the source
     :return: the groups ordered by partition name; each has at least one file
     :raises SourcePositionError: if the path is missing or no file matches
-    :raises ConfigurationError: if a file belongs to no group, or names do not sort as their numbers do
+    :raises ConfigurationError: if a file belongs to no group, or if names do not sort as their numbers do
     """
     root = Path(spec.path)
     if not root.is_dir():
@@ -72,19 +77,19 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
             f"Spark driver "
             "sees it"
         )
-    found = _by_directory(root, spec) if spec.group_by == "directory" else _by_name(root, spec)
+    found = _GROUPINGS[spec.group_by](root, spec)
     groups = tuple(_group(partition, files, spec) for partition, files in sorted(found.items()))
     if not groups:
-        where = "in its subdirectories" if spec.group_by == "directory" else "in it"
+        where = {"directory": "in its subdirectories", "name": "in it", "partition": "below it"}
         raise SourcePositionError(
-            f"source path {spec.path!r}: no file {where} matches {spec.pattern!r}; check the path and the "
-            "pattern. Nothing was read or sent"
+            f"source path {spec.path!r}: no file {where[spec.group_by]} matches {spec.glob!r}; check "
+            "the path and the pattern. Nothing was read or sent"
         )
     return groups
 
 
 def _by_directory(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
-    stray = sorted(_matching(root, spec.pattern, below=False))
+    stray = sorted(_matching(root, spec.glob, below=False))
     if stray:
         raise ConfigurationError(
             f"source path {spec.path!r}: {len(stray)} matching file(s) such as {stray[0].name!r} lie outside "
@@ -93,9 +98,7 @@ def _by_directory(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str,
         )
     groups: dict[str, list[tuple[str, Path]]] = {}
     for directory in (entry for entry in root.iterdir() if entry.is_dir()):
-        files = [
-            (path.relative_to(directory).as_posix(), path) for path in _matching(directory, spec.pattern)
-        ]
+        files = [(path.relative_to(directory).as_posix(), path) for path in _matching(directory, spec.glob)]
         if files:
             groups[directory.name] = files
     return groups
@@ -104,18 +107,48 @@ def _by_directory(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str,
 def _by_name(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
     pattern = re.compile(spec.name_pattern or "")
     groups: dict[str, list[tuple[str, Path]]] = {}
-    for path in _matching(root, spec.pattern):
+    for path in _matching(root, spec.glob):
         name = path.relative_to(root).as_posix()
         match = pattern.fullmatch(name)
         partition = match.group("partition") if match else None
         if not partition:
             raise ConfigurationError(
-                f"source path {spec.path!r}: file {name!r} matches {spec.pattern!r} but its whole "
+                f"source path {spec.path!r}: file {name!r} matches {spec.glob!r} but its whole "
                 f"name gives no "
                 f"partition by name_pattern {spec.name_pattern!r}; make one of the two patterns fit"
             )
         groups.setdefault(partition, []).append((name, path))
     return groups
+
+
+def _by_partition(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
+    groups: dict[str, list[tuple[str, Path]]] = {}
+    for path in _matching(root, f"**/{spec.glob}"):
+        name = path.relative_to(root).as_posix()
+        if any(_is_hidden(part) for part in name.split("/")):
+            continue
+        value = dict(_partition_values(name)).get(spec.partition_key or "", "")
+        if value == "":
+            raise ConfigurationError(
+                f"source path {spec.path!r}: file {name!r} matches {spec.glob!r} but lies in no directory "
+                f"{spec.partition_key}=<value>; move it, or make the pattern leave it out"
+            )
+        groups.setdefault(_NULL_VALUE if value is None else value, []).append((name, path))
+    return groups
+
+
+def _is_hidden(part: str) -> bool:
+    """True for what Spark and Hive leave out, such as ``_temporary`` and ``.part-0.crc``."""
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
+
+
+def _partition_values(name: str) -> PartitionValues:
+    """The values in a file's path, as Spark writes them: percent-encoded, with a word of its own for NULL."""
+    pairs = (part.partition("=") for part in name.split("/")[:-1] if "=" in part)
+    return tuple((key, None if value == _NULL_VALUE else unquote(value)) for key, _, value in pairs)
+
+
+_GROUPINGS = {"directory": _by_directory, "name": _by_name, "partition": _by_partition}
 
 
 def _matching(directory: Path, pattern: str, *, below: bool = True) -> Iterator[Path]:
@@ -125,7 +158,7 @@ def _matching(directory: Path, pattern: str, *, below: bool = True) -> Iterator[
 
 
 def _group(partition: str, files: Iterable[tuple[str, Path]], spec: FileSourceSpec) -> FileGroup:
-    ordered = tuple(_file(name, path) for name, path in sorted(files))
+    ordered = tuple(_file(name, path, with_values=spec.partition_columns) for name, path in sorted(files))
     for file in ordered:
         _check_name(file, partition)
     if spec.numbering == "checked":
@@ -133,9 +166,10 @@ def _group(partition: str, files: Iterable[tuple[str, Path]], spec: FileSourceSp
     return FileGroup(partition=partition, files=ordered)
 
 
-def _file(name: str, path: Path) -> SourceFile:
+def _file(name: str, path: Path, *, with_values: bool) -> SourceFile:
+    values = _partition_values(name) if with_values else ()
     try:
-        return SourceFile(name=name, path=os.path.abspath(path), size=path.stat().st_size)
+        return SourceFile(name, os.path.abspath(path), path.stat().st_size, values)
     except FileNotFoundError:
         raise SourcePositionError(
             f"file {str(path)!r} vanished while the source was being listed; run again when nothing "

@@ -6,76 +6,52 @@ blank lines count as lines and are nobody's row, which is what the service does 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_snowpipe.spark.files.groups import SourceFile
-from airflow_provider_snowpipe.streaming.errors import SourcePositionError
+from airflow_provider_snowpipe.spark.files.reader import Place, RowBlock, too_few_rows
+from airflow_provider_snowpipe.spark.files.stored_bytes import READ_BYTES, pieces, refuse_growth
 
-READ_BYTES = 4 << 20
-"""One read; a block is as large unless a single line is longer."""
 _NEWLINE = 10
 _LAST_BLANK = 32
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class RowBlock:
-    """Consecutive lines of one file, ending with a row.
-
-    :param body: the lines, each with its newline (the last one of a file may lack it)
-    :param first_line: number of the first line, counted from 1; it follows the block before directly
-    :param last_line: number of the last line, which is a row
-    :param rows: lines that are not blank
-    """
-
-    body: memoryview
-    first_line: int
-    last_line: int
-    rows: int
-
-
-def offset_after_line(file: SourceFile, line: int, *, read_bytes: int = READ_BYTES) -> int:
+def place_after_line(
+    file: SourceFile, line: int, *, compression: str = "none", read_bytes: int = READ_BYTES
+) -> Place:
     """Find where the lines after a given one begin.
 
     An unterminated last line counts as a line.
 
     :param file: the file
     :param line: number of the last line to pass, 0 for none
+    :param compression: how the file is compressed
     :param read_bytes: bytes in one read
-    :return: offset in bytes
+    :return: the place, in bytes of text
     :raises SourcePositionError: if the file has fewer lines, or is gone
     """
     if line == 0:
-        return 0
+        return Place()
     seen = 0
     position = 0
     tail_is_line = False
-    with _open(file) as stream:
-        while position < file.size:
-            data = stream.read(min(read_bytes, file.size - position))
-            if not data:
-                raise _shrunk(file, position)
-            here = data.count(b"\n")
-            if seen + here >= line:
-                ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
-                return position + int(ends[line - seen - 1]) + 1
-            seen += here
-            position += len(data)
-            tail_is_line = not data.endswith(b"\n")
+    data_pieces = pieces(file, 0, compression=compression, read_bytes=read_bytes)
+    for data in data_pieces:
+        here = data.count(b"\n")
+        if seen + here >= line:
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+            end = int(ends[line - seen - 1]) + 1
+            return Place(position + end, done=end == len(data) and next(data_pieces, None) is None)
+        seen += here
+        position += len(data)
+        tail_is_line = not data.endswith(b"\n")
     if tail_is_line and seen + 1 == line:
-        return file.size
-    raise SourcePositionError(
-        f"file {file.path!r} has {seen + tail_is_line} line(s) in {file.size} bytes, but line "
-        f"{line} of it is "
-        "committed: it was cut off or replaced. Nothing was sent; bring the file back, or reset the "
-        "channel's offset token on purpose"
-    )
+        return Place(position, done=True)
+    raise too_few_rows(file, seen + tail_is_line, line, "line")
 
 
 def row_blocks(
@@ -86,22 +62,24 @@ def row_blocks(
     keep_tail: bool,
     max_bytes: int,
     max_rows: int,
+    compression: str = "none",
     read_bytes: int = READ_BYTES,
 ) -> Iterator[RowBlock]:
     """Read the rows that come after a given line, as blocks of whole lines.
 
     :param file: the file; nothing behind its frozen size is read
     :param after_line: number of the last line that is not wanted
-    :param offset: where the lines after it begin, from :func:`offset_after_line`
+    :param offset: where the lines after it begin, from :func:`place_after_line`
     :param keep_tail: True if an unterminated last line is a row, False if it is left for a later run
     :param max_bytes: size of a block, unless a single line is longer
     :param max_rows: rows in a block
+    :param compression: how the file is compressed
     :param read_bytes: bytes in one read
     :raises SourcePositionError: if the file shrank or is gone
     """
     line = after_line
     pending_from = after_line + 1
-    for chunk in _whole_lines(file, offset, keep_tail, read_bytes):
+    for position, chunk in _whole_lines(file, offset, keep_tail, compression, read_bytes):
         ends = _line_ends(chunk)
         row_ends, row_numbers = _rows(chunk, ends)
         line_count = len(ends)
@@ -111,46 +89,34 @@ def row_blocks(
             fitting = int(np.searchsorted(row_ends, begin + max_bytes, side="right"))
             last = max(min(fitting, taken + max_rows), taken + 1)
             end, last_line = int(row_ends[last - 1]), line + int(row_numbers[last - 1])
-            yield RowBlock(chunk[begin:end], pending_from, last_line, last - taken)
+            yield RowBlock(chunk[begin:end], pending_from, last_line, last - taken, position + end)
             begin, pending_from, taken = end, last_line + 1, last
         line += line_count
 
 
-def _whole_lines(file: SourceFile, offset: int, keep_tail: bool, read_bytes: int) -> Iterator[memoryview]:
-    """Read a file from an offset to its frozen end in pieces that end with a newline."""
+def _whole_lines(
+    file: SourceFile, offset: int, keep_tail: bool, compression: str, read_bytes: int
+) -> Iterator[tuple[int, memoryview]]:
+    """Read a file from an offset to its frozen end in pieces that end with a newline, each with its place."""
     rest: list[bytes] = []
-    position = offset
-    with _open(file) as stream:
-        stream.seek(offset)
-        while position < file.size:
-            data = stream.read(min(read_bytes, file.size - position))
-            if not data:
-                raise _shrunk(file, position)
-            if position == 0:
-                data_start = len(_BYTE_ORDER_MARK) if data.startswith(_BYTE_ORDER_MARK) else 0
-            else:
-                data_start = 0
-            position += len(data)
-            cut = data.rfind(b"\n") + 1
-            if cut <= data_start:
-                rest.append(data[data_start:])
-                continue
-            if rest:
-                yield memoryview(b"".join([*rest, data[data_start:cut]]))
-            else:
-                yield memoryview(data)[data_start:cut]
-            rest = [data[cut:]] if cut < len(data) else []
-        if keep_tail and any(rest):
-            size = os.fstat(stream.fileno()).st_size
-            if size > file.size:
-                raise SourcePositionError(
-                    f"file {file.path!r} grew from {file.size} to {size} bytes during the run, in "
-                    f"the middle of "
-                    "a line; that line was not sent. Declare the source growing=True, or run again "
-                    "when it is "
-                    "complete"
-                )
-            yield memoryview(b"".join(rest))
+    begin = position = offset
+    for data in pieces(file, offset, compression=compression, read_bytes=read_bytes):
+        data_start = len(BYTE_ORDER_MARK) if position == 0 and data.startswith(BYTE_ORDER_MARK) else 0
+        begin += data_start
+        position += len(data)
+        cut = data.rfind(b"\n") + 1
+        if cut <= data_start:
+            rest.append(data[data_start:])
+            continue
+        if rest:
+            yield begin, memoryview(b"".join([*rest, data[data_start:cut]]))
+        else:
+            yield begin, memoryview(data)[data_start:cut]
+        rest = [data[cut:]] if cut < len(data) else []
+        begin = position - (len(data) - cut)
+    if keep_tail and any(rest):
+        refuse_growth(file, compression)
+        yield begin, memoryview(b"".join(rest))
 
 
 def _line_ends(chunk: memoryview) -> npt.NDArray[np.int64]:
@@ -172,25 +138,3 @@ def _rows(
         return ends, numbers
     filled = np.logical_or.reduceat(data > _LAST_BLANK, starts)
     return ends[filled], numbers[filled]
-
-
-def _open(file: SourceFile) -> BinaryIO:
-    try:
-        stream = open(file.path, "rb", buffering=0)  # noqa: SIM115  the callers close it
-    except OSError as error:
-        raise SourcePositionError(
-            f"file {file.path!r} cannot be opened any more ({error.strerror}); it was listed when this run "
-            "began. Leave the files in place until the run has ended"
-        ) from None
-    if os.fstat(stream.fileno()).st_size < file.size:
-        size = os.fstat(stream.fileno()).st_size
-        stream.close()
-        raise _shrunk(file, size)
-    return stream
-
-
-def _shrunk(file: SourceFile, size: int) -> SourcePositionError:
-    return SourcePositionError(
-        f"file {file.path!r} shrank from {file.size} to {size} bytes during the run; lines that were to be "
-        "sent are gone. Files may only be appended to"
-    )

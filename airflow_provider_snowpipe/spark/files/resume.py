@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile
-from airflow_provider_snowpipe.spark.files.lines import offset_after_line
+from airflow_provider_snowpipe.spark.files.reader import FileReader
 from airflow_provider_snowpipe.spark.source import OnDataLoss
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -18,13 +18,15 @@ class Resume:
     """The place in a group of files just after what is committed.
 
     :param file_index: number of the first file to read, from 0; the number of files if there is none left
-    :param after_line: last line of that file that is not wanted, 0 for none
-    :param offset: where the lines after it begin, in bytes
+    :param after_line: last row of that file that is not wanted, 0 for none
+    :param offset: where its reader goes on, see :class:`~airflow_provider_snowpipe.spark.files.reader.Place`
+    :param done: True if that file holds nothing behind it
     """
 
     file_index: int
     after_line: int
     offset: int
+    done: bool = False
 
 
 def file_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss) -> int:
@@ -55,15 +57,24 @@ def file_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss:
     raise SourcePositionError(f"{str(committed)!r} is committed, {reason}: {remedy}. Nothing was sent")
 
 
-def resume_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss) -> Resume:
+def resume_after(
+    group: FileGroup, reader: FileReader, committed: FileLineOffset | None, on_data_loss: OnDataLoss
+) -> Resume:
     """Find the place just after the committed position, reading the committed file up to there.
 
+    :param group: the partition's files
+    :param reader: reads them
+    :param committed: the committed position, None for NULL
+    :param on_data_loss: ``skip`` allows that the committed file is gone
     :raises SourcePositionError: if the committed file or the committed line is gone
     """
     index = file_after(group, committed, on_data_loss)
     if committed is None or index == len(group.files) or group.files[index].name != committed.file:
         return Resume(index, 0, 0)
-    return Resume(index, committed.line, offset_after_line(group.files[index], committed.line))
+    if committed.line == 0:
+        return Resume(index, 0, 0)
+    place = reader.place_after(group.files[index], committed.line)
+    return Resume(index, committed.line, place.offset, place.done)
 
 
 def files_to_read(
@@ -79,5 +90,5 @@ def files_to_read(
     last = len(group.files) - 1
     for index in range(resume.file_index, len(group.files)):
         place = resume if index == resume.file_index else Resume(index, 0, 0)
-        if group.files[index].size > place.offset:
+        if group.files[index].size and not place.done:
             yield group.files[index], place, not (growing and index == last)

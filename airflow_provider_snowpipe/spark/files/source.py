@@ -1,13 +1,13 @@
-"""The file source: each group of files is a partition, its position a line of a file."""
+"""The file source: each group of files is a partition, its position a row of a file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from airflow_provider_snowpipe.spark.files.formats import reader_of
 from airflow_provider_snowpipe.spark.files.groups import FileGroup, freeze
-from airflow_provider_snowpipe.spark.files.lines import RowBlock, row_blocks
 from airflow_provider_snowpipe.spark.files.resume import Resume, file_after, files_to_read, resume_after
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.source import (
@@ -15,19 +15,15 @@ from airflow_provider_snowpipe.spark.source import (
     OnDataLoss,
     Source,
     SourcePartition,
-    part_bytes,
 )
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset
 
-_TEXT_GROWTH = 8
-"""A line of text may grow this much as JSON: six bytes for a control character, and the column's name."""
-
 
 class FileSource(Source):
-    """Ordered groups of newline-delimited files.
+    """Ordered groups of files.
 
     :param spec: the source
     :param on_data_loss: what to do if a committed file is gone
@@ -39,17 +35,9 @@ class FileSource(Source):
 
     def partitions(self) -> tuple[FilePartition, ...]:
         """List the groups and their files, with the sizes that they have now."""
-        spec = self._spec
         return tuple(
-            FilePartition(
-                name=group.partition,
-                group=group,
-                format=spec.format,
-                text_column=spec.text_column,
-                growing=spec.growing,
-                on_data_loss=self._on_data_loss,
-            )
-            for group in freeze(spec)
+            FilePartition(group.partition, group, self._spec, self._on_data_loss)
+            for group in freeze(self._spec)
         )
 
 
@@ -59,17 +47,13 @@ class FilePartition(SourcePartition[Resume]):
 
     :param name: the group's name
     :param group: its files
-    :param format: what a line is
-    :param text_column: the column for lines of text
-    :param growing: True if the last file's unterminated line belongs to a later run
+    :param spec: how they are read
     :param on_data_loss: what to do if the committed file is gone
     """
 
     name: str
     group: FileGroup
-    format: Literal["ndjson", "text"]
-    text_column: str
-    growing: bool
+    spec: FileSourceSpec
     on_data_loss: OnDataLoss
     offset_class: ClassVar[type[Offset]] = FileLineOffset
 
@@ -78,25 +62,21 @@ class FilePartition(SourcePartition[Resume]):
         file_after(self.group, _file_line(committed), self.on_data_loss)
 
     def resume(self, committed: Offset | None) -> Resume | None:
-        """Find the place just after a line, reading the committed file up to there."""
-        resume = resume_after(self.group, _file_line(committed), self.on_data_loss)
-        rest = files_to_read(self.group, resume, growing=self.growing)
+        """Find the place just after a row, reading the committed file up to there."""
+        reader = reader_of(self.spec)
+        resume = resume_after(self.group, reader, _file_line(committed), self.on_data_loss)
+        rest = files_to_read(self.group, resume, growing=self.spec.growing)
         return None if next(rest, None) is None else resume
 
     def read(self, place: Resume, limits: BatchLimits) -> Iterator[Part]:
-        """Read the lines as blocks; lines that are JSON already are passed on as they are."""
-        growth = _TEXT_GROWTH if self.format == "text" else 1
-        for file, start, keep_tail in files_to_read(self.group, place, growing=self.growing):
-            for block in row_blocks(
-                file,
-                after_line=start.after_line,
-                offset=start.offset,
-                keep_tail=keep_tail,
-                max_bytes=part_bytes(limits, growth),
-                max_rows=limits.rows,
+        """Read the rows as blocks of NDJSON, file after file."""
+        reader = reader_of(self.spec)
+        for file, start, keep_tail in files_to_read(self.group, place, growing=self.spec.growing):
+            for block in reader.blocks(
+                file, after_line=start.after_line, offset=start.offset, keep_tail=keep_tail, limits=limits
             ):
                 yield Part(
-                    self._body(block, file.name),
+                    block.body,
                     FileLineOffset(file.name, block.first_line),
                     FileLineOffset(file.name, block.last_line),
                     block.rows,
@@ -108,13 +88,6 @@ class FilePartition(SourcePartition[Resume]):
         size = sum(file.size for file in self.group.files if file.name >= committed_file)
         files = sum(file.name > committed_file for file in self.group.files)
         return Behind(size, f"files_behind={files}")
-
-    def _body(self, block: RowBlock, file: str) -> memoryview:
-        if self.format == "ndjson":
-            return block.body
-        from airflow_provider_snowpipe.spark.files.text_format import text_rows
-
-        return text_rows(block, self.text_column, file)
 
 
 def _file_line(position: Offset | None) -> FileLineOffset | None:

@@ -15,9 +15,9 @@ from airflow.providers.apache.spark.hooks import spark_submit
 
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
 from airflow_provider_snowpipe.operators.driver_run import DriverRun
-from airflow_provider_snowpipe.operators.package_archive import write_package_archive
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_connections import SetConnection
 
@@ -145,7 +145,7 @@ def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path
     code = (
         f"import sys; sys.path[:0] = [{str(archive)!r}]; sys.path.append({site!r})\n"
         "import airflow_provider_snowpipe.spark.sink as sink\n"
-        "import airflow_provider_snowpipe.spark.files.text_format\n"
+        "import airflow_provider_snowpipe.spark.files.csv_format\n"
         f"assert sink.__file__.startswith({str(archive)!r}), sink.__file__\n"
         "assert 'airflow' not in sys.modules and 'pyspark' not in sys.modules"
     )

@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.operators.offsets import (
 )
 from tests.airflow_version import AIRFLOW
 
-LINK: Any = {"Snowsight": "_link_SnowsightLink"}
+LINK: Any = {"Snowsight": "_link_SnowsightLink", "Channel page": "_link_ChannelPageLink"}
 if AIRFLOW < (3, 0):
     LINK = [{"airflow_provider_snowpipe.links.snowsight.SnowsightLink": {}}]
 

@@ -214,7 +214,7 @@ class TestResult:
             "bytes": 20,
             "rejected": 0,
         }
-        assert instance.xcoms == {"targets": {"p_src_EWR": "a:2", "p_src_JFK": "b:1"}}
+        assert instance.xcoms["targets"] == {"p_src_EWR": "a:2", "p_src_JFK": "b:1"}
         assert json.loads(json.dumps(value)) == value
         assert list(temporary_files.iterdir()) == []
 

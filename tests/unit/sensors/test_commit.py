@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT, SetConnection, statuses
 from tests.airflow_version import AIRFLOW
+from tests.local_connection import TaskInstance
 from tests.outlet_events import OutletEvents
 from tests.scripted_service import Reply, ScriptedService, error
 
@@ -39,6 +40,13 @@ def make(conn_id: str = "scripted", **options: Any) -> SnowpipeCommitSensor:
     return SnowpipeCommitSensor(**{**arguments, **options})
 
 
+def context(try_number: int = 1, **more: Any) -> Any:
+    """A task's context, as much of it as the sensor asks for."""
+    instance = TaskInstance()
+    instance.try_number = try_number  # type: ignore[attr-defined]
+    return {"ti": instance, **more}
+
+
 class TestPoke:
     def test_waits_until_every_channel_has_committed(
         self, service: ScriptedService, service_connection: str
@@ -50,7 +58,7 @@ class TestPoke:
             statuses(c1="a:2", c2="b:2"),
         )
 
-        assert make(service_connection).execute({}) == {"c1": "a:2", "c2": "b:2"}
+        assert make(service_connection).execute(context()) == {"c1": "a:2", "c2": "b:2"}
         assert len(service.requests("bulk-channel-status")) == 3
         assert len(service.requests("token")) == 1
 
@@ -59,7 +67,7 @@ class TestPoke:
     ) -> None:
         service.on("bulk-channel-status", error(410, "ERR_PIPE_FAILED_OVER"), statuses(c1="a:2", c2="b:2"))
 
-        assert make(service_connection).execute({}) == {"c1": "a:2", "c2": "b:2"}
+        assert make(service_connection).execute(context()) == {"c1": "a:2", "c2": "b:2"}
         assert len(service.requests("hostname")) == 2
 
     def test_takes_targets_as_the_text_that_a_template_renders(
@@ -67,7 +75,7 @@ class TestPoke:
     ) -> None:
         service.on("bulk-channel-status", statuses(c1="a:2"))
 
-        assert make(service_connection, targets='{"c1": "a:2"}').poke({}).is_done
+        assert make(service_connection, targets='{"c1": "a:2"}').poke(context()).is_done
 
     def test_survives_passing_errors_up_to_the_limit(
         self, service: ScriptedService, service_connection: str, monkeypatch: pytest.MonkeyPatch
@@ -76,10 +84,10 @@ class TestPoke:
         service.on("bulk-channel-status", error(503, "ERR_BUSY"))
         sensor = make(service_connection, max_consecutive_errors=3)
 
-        assert not sensor.poke({}).is_done
-        assert not sensor.poke({}).is_done
+        assert not sensor.poke(context()).is_done
+        assert not sensor.poke(context()).is_done
         with pytest.raises(AirflowException, match="too_many_errors: 3 looks in a row"):
-            sensor.poke({})
+            sensor.poke(context())
 
     @pytest.mark.parametrize(
         ("targets", "text"),
@@ -95,7 +103,7 @@ class TestPoke:
         self, service_connection: str, targets: Any, text: str
     ) -> None:
         with pytest.raises(AirflowFailException, match=text):
-            make(service_connection, targets=targets).poke({})
+            make(service_connection, targets=targets).poke(context())
 
     def test_a_missing_channel_fails_without_a_retry(
         self, service: ScriptedService, service_connection: str
@@ -103,7 +111,7 @@ class TestPoke:
         service.on("bulk-channel-status", statuses(c1="a:2"))
 
         with pytest.raises(AirflowFailException, match=r"channel_missing: channel 'c2'"):
-            make(service_connection).poke({})
+            make(service_connection).poke(context())
 
     def test_refused_credentials_fail_without_showing_them(
         self, service: ScriptedService, service_connection: str
@@ -111,7 +119,7 @@ class TestPoke:
         service.on("hostname", error(401, "ERR_BAD_TOKEN"))
 
         with pytest.raises(AirflowException, match=r"refused: .*credentials") as raised:
-            make(service_connection).poke({})
+            make(service_connection).poke(context())
         assert PAT not in str(raised.value)
 
     def test_log_names_the_slowest_channel(
@@ -119,7 +127,7 @@ class TestPoke:
     ) -> None:
         service.on("bulk-channel-status", statuses(c1="a:2", c2=None))
 
-        make(service_connection).poke({})
+        make(service_connection).poke(context())
 
         assert "1 of 2 channels committed; slowest: 'c2' committed NULL of b:2" in capsys.readouterr().out
 
@@ -130,7 +138,7 @@ class TestDeferred:
     ) -> None:
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2"))
 
-        assert make(service_connection, deferrable=True).execute({}) == {"c1": "a:2", "c2": "b:2"}
+        assert make(service_connection, deferrable=True).execute(context()) == {"c1": "a:2", "c2": "b:2"}
 
     def test_defers_resumes_and_returns_the_tokens(
         self, service: ScriptedService, service_connection: str
@@ -139,7 +147,7 @@ class TestDeferred:
         sensor = make(service_connection, deferrable=True, timeout=77)
 
         with pytest.raises(TaskDeferred) as deferred:
-            sensor.execute({})
+            sensor.execute(context())
         path, arguments = deferred.value.trigger.serialize()
         restored = SnowpipeCommitTrigger(**json.loads(json.dumps(arguments)))
         event = asyncio.run(anext(aiter(restored.run())))
@@ -149,7 +157,7 @@ class TestDeferred:
         assert deferred.value.timeout is not None
         assert deferred.value.timeout.total_seconds() == 77
         assert restored.poll_interval == 0.01
-        assert resume({}, json.loads(json.dumps(event.payload))) == {"c1": "a:2", "c2": "b:5"}
+        assert resume(context(), json.loads(json.dumps(event.payload))) == {"c1": "a:2", "c2": "b:5"}
 
     @pytest.mark.parametrize(
         ("reason", "kind"),
@@ -181,7 +189,7 @@ class TestDeferred:
         service.on("bulk-channel-status", Reply(body='{"channel_statuses": {}}'))
 
         with pytest.raises(AirflowSkipException, match="channel_missing"):
-            make(service_connection, deferrable=True, **{option: True}).execute({})
+            make(service_connection, deferrable=True, **{option: True}).execute(context())
 
 
 class TestArguments:
@@ -319,54 +327,50 @@ class TestStandingStill:
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
 
         with pytest.raises(AirflowException, match=r"stalled: 1 of 2 channels.*'c2' stands at b:1") as raised:
-            make(service_connection, stall_timeout=0.2).execute({})
+            make(service_connection, stall_timeout=0.2).execute(context())
         assert type(raised.value) is AirflowException
 
     def test_is_remembered_between_rescheduled_looks(
         self, service: ScriptedService, service_connection: str
     ) -> None:
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
-        context = {"task_state_store": TaskState(), "ti": SimpleNamespace(try_number=1)}
+        ctx = context(task_state_store=TaskState())
 
         def look() -> bool:
             sensor = make(service_connection, mode="reschedule", stall_timeout=0.2)
-            return bool(sensor.poke(context).is_done)
+            return bool(sensor.poke(ctx).is_done)
 
         assert not look()
         time.sleep(0.25)
         with pytest.raises(AirflowException, match="stalled"):
             look()
-        assert context["task_state_store"].values == {}
+        assert ctx["task_state_store"].values == {}
 
     def test_starts_anew_with_the_next_try(self, service: ScriptedService, service_connection: str) -> None:
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
         store = TaskState()
         sensor = {"mode": "reschedule", "stall_timeout": 0.2}
 
-        make(service_connection, **sensor).poke(
-            {"task_state_store": store, "ti": SimpleNamespace(try_number=1)}
-        )
+        make(service_connection, **sensor).poke(context(try_number=1, task_state_store=store))
         time.sleep(0.25)
 
-        seen = make(service_connection, **sensor).poke(
-            {"task_state_store": store, "ti": SimpleNamespace(try_number=2)}
-        )
+        seen = make(service_connection, **sensor).poke(context(try_number=2, task_state_store=store))
         assert not seen.is_done
 
     def test_is_refused_where_airflow_keeps_no_task_state(self, service_connection: str) -> None:
         with pytest.raises(AirflowFailException, match=r"configuration: stall_timeout is 5 .*3\.3"):
-            make(service_connection, mode="reschedule", stall_timeout=5).poke({})
+            make(service_connection, mode="reschedule", stall_timeout=5).poke(context())
 
     def test_errors_in_a_row_are_counted_over_rescheduled_looks(
         self, service: ScriptedService, service_connection: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("airflow_provider_snowpipe.sensors.commit.POLL_BUDGET_SECONDS", 0.0)
         service.on("bulk-channel-status", error(503, "ERR_BUSY"))
-        context = {"task_state_store": TaskState(), "ti": SimpleNamespace(try_number=1)}
+        ctx = context(task_state_store=TaskState())
 
         def look() -> bool:
             sensor = make(service_connection, mode="reschedule", max_consecutive_errors=2)
-            return bool(sensor.poke(context).is_done)
+            return bool(sensor.poke(ctx).is_done)
 
         assert not look()
         with pytest.raises(AirflowException, match="too_many_errors: 2 looks in a row"):
@@ -412,11 +416,11 @@ class TestAssetEvents:
         events = OutletEvents(lambda: SimpleNamespace(extra={}))
         sensor = make(conn_id, outlets=[asset], deferrable=deferrable)
 
-        sensor.execute({"outlet_events": events})
+        sensor.execute(context(outlet_events=events))
         by_look = dict(events[asset].extra)
         events[asset].extra.clear()
         sensor.execute_complete(
-            {"outlet_events": events}, {"status": "success", "tokens": {"c1": "a:2", "c2": "b:2"}}
+            context(outlet_events=events), {"status": "success", "tokens": {"c1": "a:2", "c2": "b:2"}}
         )
 
         assert (

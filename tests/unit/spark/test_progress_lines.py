@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile
 from airflow_provider_snowpipe.spark.files.source import FilePartition
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.progress_lines import Totals, channels_to_show
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
@@ -46,7 +47,7 @@ def test_the_slowest_channels_time_to_commit_is_said_once_it_is_known() -> None:
 
 
 def _partition(name: str, *files: SourceFile) -> FilePartition:
-    return FilePartition(name, FileGroup(name, files), "ndjson", "LINE", growing=False, on_data_loss="fail")
+    return FilePartition(name, FileGroup(name, files), FileSourceSpec("/data"), on_data_loss="fail")
 
 
 def _look(tokens: dict[str, str | None]) -> dict[str, ChannelStatus]:

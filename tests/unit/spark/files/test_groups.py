@@ -113,3 +113,42 @@ def test_colon_in_a_name_is_taken(tmp_path):
     _make(tmp_path, "a/2013-01-01T05:00.ndjson")
 
     assert _names(freeze(FileSourceSpec(str(tmp_path)))) == {"a": ["2013-01-01T05:00.ndjson"]}
+
+
+BY_DAY = {"format": "parquet", "group_by": "partition", "partition_key": "day"}
+
+
+def test_partition_values_in_paths_can_say_the_partition(tmp_path):
+    _make(
+        tmp_path,
+        "region=eu/day=2024-01-01/a.parquet",
+        "region=us/day=2024-01-01/a.parquet",
+        "region=eu/day=2024-01-02/x/a.parquet",
+        "_temporary/day=2024-01-03/a.parquet",
+        "region=eu/day=2024-01-03/.a.parquet",
+        "region=eu/day=__HIVE_DEFAULT_PARTITION__/a.parquet",
+    )
+
+    groups = freeze(FileSourceSpec(str(tmp_path), **BY_DAY))
+
+    assert _names(groups) == {
+        "2024-01-01": ["region=eu/day=2024-01-01/a.parquet", "region=us/day=2024-01-01/a.parquet"],
+        "2024-01-02": ["region=eu/day=2024-01-02/x/a.parquet"],
+        "__HIVE_DEFAULT_PARTITION__": ["region=eu/day=__HIVE_DEFAULT_PARTITION__/a.parquet"],
+    }
+    assert {file.values for group in groups for file in group.files} == {()}
+
+
+def test_partition_values_are_decoded_for_columns(tmp_path):
+    _make(tmp_path, "at=10%3A30/day=__HIVE_DEFAULT_PARTITION__/a.parquet")
+
+    (group,) = freeze(FileSourceSpec(str(tmp_path), **BY_DAY, partition_columns=True))
+
+    assert group.files[0].values == (("at", "10:30"), ("day", None))
+
+
+def test_file_without_the_partition_key_is_refused(tmp_path):
+    _make(tmp_path, "day=1/a.parquet", "hour=1/a.parquet")
+
+    with pytest.raises(ConfigurationError, match=r"'hour=1/a\.parquet'.*in no directory day=<value>"):
+        freeze(FileSourceSpec(str(tmp_path), **BY_DAY))

@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.files.lines import offset_after_line, row_blocks
+from airflow_provider_snowpipe.spark.files.lines import place_after_line, row_blocks
+from airflow_provider_snowpipe.spark.files.reader import Place
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
@@ -34,7 +35,7 @@ def _is_row(text):
 
 
 def _blocks(file, *, after=0, keep_tail=True, max_bytes=20, max_rows=5, read_bytes=16):
-    offset = offset_after_line(file, after, read_bytes=read_bytes)
+    offset = place_after_line(file, after, read_bytes=read_bytes).offset
     return list(
         row_blocks(
             file,
@@ -80,6 +81,7 @@ def test_any_block_size_and_any_resume_give_the_same_rows_in_order(
     for block in blocks:
         assert FileLineOffset("x.log", block.first_line).follows(previous)
         assert block.last_line >= block.first_line
+        assert block.end == place_after_line(file, block.last_line).offset
         previous = FileLineOffset("x.log", block.last_line)
 
 
@@ -90,7 +92,7 @@ def test_offset_after_each_line_is_where_the_next_one_begins(path, content, read
     place = 0
     for number, text, ended in _lines(content):
         place += len(text) + ended
-        assert offset_after_line(file, number, read_bytes=read) == place
+        assert place_after_line(file, number, read_bytes=read) == Place(place, done=place == len(content))
 
 
 @settings(max_examples=100, deadline=None)
@@ -102,7 +104,7 @@ def test_committed_line_behind_the_end_is_an_error_with_evidence(path, content, 
     with pytest.raises(
         SourcePositionError, match=f"has {have} line.*but line {have + beyond} of it is committed"
     ):
-        offset_after_line(file, have + beyond, read_bytes=read)
+        place_after_line(file, have + beyond, read_bytes=read)
 
 
 def test_line_longer_than_a_read_is_one_row(path):
@@ -137,7 +139,7 @@ def test_file_that_shrank_is_refused(path):
 
 def test_file_that_is_gone_is_refused(tmp_path):
     with pytest.raises(SourcePositionError, match=r"gone\.log' cannot be opened"):
-        offset_after_line(SourceFile("gone.log", str(tmp_path / "gone.log"), 9), 1)
+        place_after_line(SourceFile("gone.log", str(tmp_path / "gone.log"), 9), 1)
 
 
 def test_byte_order_mark_is_no_part_of_the_first_row(path):

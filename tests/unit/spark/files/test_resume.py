@@ -1,6 +1,7 @@
 import pytest
 
 from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile
+from airflow_provider_snowpipe.spark.files.line_format import LineReader
 from airflow_provider_snowpipe.spark.files.resume import Resume, files_to_read, resume_after
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -16,7 +17,7 @@ def group(tmp_path):
 
 
 def _after(group, token, on_data_loss="fail"):
-    return resume_after(group, token and FileLineOffset.parse(token), on_data_loss)
+    return resume_after(group, LineReader(), token and FileLineOffset.parse(token), on_data_loss)
 
 
 def test_null_token_starts_with_the_first_file(group):
@@ -30,7 +31,7 @@ def test_place_is_just_after_the_committed_line(group):
 def test_nothing_is_left_after_the_last_line(group):
     place = _after(group, "06.log:3")
 
-    assert place == Resume(2, 3, 9)
+    assert place == Resume(2, 3, 9, done=True)
     assert list(files_to_read(group, place, growing=False)) == []
 
 

@@ -1,0 +1,231 @@
+"""COPY INTO table as a value: every option typed, every name quoted, every text escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_snowpipe.bulk.literals import option, option_group, string_list, string_literal
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.listing import full_name
+from airflow_provider_snowpipe.streaming.names import quote_identifier
+
+MOST_FILES = 1_000
+"""Files that one statement names (page "COPY INTO <table>", FILES)."""
+
+_ON_ERROR = re.compile(r"CONTINUE|ABORT_STATEMENT|SKIP_FILE(_[1-9]\d*%?)?")
+_MATCHING = ("CASE_SENSITIVE", "CASE_INSENSITIVE", "NONE")
+_LOAD_MODES = ("FULL_INGEST", "ADD_FILES_COPY")
+_METADATA = re.compile(r"METADATA\$[A-Z_]+")
+_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
+_VALIDATION = re.compile(r"RETURN_([1-9]\d*_ROWS|ERRORS|ALL_ERRORS)")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """The options of COPY INTO table; None and False leave one out, so that the stage's or Snowflake's count.
+
+    :param file_format: name of a file format, as it is written in SQL, or its options by name, such as
+        ``{"type": "CSV", "skip_header": 1}``; None for that of the stage
+    :param pattern: regular expression that the whole path must match
+    :param on_error: ``CONTINUE``, ``SKIP_FILE``, ``SKIP_FILE_<n>``, ``SKIP_FILE_<n>%`` or ``ABORT_STATEMENT``
+    :param size_limit: bytes after which no more files are begun
+    :param purge: remove files that were loaded
+    :param return_failed_only: report only files that did not load
+    :param match_by_column_name: ``CASE_SENSITIVE``, ``CASE_INSENSITIVE`` or ``NONE``
+    :param include_metadata: with it, name of a column to ``METADATA$…``
+    :param enforce_length: False cuts texts that are too long
+    :param truncate_columns: True cuts texts that are too long
+    :param force: load files that were loaded before
+    :param load_uncertain_files: load files of which nobody remembers whether they were
+    :param load_mode: ``FULL_INGEST`` or ``ADD_FILES_COPY`` (Iceberg tables)
+    :param cluster_at_ingest_time: sort the rows by the table's clustering key before they are committed
+    :param file_processor: options by name, for unstructured files
+    """
+
+    file_format: str | Mapping[str, Any] | None = None
+    pattern: str | None = None
+    on_error: str | None = None
+    size_limit: int | None = None
+    purge: bool = False
+    return_failed_only: bool = False
+    match_by_column_name: str | None = None
+    include_metadata: Mapping[str, str] = field(default_factory=dict)
+    enforce_length: bool | None = None
+    truncate_columns: bool | None = None
+    force: bool = False
+    load_uncertain_files: bool = False
+    load_mode: str | None = None
+    cluster_at_ingest_time: bool = False
+    file_processor: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _one_of("on_error", self.on_error, _ON_ERROR, "CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …")
+        _one_of("match_by_column_name", self.match_by_column_name, _MATCHING, ", ".join(_MATCHING))
+        _one_of("load_mode", self.load_mode, _LOAD_MODES, ", ".join(_LOAD_MODES))
+        for column, metadata in self.include_metadata.items():
+            _one_of(f"include_metadata of {column!r}", metadata, _METADATA, "METADATA$FILENAME, …")
+        if self.include_metadata and self.match_by_column_name in (None, "NONE"):
+            raise ConfigurationError(
+                "include_metadata needs match_by_column_name: name the columns by it, too"
+            )
+        if self.size_limit is not None and self.size_limit < 1:
+            raise ConfigurationError(f"size_limit is {self.size_limit}: give a number of bytes above 0")
+        if self.enforce_length is not None and self.enforce_length == self.truncate_columns:
+            raise ConfigurationError(
+                f"enforce_length and truncate_columns are both {self.enforce_length}: they are "
+                "opposites, give one"
+            )
+
+    def written(self) -> list[str]:
+        """Each option as it is written in a statement."""
+        words = [] if self.file_format is None else [_written_format(self.file_format)]
+        if self.pattern is not None:
+            words.append(option("PATTERN", self.pattern))
+        words += [
+            f"{name} = {value}"
+            for name, value in (
+                ("SIZE_LIMIT", self.size_limit),
+                ("MATCH_BY_COLUMN_NAME", self.match_by_column_name),
+                ("LOAD_MODE", self.load_mode),
+            )
+            if value is not None
+        ]
+        if self.on_error is not None:
+            # A percentage is no word of SQL, so it is written as a text.
+            words.append(
+                f"ON_ERROR = {string_literal(self.on_error) if '%' in self.on_error else self.on_error}"
+            )
+        words += [
+            option(name, value)
+            for name, value in (
+                ("PURGE", self.purge or None),
+                ("RETURN_FAILED_ONLY", self.return_failed_only or None),
+                ("ENFORCE_LENGTH", self.enforce_length),
+                ("TRUNCATECOLUMNS", self.truncate_columns),
+                ("FORCE", self.force or None),
+                ("LOAD_UNCERTAIN_FILES", self.load_uncertain_files or None),
+                ("CLUSTER_AT_INGEST_TIME", self.cluster_at_ingest_time or None),
+            )
+            if value is not None
+        ]
+        if self.include_metadata:
+            pairs = ", ".join(f"{_column(name)} = {value}" for name, value in self.include_metadata.items())
+            words.append(f"INCLUDE_METADATA = ({pairs})")
+        if self.file_processor:
+            words.append(option_group("FILE_PROCESSOR", self.file_processor))
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class CopyInto:
+    """One COPY INTO table, before its files are known.
+
+    :param table: database, schema and name
+    :param location: the stage with ``@``, as :meth:`StageReference.location` writes it
+    :param options: the options
+    :param columns: the columns to fill, None for all in their order
+    :param expressions: what to fill them with, as SQL over ``$1``, ``$1:name::type``, ``METADATA$FILENAME``;
+        written as they are
+    :param alias: the name of the staged records in these expressions
+    """
+
+    table: tuple[str, str, str]
+    location: str
+    options: CopyOptions = field(default_factory=CopyOptions)
+    columns: Sequence[str] | None = None
+    expressions: Sequence[str] | None = None
+    alias: str | None = None
+
+    def __post_init__(self) -> None:
+        matched = self.options.match_by_column_name not in (None, "NONE")
+        if matched and (self.columns or self.expressions):
+            raise ConfigurationError(
+                "match_by_column_name fills columns by their names: leave columns and expressions out"
+            )
+        if self.columns and self.expressions and len(self.columns) != len(self.expressions):
+            raise ConfigurationError(
+                f"{len(self.columns)} columns are filled by {len(self.expressions)} expressions: give as many"
+            )
+
+    def statement(self, files: Sequence[str] = ()) -> str:
+        """Write the statement.
+
+        :param files: paths below the location, at most 1,000; none for all files there
+        :raises ConfigurationError: if there are more
+        """
+        if len(files) > MOST_FILES:
+            raise ConfigurationError(
+                f"one COPY names {MOST_FILES:,} files at most, not {len(files):,}: take statements(), "
+                "which splits"
+            )
+        words = [f"COPY INTO {full_name(*self.table)}"]
+        if self.columns:
+            words.append(f"({', '.join(map(quote_identifier, self.columns))})")
+        words.append(f"FROM {self._source()}")
+        if files:
+            words.append(f"FILES = {string_list(files)}")
+        return " ".join([*words, *self.options.written()])
+
+    def statements(self, files: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
+        """Write as many statements as the files need, each with its own 1,000 at most.
+
+        Each is a transaction of its own.
+
+        :param files: paths below the location
+        :return: files and statement
+        """
+        parts = [tuple(files[start : start + MOST_FILES]) for start in range(0, len(files), MOST_FILES)]
+        return [(part, self.statement(part)) for part in parts]
+
+    def validation(self, mode: str, files: Sequence[str] = ()) -> str:
+        """Write the statement that only looks at the files and loads nothing.
+
+        :param mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``
+        :param files: as for :meth:`statement`
+        :raises ConfigurationError: if the mode is another one, or rows are transformed
+        """
+        _one_of("validation_mode", mode, _VALIDATION, "RETURN_ERRORS, RETURN_ALL_ERRORS, RETURN_10_ROWS, …")
+        if self.expressions:
+            raise ConfigurationError(
+                f"validation_mode is {mode!r}, which Snowflake refuses together with expressions: "
+                "leave one out"
+            )
+        return f"{self.statement(files)} VALIDATION_MODE = {mode}"
+
+    def _source(self) -> str:
+        location = quoted_location(self.location)
+        if not self.expressions:
+            return location
+        alias = f" {quote_identifier(self.alias)}" if self.alias else ""
+        return f"(SELECT {', '.join(self.expressions)} FROM {location}{alias})"  # noqa: S608  the author's own expressions
+
+
+def quoted_location(location: str) -> str:
+    """Write a location in quotes where its path has other letters than a plain one.
+
+    :param location: the stage with ``@``, and a path
+    """
+    return location if re.fullmatch(r'@[\w$"%~./=-]+', location) else string_literal(location)
+
+
+def _written_format(file_format: str | Mapping[str, Any]) -> str:
+    if isinstance(file_format, str):
+        return f"FILE_FORMAT = (FORMAT_NAME = {string_literal(file_format)})"
+    if not file_format:
+        raise ConfigurationError("file_format is {}: give type=… at least, or leave it out for the stage's")
+    return option_group("FILE_FORMAT", file_format)
+
+
+def _column(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else quote_identifier(name)
+
+
+def _one_of(name: str, value: str | None, allowed: Sequence[str] | re.Pattern[str], shown: str) -> None:
+    if value is None:
+        return
+    fits = allowed.fullmatch(value) is not None if isinstance(allowed, re.Pattern) else value in allowed
+    if not fits:
+        raise ConfigurationError(f"{name} is {value!r}: give {shown}")

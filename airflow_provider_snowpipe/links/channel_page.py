@@ -1,0 +1,133 @@
+"""The link from a task to the page of its channels, which Airflow's API server serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
+
+from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
+
+from airflow_provider_snowpipe.streaming.names import quote_url_segment
+from airflow_provider_snowpipe.streaming.offsets import known_formats
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+    from airflow_provider_snowpipe.streaming.names import PipeName
+
+CHANNEL_PAGE_KEY = "channel_page"
+PAGES_PREFIX = "/snowpipe"
+"""Where the API server has this provider's pages."""
+PAGES_ARE_SERVED = find_spec("airflow.api_fastapi") is not None
+"""False on Airflow 2, whose web server is another one."""
+
+
+class ChannelPageLink(BaseOperatorLink):
+    """Where Airflow shows the task's channel, or the channels of its pipe that the task works on.
+
+    The task leaves the address as the XCom ``channel_page``, from its first step on.
+    """
+
+    name = "Channel page"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """The address that the task left, empty where there is none.
+
+        :param operator: the operator
+        :param ti_key: the task instance
+        """
+        found = XCom.get_value(ti_key=ti_key, key=CHANNEL_PAGE_KEY)
+        return found if isinstance(found, str) else ""
+
+
+CHANNEL_PAGE_LINKS: tuple[ChannelPageLink, ...] = (ChannelPageLink(),) if PAGES_ARE_SERVED else ()
+"""The link, where there is a page to link to."""
+
+
+def leave_channel_page(task_instance: Any, address: str) -> None:
+    """Leave the address of a page, so that the link is there while the task runs.
+
+    Airflow 3 shows a link from an XCom of its own, which it writes when a task ends (Airflow 3.3.2).
+
+    :param task_instance: the running task instance
+    :param address: the address
+    """
+    if PAGES_ARE_SERVED:
+        task_instance.xcom_push(key=CHANNEL_PAGE_KEY, value=address)
+        task_instance.xcom_push(key=ChannelPageLink().xcom_key, value=address)
+
+
+def channel_page(
+    hook: SnowpipeHook, channel: str, *, target: str | None = None, offset_format: str | None = None
+) -> str:
+    """The address of a channel's page, without a host, so that it holds under every name of the server.
+
+    :param hook: names connection and pipe
+    :param channel: the channel's name
+    :param target: the offset token that it should commit, None where nobody expects one
+    :param offset_format: the target's format
+    """
+    query = channel_query(hook.pipe_name(), channel, target=target, offset_format=offset_format)
+    return f"{_base(hook)}/{query}"
+
+
+def pipe_page(hook: SnowpipeHook, prefix: str = "") -> str:
+    """The address of the list of a pipe's channels.
+
+    :param hook: names connection and pipe
+    :param prefix: only channels whose name begins so
+    """
+    return f"{_base(hook)}/{channels_query(hook.pipe_name(), prefix)}"
+
+
+def page_of_channels(hook: SnowpipeHook, channels: Sequence[str]) -> str:
+    """The address where some channels are seen: a page of its own for one, the list for more or none.
+
+    :param hook: names connection and pipe
+    :param channels: the channels' names
+    """
+    if len(channels) == 1:
+        return channel_page(hook, channels[0])
+    return pipe_page(hook, _common_start(channels))
+
+
+def channel_query(
+    pipe: PipeName, channel: str, *, target: str | None = None, offset_format: str | None = None
+) -> str:
+    """What comes after the connection in the address of a channel's page.
+
+    A target whose format is a class of the caller's own is left out: the API server imports nothing that an
+    address names.
+    """
+    values = {**_names(pipe), "channel": channel}
+    if target is not None and offset_format in known_formats():
+        values |= {"target": target, "offset_format": offset_format}
+    return f"channel?{urlencode(values)}"
+
+
+def channels_query(pipe: PipeName, prefix: str = "", page: int = 1) -> str:
+    """What comes after the connection in the address of a pipe's list."""
+    values: dict[str, Any] = _names(pipe)
+    if prefix:
+        values["prefix"] = prefix
+    if page > 1:
+        values["page"] = page
+    return f"channels?{urlencode(values)}"
+
+
+def _common_start(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    first, last = min(names), max(names)
+    same = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
+    return first if same is None else first[:same]
+
+
+def _names(pipe: PipeName) -> dict[str, Any]:
+    return {"database": pipe.database, "schema": pipe.schema, "pipe": pipe.pipe}
+
+
+def _base(hook: SnowpipeHook) -> str:
+    path = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+    return f"{path}{PAGES_PREFIX}/connections/{quote_url_segment(hook.snowflake_conn_id)}"

@@ -1,0 +1,175 @@
+"""The operator that chooses the tasks to run by the load path that suits the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseBranchOperator
+
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.routing.load_plan import LoadPlan
+
+PLAN_KEY = "plan"
+_BACKFILL = "backfill"
+
+Branch = str | Sequence[str] | None
+
+
+class SnowpipeBranchOperator(BaseBranchOperator):
+    """Look at the data, plan its load, and go on with the tasks of the path that was chosen.
+
+    The plan is logged and is the XCom ``plan``: path, reasons, warnings, and credits and latency of every
+    path. The path of the run before stays unless another one is clearly better; in a backfill run COPY is
+    preferred. Nothing is loaded here.
+
+    :param source: ``@stage/path``; ``table:NAME`` for what its past loads say; a path, a URL; or the shape,
+        as a mapping or its JSON text (templated)
+    :param stream: ids of the tasks or task groups that stream the data, None where there is no such way
+    :param copy: ids of those that copy it
+    :param pipe: ids of those that give it to a file pipe
+    :param shape: what is known of the data beside what the source says: parameters of
+        :class:`~airflow_provider_snowpipe.routing.data_shape.DataShape`, such as ``freshness`` or ``bounded``
+        (templated)
+    :param policy: parameters of :class:`~airflow_provider_snowpipe.routing.load_policy.LoadPolicy`, such as
+        ``path``, ``warehouse`` or ``has_pipe``
+    :param costs: figures of the cost model to replace, by name
+    :param remember: False plans without regard to the run before
+    :param storage_conn_id: the connection of a URL (templated)
+    :param database: database of stage and table, None for the connection's (templated)
+    :param schema: their schema, None for the connection's (templated)
+    :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
+    :raises ConfigurationError: if an argument is wrong
+    """
+
+    template_fields: Sequence[str] = (
+        "source",
+        "shape",
+        "storage_conn_id",
+        "database",
+        "schema",
+        "snowflake_conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"shape": "json"}
+    ui_color = "#29b5e8"
+
+    def __init__(
+        self,
+        *,
+        source: Any = None,
+        stream: Branch = None,
+        copy: Branch = None,
+        pipe: Branch = None,
+        shape: Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        costs: Mapping[str, Any] | None = None,
+        remember: bool = True,
+        storage_conn_id: str | None = None,
+        database: str | None = None,
+        schema: str | None = None,
+        snowflake_conn_id: str = SnowpipeBulkHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.stream = stream
+        self.copy = copy
+        self.pipe = pipe
+        self.shape = shape
+        self.policy = policy
+        self.costs = costs
+        self.remember = remember
+        self.storage_conn_id = storage_conn_id
+        self.database = database
+        self.schema = schema
+        self.snowflake_conn_id = snowflake_conn_id
+        if not (stream or copy or pipe):
+            raise ConfigurationError("no way to load is given: name the tasks of stream=…, copy=… or pipe=…")
+        self._load_policy()
+
+    def choose_branch(self, context: Context) -> str | Iterable[str]:
+        """Plan, and say which tasks to go on with; those of the other paths are skipped.
+
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
+        """
+        try:
+            plan = self._plan(context)
+            branch = self._branch(plan)
+        except SnowpipeError as error:
+            if is_permanent(error):
+                raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
+            raise
+        for line in plan.lines():
+            self.log.info("%s", line)
+        context["ti"].xcom_push(key=PLAN_KEY, value=plan.as_json())
+        return branch
+
+    def dry_run(self) -> None:
+        """Print the plan; reads what the source names, chooses nothing."""
+        for line in self._made(_known(self.shape), None).lines():
+            self.log.info("dry run: %s", line)
+
+    def _plan(self, context: Context) -> LoadPlan:
+        known = _known(self.shape)
+        if _run_type(context) == _BACKFILL and "backfill" not in known:
+            known["backfill"] = True
+        return self._made(known, self._path_before(context) if self.remember else None)
+
+    def _made(self, known: dict[str, Any], before: LoadPath | None) -> LoadPlan:
+        from airflow_provider_snowpipe.operators.shape_source import ShapeSource
+        from airflow_provider_snowpipe.routing.planner import plan_load
+
+        hook = SnowpipeBulkHook(self.snowflake_conn_id, database=self.database, schema=self.schema)
+        shape = ShapeSource(self.source, hook, self.storage_conn_id).shape(known)
+        return plan_load(shape, self._load_policy(), before)
+
+    def _load_policy(self) -> LoadPolicy:
+        from airflow_provider_snowpipe.routing.cost_model import CostModel
+
+        try:
+            return LoadPolicy(costs=CostModel.with_figures(self.costs or {}), **(self.policy or {}))
+        except TypeError as error:
+            raise ConfigurationError(f"policy is {self.policy!r}: {error}") from None
+
+    def _path_before(self, context: Context) -> LoadPath | None:
+        ti: Any = context["ti"]
+        kept = ti.xcom_pull(
+            task_ids=ti.task_id, key=PLAN_KEY, include_prior_dates=True, map_indexes=ti.map_index
+        )
+        if not isinstance(kept, Mapping) or kept.get("is_forced"):
+            return None
+        return LoadPath(kept["path"])
+
+    def _branch(self, plan: LoadPlan) -> str | Iterable[str]:
+        branch: Branch = {
+            LoadPath.STREAM: self.stream,
+            LoadPath.COPY: self.copy,
+            LoadPath.PIPE: self.pipe,
+        }[plan.path]
+        if not branch:
+            raise ConfigurationError(
+                f"the plan takes {plan.path.value} ({plan.reasons[0]}), and no task is named for it: give "
+                f"{plan.path.value}=…, or force one of the others by policy={{'path': …}}"
+            )
+        return branch
+
+
+def _known(shape: Any) -> dict[str, Any]:
+    if shape is None:
+        return {}
+    if not isinstance(shape, Mapping):
+        raise ConfigurationError(f"shape is {shape!r}: give a mapping, such as {{'freshness': 60}}")
+    return dict(shape)
+
+
+def _run_type(context: Context) -> str:
+    kind: Any = getattr(context.get("dag_run"), "run_type", None)
+    return str(getattr(kind, "value", kind))

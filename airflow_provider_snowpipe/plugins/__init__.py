@@ -1,0 +1,1 @@
+"""What this provider adds to the pages of Airflow's UI."""

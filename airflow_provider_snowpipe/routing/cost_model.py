@@ -1,0 +1,191 @@
+"""What loading costs and how long it takes: every figure with its unit and its source, each one overridable.
+
+Figures without a published source are marked as guesses. GB is 10^9 bytes throughout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+GB = 1e9
+WRITTEN = "WRITTEN"
+"""Stands for the format of files that are written only to be copied."""
+WAREHOUSE_CREDITS = {
+    "X-SMALL": 1,
+    "SMALL": 2,
+    "MEDIUM": 4,
+    "LARGE": 8,
+    "X-LARGE": 16,
+    "2X-LARGE": 32,
+    "3X-LARGE": 64,
+    "4X-LARGE": 128,
+    "5X-LARGE": 256,
+    "6X-LARGE": 512,
+}
+"""Credits per hour of a standard warehouse, which also say its power (page "Understanding compute cost")."""
+
+_TERABYTES = (
+    'blog post "Loading Terabytes Into Snowflake: Speeds, Feeds and Techniques", 4.7 TB of STORE_SALES'
+)
+_SIZING = 'page "Preparing your data files"'
+_LIMITS = 'page "Limitations and considerations for Snowpipe Streaming with high-performance architecture"'
+_NEXT_GENERATION = 'blog post "Introducing Our Next-Gen Snowpipe Streaming Architecture"'
+
+
+def _figure(value: float, unit: str, source: str, *, guess: bool = False) -> Any:
+    return dataclasses.field(default=value, metadata={"unit": unit, "source": source, "guess": guess})
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of the cost model.
+
+    :param name: the field of :class:`CostModel`
+    :param value: its value
+    :param unit: its unit
+    :param source: who published it, or what the guess rests on
+    :param is_guess: True when nobody published it
+    """
+
+    name: str
+    value: float
+    unit: str
+    source: str
+    is_guess: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """The figures that estimates are made of; ``figures()`` tells the unit and the source of each."""
+
+    stream_credits_per_gb: float = _figure(0.0037, "credits per uncompressed GB", _NEXT_GENERATION)
+    pipe_credits_per_gb: float = _figure(
+        0.0037,
+        "credits per GB: text uncompressed, binary files as they are",
+        'page "Snowpipe costs" for the rule; the amount as seen in PIPE_USAGE_HISTORY by seemoredata.io',
+    )
+    pipe_credits_per_1000_files: float = _figure(
+        0.0, "credits", 'page "Snowpipe costs": none since the price per GB, 0.06 before'
+    )
+    warehouse_credit_factor: float = _figure(
+        1.0, "times the table of warehouse sizes", "1 for first generation; about 1.35 for generation 2"
+    )
+    warehouse_minimum_seconds: float = _figure(
+        60.0, "s billed for every resume", 'page "Understanding compute cost"'
+    )
+    copy_csv_gb_per_credit: float = _figure(573.0, "uncompressed GB", f"{_TERABYTES}: 8.2 credits")
+    copy_json_gb_per_credit: float = _figure(269.0, "uncompressed GB", f"{_TERABYTES}: 17.5 credits")
+    copy_parquet_gb_per_credit: float = _figure(
+        270.0, "uncompressed GB", f"{_TERABYTES}: 17.4 credits; 855 with USE_VECTORIZED_SCANNER"
+    )
+    copy_written_gb_per_credit: float = _figure(
+        855.0,
+        "uncompressed GB of rows that are written to Parquet for COPY",
+        f"{_TERABYTES}: 5.5 credits with USE_VECTORIZED_SCANNER",
+    )
+    copy_other_gb_per_credit: float = _figure(
+        270.0, "uncompressed GB", "Avro, ORC, XML and mixtures as Parquet", guess=True
+    )
+    copy_statement_seconds: float = _figure(
+        2.0, "s of the warehouse beside the rows", "compiling and listing", guess=True
+    )
+    copy_file_seconds: float = _figure(
+        0.1, "s of one thread for each file", "one open and one commit", guess=True
+    )
+    warehouse_threads: float = _figure(8.0, "files at once in an X-SMALL", "8 cores in a node", guess=True)
+    stream_floor_seconds: float = _figure(10.0, "s until a row can be queried", _NEXT_GENERATION)
+    pipe_floor_seconds: float = _figure(
+        90.0,
+        "s until a file's rows can be queried",
+        'page "Introduction to Snowpipe" gives none; about a minute is usual',
+        guess=True,
+    )
+    copy_floor_seconds: float = _figure(
+        30.0, "s until a statement's rows can be queried", "task start, sign-in, resume", guess=True
+    )
+    copy_shortest_interval: float = _figure(
+        300.0, "s between two scheduled COPYs", "a DAG run in less is all overhead", guess=True
+    )
+    copy_usual_interval: float = _figure(
+        3600.0, "s between two scheduled COPYs at most", "an hourly DAG", guess=True
+    )
+    channel_bytes_per_second: float = _figure(
+        20e6, "uncompressed bytes per channel", f"{_LIMITS}: soft limit"
+    )
+    table_bytes_per_second: float = _figure(10e9, "uncompressed bytes per table", _LIMITS)
+    pipe_bytes_per_second: float = _figure(
+        300e6, "uncompressed bytes", "two X-SMALL of serverless", guess=True
+    )
+    stage_bytes_per_second: float = _figure(100e6, "bytes put to a stage", "a gigabit line", guess=True)
+    text_ratio: float = _figure(
+        4.0, "times, when compressed text is read", "gzip on logs and CSV", guess=True
+    )
+    columnar_ratio: float = _figure(
+        3.6, "times, Parquet, ORC and Avro as text", f"{_TERABYTES}: 1.3 TB inside"
+    )
+    bytes_per_row: float = _figure(164.0, "uncompressed bytes, where only rows are counted", _TERABYTES)
+    smallest_file_bytes: float = _figure(100e6, "bytes as stored, lower end of the advice", _SIZING)
+    largest_file_bytes: float = _figure(250e6, "bytes as stored, upper end of the advice", _SIZING)
+    tiny_file_bytes: float = _figure(10e6, "bytes as stored", f"{_SIZING}, lower end of its older advice")
+    huge_file_bytes: float = _figure(100e9, "bytes as stored", f"{_SIZING}: not recommended from here on")
+
+    def __post_init__(self) -> None:
+        for figure in self.figures():
+            least = 0 if figure.name == "pipe_credits_per_1000_files" else math.ulp(0)
+            if not (math.isfinite(figure.value) and figure.value >= least):
+                raise ConfigurationError(
+                    f"cost figure {figure.name} is {figure.value!r}: give a number above 0 ({figure.unit})"
+                )
+
+    @classmethod
+    def with_figures(cls, figures: Mapping[str, Any]) -> Self:
+        """Make a model of the published figures, some of them replaced.
+
+        :param figures: name of a figure to its value, a number or its text
+        :raises ConfigurationError: if a name or a value is wrong
+        """
+        known = {one.name for one in dataclasses.fields(cls)}
+        values: dict[str, float] = {}
+        for name, value in figures.items():
+            if name not in known:
+                raise ConfigurationError(
+                    f"cost figure {name!r} is unknown: use one of {', '.join(sorted(known))}"
+                )
+            try:
+                values[name] = float(value)
+            except (TypeError, ValueError):
+                raise ConfigurationError(f"cost figure {name} is {value!r}: give a number") from None
+        return cls(**values)
+
+    def figures(self) -> tuple[Figure, ...]:
+        """Every figure with its unit and its source, in the order of the fields."""
+        return tuple(
+            Figure(
+                one.name,
+                getattr(self, one.name),
+                one.metadata["unit"],
+                one.metadata["source"],
+                one.metadata["guess"],
+            )
+            for one in dataclasses.fields(self)
+        )
+
+    def copy_bytes_per_second(self, file_format: str | None) -> float:
+        """Uncompressed bytes that COPY reads in a second of an X-SMALL warehouse.
+
+        :param file_format: ``CSV``, ``JSON``, ``PARQUET``, another format, None for a mixture, or
+            ``WRITTEN`` for Parquet that is written for this load
+        """
+        per_credit = {
+            WRITTEN: self.copy_written_gb_per_credit,
+            "CSV": self.copy_csv_gb_per_credit,
+            "JSON": self.copy_json_gb_per_credit,
+            "PARQUET": self.copy_parquet_gb_per_credit,
+        }.get(file_format or "", self.copy_other_gb_per_credit)
+        return per_credit * GB / 3600

@@ -1,0 +1,91 @@
+"""Files of lines: NDJSON, whose lines are passed on as they are, and text, whose lines become one column."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_snowpipe.spark.files.groups import PartitionValues, SourceFile
+from airflow_provider_snowpipe.spark.files.lines import place_after_line, row_blocks
+from airflow_provider_snowpipe.spark.files.partition_values import with_values
+from airflow_provider_snowpipe.spark.files.reader import FileReader, Place, RowBlock
+from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
+from airflow_provider_snowpipe.spark.source import part_bytes
+from airflow_provider_snowpipe.streaming.errors import EncodingError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
+
+_TEXT_GROWTH = 8
+"""A line of text may grow this much as JSON: six bytes for a control character, and the column's name."""
+_FILLED_OBJECT = re.compile(rb'(?m)^([ \t\r]*)\{(?=[ \t]*")')
+_EMPTY_OBJECT = re.compile(rb"(?m)^([ \t\r]*)\{[ \t]*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class LineReader(FileReader):
+    """Reads lines.
+
+    :param text_column: the column that takes the lines of a text, None for NDJSON
+    :param compression: how the files are compressed, ``auto`` to go by their names
+    """
+
+    text_column: str | None = None
+    compression: str = "auto"
+
+    def place_after(self, file: SourceFile, line: int) -> Place:
+        """Count the lines up to the committed one."""
+        return place_after_line(file, line, compression=compression_of(file, self.compression))
+
+    def blocks(
+        self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
+    ) -> Iterator[RowBlock]:
+        """Read the lines that are not blank."""
+        for block in row_blocks(
+            file,
+            after_line=after_line,
+            offset=offset,
+            keep_tail=keep_tail,
+            max_bytes=part_bytes(limits, 1 if self.text_column is None else _TEXT_GROWTH),
+            max_rows=limits.rows,
+            compression=compression_of(file, self.compression),
+        ):
+            if self.text_column is not None:
+                yield replace(block, body=text_rows(block, self.text_column, file))
+            elif file.values:
+                yield replace(block, body=_with_fields(block.body, file.values))
+            else:
+                yield block
+
+
+def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
+    """Encode each line that is not blank as ``{"<column>": "<line>"}``, without its line ending.
+
+    :param block: the lines, in UTF-8
+    :param column: the column that takes them
+    :param file: the file
+    :return: NDJSON
+    :raises EncodingError: if the lines are not UTF-8
+    """
+    data = bytes(block.body).replace(b"\r\n", b"\n").removesuffix(b"\r").removesuffix(b"\n")
+    lines = pc.split_pattern(pa.scalar(data, pa.large_binary()), b"\n").values
+    try:
+        text = lines.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        raise EncodingError(
+            f"file {file.name!r}, lines {block.first_line} to {block.last_line}: not UTF-8 text; convert "
+            "the file. Nothing of these lines was sent"
+        ) from None
+    filled = text.filter(pc.invert(pc.match_substring_regex(text, r"^[\x00-\x20]*$")))
+    return memoryview(encode_ndjson(with_values(pa.table({column: filled}), file)))
+
+
+def _with_fields(body: bytes | memoryview, values: PartitionValues) -> bytes:
+    """Put the partition's values in front of each line's own fields, all lines by two substitutions."""
+    fields = json.dumps(dict(values), ensure_ascii=False).encode()[1:-1].replace(b"\\", rb"\\")
+    filled = _FILLED_OBJECT.sub(rb"\1{" + fields + b",", bytes(body))
+    return _EMPTY_OBJECT.sub(rb"\1{" + fields + b"}", filled)

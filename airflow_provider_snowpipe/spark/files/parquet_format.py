@@ -1,0 +1,65 @@
+"""Parquet files, row group by row group; on resume, row groups before the committed row are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_snowpipe.spark.files.arrow_rows import (
+    ENCODE_BYTES,
+    NumberedRowsReader,
+    damaged,
+    refuse_missing_columns,
+)
+from airflow_provider_snowpipe.spark.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.files.stored_bytes import open_listed
+
+_MOST_ROWS = 16_384
+_FEWEST_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetReader(NumberedRowsReader):
+    """Reads Parquet. Timestamps stored as INT96 are read to the microsecond, which is what Spark writes."""
+
+    def row_count(self, file: SourceFile) -> int:
+        """Take the number from the footer."""
+        with _opened(file) as parquet:
+            return int(parquet.metadata.num_rows)
+
+    def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
+        """Read the row groups that hold rows after a given one."""
+        with _opened(file) as parquet:
+            refuse_missing_columns(file, self.columns, parquet.schema_arrow.names)
+            skip = after_row
+            for index in range(parquet.num_row_groups):
+                group = parquet.metadata.row_group(index)
+                if skip >= group.num_rows:
+                    skip -= group.num_rows
+                    continue
+                for batch in parquet.iter_batches(
+                    _rows_at_once(group), [index], columns=self.columns, use_threads=False
+                ):
+                    if skip < batch.num_rows:
+                        yield pa.Table.from_batches([batch.slice(skip)])
+                    skip = max(skip - batch.num_rows, 0)
+
+
+def _rows_at_once(group: pq.RowGroupMetaData) -> int:
+    """Rows that take about as much memory as is encoded at once, going by the row group's average."""
+    average = max(group.total_byte_size // max(group.num_rows, 1), 1)
+    return int(min(max(ENCODE_BYTES // average, _FEWEST_ROWS), _MOST_ROWS))
+
+
+@contextmanager
+def _opened(file: SourceFile) -> Iterator[pq.ParquetFile]:
+    open_listed(file, exact=True).close()
+    try:
+        with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
+            yield parquet
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(file, "Parquet", error) from None

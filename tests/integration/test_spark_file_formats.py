@@ -1,0 +1,208 @@
+"""Every file format through the job's driver, real Spark tasks and a real local service."""
+
+import datetime as dt
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_snowpipe.spark.driver import Run, start_spark
+from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
+from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from tests.file_formats import numbered_rows, write_file
+from tests.spark_job import ids_in, new_table
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """One Spark for all formats: each run of the job is one of its jobs."""
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = "--master local[2] --conf spark.ui.enabled=false pyspark-shell"
+        patch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = start_spark("formats")
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def load(local_service, spark, tmp_path):
+    """Runs the job once and returns what each partition loaded."""
+
+    def load(table, source, **changes):
+        plan = JobPlan(
+            **{
+                "application": "formats",
+                "account_url": local_service.url,
+                "ca_bundle": str(local_service.ca_file),
+                "pipe": PipeName.default_for_table("LOCAL", "PUBLIC", table),
+                "channel_prefix": "test",
+                "source_name": table,
+                "source": source_spec({"path": str(tmp_path / "source"), **source}),
+                "report_path": str(tmp_path / "report.json"),
+                "credentials_path": str(tmp_path / "credentials.json"),
+                "commit_timeout": 60.0,
+                **changes,
+            }
+        )
+        plan = JobPlan.from_json(plan.to_json())
+        key = KeyPair(local_service.account, local_service.user, Path(local_service.key_file).read_bytes())
+        with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
+            run = Run(plan, client)
+            run.prepare()
+            run.load(spark.sparkContext)
+            run.verify()
+        return {channel.partition: (channel.to_token, channel.rows) for channel in run.channels}
+
+    return load
+
+
+def _commit(service, table, partition, token):
+    """One row, committed under a token of the test's choice."""
+    with service.client(table) as client:
+        client.pipe_info()
+        with Channel.open(client, f"test_{table}_{partition}", FileLineOffset) as channel:
+            position = FileLineOffset.parse(token)
+            channel.append(b'{"ID": -1}\n', position, position, rows=1)
+            channel.wait_for_commit(position, timeout=30)
+
+
+@pytest.mark.parametrize(
+    "ending", ["parquet", "orc", "avro", "csv", "csv.gz", "csv.xz", "ndjson.zst", "ndjson.bz2"]
+)
+def test_a_format_loads_once_resumes_in_the_middle_and_then_loads_nothing(
+    load, local_service, tmp_path, ending
+):
+    if ending == "avro":
+        pytest.importorskip("fastavro", reason="needs the extra avro")
+    table = new_table(local_service, "F_" + ending.replace(".", "_").upper())
+    for group in range(2):
+        for file in range(2):
+            begin = group * 400 + file * 200
+            path = tmp_path / "source" / "ab"[group] / f"{file}.{ending}"
+            write_file(path, numbered_rows(path.name, range(begin, begin + 200)))
+    source = {"format": ending.split(".")[0], "pattern": f"*.{ending}"}
+    _commit(local_service, table, "b", f"0.{ending}:123")
+
+    first = load(table, source)
+
+    assert first == {"a": (f"1.{ending}:200", 400), "b": (f"1.{ending}:200", 277)}
+    assert ids_in(local_service, table) == sorted({-1, *range(800)} - set(range(400, 523)))
+    rows = local_service.sql(f"SELECT ID, FILE, NOTE FROM LOCAL.PUBLIC.{table} WHERE ID BETWEEN 200 AND 399")
+    assert [{**row, "ID": int(row["ID"])} for row in rows] == numbered_rows(f"1.{ending}", range(200, 400))
+    assert load(table, source) == {"a": (f"1.{ending}:200", 0), "b": (f"1.{ending}:200", 0)}
+
+    write_file(tmp_path / "source" / "b" / f"1.{ending}", numbered_rows("x", range(50)))
+    with pytest.raises(SourcePositionError, match=f"test_{table}_b'.*has 50 .*200 of it is committed"):
+        load(table, source)
+
+
+def test_csv_text_becomes_the_types_of_the_columns(load, local_service, tmp_path):
+    local_service.sql(
+        "CREATE TABLE LOCAL.PUBLIC.F_CAST (N NUMBER(38, 2), D DATE, T TIMESTAMP_NTZ, B BOOLEAN, V VARCHAR)"
+    )
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    (tmp_path / "source" / "a" / "1.csv").write_text(
+        "N;D;T;B;V\n12345678901234567890.10;2024-02-29;2024-02-29 01:02:03.456789;true;007\n;;;;\n"
+    )
+
+    assert load("F_CAST", {"format": "csv", "delimiter": ";"}) == {"a": ("1.csv:2", 2)}
+
+    rows = local_service.sql("SELECT N::VARCHAR N, D, T::VARCHAR T, B, V FROM LOCAL.PUBLIC.F_CAST")
+    assert [rows[0][name] for name in ("N", "V")] == ["12345678901234567890.10", "007"]
+    assert str(rows[0]["D"]).startswith("2024-02-29")
+    assert rows[0]["T"].startswith("2024-02-29 01:02:03.456789")
+    assert str(rows[0]["B"]).lower() == "true"
+    assert set(rows[1].values()) == {None}
+
+
+def test_csv_that_still_grows_loads_whole_records_only(load, local_service, tmp_path):
+    table = new_table(local_service, "F_GROWING")
+    path = tmp_path / "source" / "a" / "1.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text('ID,FILE,NOTE\n1,x,"one"\n2,x,"two\n')
+    source = {"format": "csv", "growing": True}
+
+    assert load(table, source) == {"a": ("1.csv:1", 1)}
+    with path.open("a") as file:
+        file.write('lines"\n3,x,three')
+    assert load(table, source) == {"a": ("1.csv:2", 1)}
+    assert load(table, {"format": "csv"}) == {"a": ("1.csv:3", 1)}
+    rows = local_service.sql(f"SELECT NOTE FROM LOCAL.PUBLIC.{table} ORDER BY ID")
+    assert [row["NOTE"] for row in rows] == ["one", "two\nlines", "three"]
+
+
+def test_parquet_values_arrive_whole_and_partition_values_with_them(load, local_service, tmp_path):
+    local_service.sql(
+        "CREATE TABLE LOCAL.PUBLIC.F_TYPES (DEC NUMBER(38, 12), TS TIMESTAMP_NTZ, TZ TIMESTAMP_TZ, DAY DATE, "
+        "T TIME, BIN BINARY, NESTED VARIANT, U NUMBER(20, 0), AT VARCHAR, REGION VARCHAR)"
+    )
+    moment = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
+    rows = pa.table(
+        {
+            "DEC": pa.array([Decimal("12345678901234567890123456.789012345678")], pa.decimal128(38, 12)),
+            "TS": pa.array([moment], pa.timestamp("us")),
+            "TZ": pa.array([moment], pa.timestamp("us", "UTC")),
+            "DAY": pa.array([moment.date()]),
+            "T": pa.array([moment.time()]),
+            "BIN": pa.array([b"\x00\xff"]),
+            "NESTED": pa.array([{"a": [1, None]}]),
+            "U": pa.array([2**64 - 1], pa.uint64()),
+        }
+    )
+    for at in ("2024-01-01", "2024-01-02"):
+        directory = tmp_path / "source" / "REGION=e%2Fu" / f"AT={at}"
+        directory.mkdir(parents=True)
+        pq.write_table(rows, directory / "part-0.parquet")
+    source = {
+        "format": "parquet",
+        "group_by": "partition",
+        "partition_key": "AT",
+        "partition_columns": True,
+    }
+
+    assert load("F_TYPES", source) == {
+        at: (f"REGION=e%2Fu/AT={at}/part-0.parquet:1", 1) for at in ("2024-01-01", "2024-01-02")
+    }
+
+    (row,) = local_service.sql(
+        "SELECT DEC::VARCHAR A, TS::VARCHAR B, TZ::VARCHAR C, DAY::VARCHAR D, T::VARCHAR E, "
+        "HEX_ENCODE(BIN) F, NESTED G, U::VARCHAR H, AT I, REGION J "
+        "FROM LOCAL.PUBLIC.F_TYPES WHERE AT = '2024-01-02'"
+    )
+    assert row["A"] == "12345678901234567890123456.789012345678"
+    assert row["B"].startswith("2024-02-29 23:59:59.123456")
+    assert row["C"].startswith("2024-02-29 23:59:59.123456")
+    assert (row["D"], row["E"][:15]) == ("2024-02-29", "23:59:59.123456")
+    assert row["F"] == "00FF"
+    assert row["G"] == {"a": [1, None]}
+    assert (row["H"], row["I"], row["J"]) == (str(2**64 - 1), "2024-01-02", "e/u")
+
+
+def test_a_damaged_file_fails_the_run_by_name_and_the_whole_one_is_resumed(load, local_service, tmp_path):
+    table = new_table(local_service, "F_DAMAGED")
+    source = {"format": "parquet"}
+    write_file(tmp_path / "source" / "a" / "1.parquet", numbered_rows("1", range(10)))
+    path = tmp_path / "source" / "a" / "2.parquet"
+    write_file(path, numbered_rows("2", range(10, 20)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+
+    with pytest.raises(EncodingError, match=r"2\.parquet' cannot be read as Parquet"):
+        load(table, source)
+    path.write_bytes(whole)
+
+    assert load(table, source)["a"][0] == "2.parquet:10"
+    assert ids_in(local_service, table) == list(range(20))

@@ -1,0 +1,162 @@
+"""COPY INTO as text: names quoted, values escaped, options typed; the local service's parser reads "
+"all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.literals import option, string_literal
+from airflow_provider_snowpipe.local.sql.copy_options import read_copy_options
+from airflow_provider_snowpipe.local.stages.settings import read_settings
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+TABLE = ("D", "S", 'my "t"')
+
+
+def copy(location: str = "@s", **options: Any) -> CopyInto:
+    return CopyInto(TABLE, location, CopyOptions(**options))
+
+
+def test_names_are_quoted_and_texts_are_escaped() -> None:
+    statement = copy('@"D"."S".s', pattern=r".*it's\.csv").statement(["a'b.csv", "c\\d.csv"])
+
+    assert statement == (
+        'COPY INTO "D"."S"."my ""t""" FROM @"D"."S".s '
+        r"FILES = ('a''b.csv', 'c\\d.csv') PATTERN = '.*it''s\\.csv'"
+    )
+
+
+def test_a_path_with_other_letters_is_quoted_as_a_whole() -> None:
+    assert "FROM '@s/a b''c'" in copy("@s/a b'c").statement()
+
+
+def test_expressions_fill_named_columns() -> None:
+    statement = CopyInto(TABLE, "@s/in", columns=["A", "b"], expressions=["$1", "$2::NUMBER"]).statement()
+
+    assert statement.endswith('("A", "b") FROM (SELECT $1, $2::NUMBER FROM @s/in)')
+
+
+EVERY_OPTION: dict[str, Any] = {
+    "file_format": {"type": "CSV", "skip_header": 1, "field_delimiter": "\t", "null_if": ["", "NULL"],
+                    "trim_space": True, "field_optionally_enclosed_by": None},
+    "pattern": ".*[.]csv",
+    "on_error": "SKIP_FILE_10%",
+    "size_limit": 1000,
+    "purge": True,
+    "return_failed_only": True,
+    "match_by_column_name": "CASE_SENSITIVE",
+    "include_metadata": {"SOURCE": "METADATA$FILENAME"},
+    "truncate_columns": True,
+    "force": True,
+    "load_uncertain_files": True,
+    "load_mode": "FULL_INGEST",
+    "cluster_at_ingest_time": True,
+}  # fmt: skip
+
+
+def test_every_option_is_read_as_it_was_meant() -> None:
+    settings, rest = read_settings(" ".join(CopyOptions(**EVERY_OPTION).written()))
+    read = read_copy_options(settings)
+
+    assert rest == ""
+    assert (read.pattern, read.size_limit, read.matching) == (".*[.]csv", 1000, "CASE_SENSITIVE")
+    assert read.on_error is not None
+    assert read.on_error.percent == 10
+    assert read.included == {"SOURCE": "METADATA$FILENAME"}
+    assert {name for name, value in read.flags.items() if value} == {
+        "PURGE", "RETURN_FAILED_ONLY", "TRUNCATECOLUMNS", "FORCE", "LOAD_UNCERTAIN_FILES",
+    }  # fmt: skip
+    assert read.file_format["SKIP_HEADER"] == 1
+    assert read.file_format["FIELD_DELIMITER"] == "\t"
+    assert read.file_format["NULL_IF"] == ("", "NULL")
+    assert read.file_format["TRIM_SPACE"] is True
+
+
+@pytest.mark.parametrize("value", ["CONTINUE", "SKIP_FILE", "SKIP_FILE_3", "SKIP_FILE_3%", "ABORT_STATEMENT"])
+def test_each_way_to_treat_errors_is_read(value: str) -> None:
+    settings, _ = read_settings(" ".join(CopyOptions(on_error=value).written()))
+
+    assert read_copy_options(settings).on_error is not None
+
+
+def test_a_named_file_format_and_a_file_processor_are_written() -> None:
+    assert CopyOptions(file_format="DB.S.F").written() == ["FILE_FORMAT = (FORMAT_NAME = 'DB.S.F')"]
+    assert CopyOptions(file_processor={"scanner": "document_ai"}).written() == [
+        "FILE_PROCESSOR = (SCANNER = 'document_ai')"
+    ]
+
+
+def test_what_is_left_out_is_not_written() -> None:
+    assert CopyOptions().written() == []
+    assert CopyOptions(enforce_length=False).written() == ["ENFORCE_LENGTH = FALSE"]
+
+
+def test_more_than_a_thousand_files_are_split() -> None:
+    files = [f"{number}.csv" for number in range(2500)]
+    parts = copy().statements(files)
+
+    assert [len(part) for part, _ in parts] == [1000, 1000, 500]
+    assert [name for part, _ in parts for name in part] == files
+    assert all(statement.count(".csv'") == len(part) for part, statement in parts)
+    with pytest.raises(ConfigurationError, match="names 1,000 files at most, not 2,500"):
+        copy().statement(files)
+
+
+def test_a_validation_loads_nothing_and_takes_no_expressions() -> None:
+    assert copy().validation("RETURN_5_ROWS").endswith(" FROM @s VALIDATION_MODE = RETURN_5_ROWS")
+    with pytest.raises(ConfigurationError, match="validation_mode is 'ALL'"):
+        copy().validation("ALL")
+    with pytest.raises(ConfigurationError, match="together with expressions"):
+        CopyInto(TABLE, "@s", expressions=["$1"]).validation("RETURN_ERRORS")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"on_error": "continue; DROP TABLE t"}, "on_error is 'continue; DROP"),
+        ({"on_error": "SKIP_FILE_0"}, "on_error is 'SKIP_FILE_0'"),
+        ({"match_by_column_name": "YES"}, "match_by_column_name is 'YES'"),
+        ({"include_metadata": {"A": "METADATA$FILENAME"}}, "needs match_by_column_name"),
+        ({"include_metadata": {"A": "x)"}}, "include_metadata of 'A'"),
+        ({"load_mode": "FAST"}, "load_mode is 'FAST'"),
+        ({"size_limit": 0}, "size_limit is 0"),
+        ({"enforce_length": True, "truncate_columns": True}, "they are opposites"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(value),
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        CopyOptions(**options)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"columns": ["A"], "expressions": ["$1", "$2"]},
+        {"columns": ["A"], "options": CopyOptions(match_by_column_name="CASE_INSENSITIVE")},
+    ],
+    ids=["counts", "matching"],
+)
+def test_columns_that_cannot_be_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="columns"):
+        CopyInto(TABLE, "@s", **arguments)
+
+
+class TestLiterals:
+    def test_a_text_ends_where_it_ends(self) -> None:
+        assert string_literal("\\") == "'\\\\'"
+        assert string_literal("'; DROP TABLE t; --") == "'''; DROP TABLE t; --'"
+        with pytest.raises(ConfigurationError, match="NUL"):
+            string_literal("a\0")
+
+    def test_an_option_has_a_name_and_a_value(self) -> None:
+        assert [option("x", value) for value in (1, 1.5, True, None, "a", [])] == [
+            "X = 1", "X = 1.5", "X = TRUE", "X = NONE", "X = 'a'", "X = ()",
+        ]  # fmt: skip
+        with pytest.raises(ConfigurationError, match="no name of an option"):
+            option("x = 1 y", 1)
+        with pytest.raises(ConfigurationError, match="option X is"):
+            option("x", {})  # type: ignore[arg-type]

@@ -1,0 +1,80 @@
+"""``airflow snowpipe plan …`` with folders, shapes, and a stage of a real local service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_snowpipe.cli.definition import parser
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command with the arguments as a terminal gives them; what it printed."""
+
+    def command(*words: str) -> str:
+        arguments = parser().parse_args(["plan", *words])
+        capsys.readouterr()
+        arguments.func(arguments)
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_a_folder_is_planned_as_a_table_with_reasons(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"1,x\n" * 1000)
+    printed = run("--from", str(tmp_path))
+
+    assert [word for word in ("stream", "copy", "pipe", "X-SMALL", "yes") if word in printed] == [
+        "stream", "copy", "pipe", "X-SMALL", "yes",
+    ]  # fmt: skip
+    assert "path stream: cheapest of those that suit: stream" in printed
+
+
+def test_a_shape_is_planned_as_json(run: Run) -> None:
+    shape = {"bytes": 50e12}
+    printed = json.loads(run("--from", json.dumps(shape), "--backfill", "--output", "json"))
+
+    assert printed["shape"] == {"bounded": True, "bytes": 50e12, "backfill": True,
+                                "live_into_files": False, "partitions": 1}  # fmt: skip
+    assert printed["plan"]["path"] == "copy"
+    assert printed["plan"]["reasons"][0].startswith("a backfill")
+
+
+def test_arguments_reach_shape_policy_and_figures(run: Run) -> None:
+    endless = ("--from", "{}", "--endless", "--arrival-rate", "1e6", "--freshness", "10", "--partitions", "2")
+    plan = json.loads(run(*endless, "--path", "pipe", "--cost", "pipe_credits_per_gb=1", "-o", "json"))[
+        "plan"
+    ]
+
+    assert (plan["path"], plan["is_forced"], plan["per_day"]) == ("pipe", True, True)
+    assert plan["estimates"][2]["credits"] == pytest.approx(86.4)
+    assert [one["concern"] for one in plan["warnings"]] == ["unfit", "micro_batches", "not_fresh"]
+
+
+def test_the_path_before_stays_near_a_boundary(run: Run) -> None:
+    near = ("--from", '{"bytes": 5e9}', "-o", "json")
+
+    assert json.loads(run(*near))["plan"]["path"] == "copy"
+    assert json.loads(run(*near, "--previous", "stream"))["plan"]["path"] == "stream"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--from", "/no/such/folder"), "the files of '/no/such/folder' cannot be listed"),
+        (("--from", "{"), "it begins like JSON and is none"),
+        (("--from", "{}"), "the shape has no size"),
+        (("--from", '{"rows": 1}', "--cost", "text_ratio"), "--cost is 'text_ratio': give name=number"),
+        (("--from", '{"rows": 1}', "--warehouse", "big"), "warehouse is 'BIG'"),
+    ],
+    ids=["folder", "json", "size", "cost", "warehouse"],
+)
+def test_errors_are_one_line(run: Run, words: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(SystemExit, match=f"snowpipe: .*{complaint}"):
+        run(*words)

@@ -1,0 +1,148 @@
+"""The branch operator and its decorator: the plan's path decides which tasks are skipped."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, AirflowFailException, task
+
+from airflow_provider_snowpipe.decorators.route import snowpipe_route_task
+from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.airflow_version import AIRFLOW
+from tests.local_connection import TaskInstance
+
+pytestmark = pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 skips tasks in its database")
+
+PATHS = {"stream": "by_stream", "copy": "by_copy", "pipe": "by_pipe"}
+SMALL, LARGE = {"bytes": 1e6}, {"bytes": 1e12}
+
+
+class Instance(TaskInstance):
+    """A task instance that remembers the plan of the run before."""
+
+    def __init__(self, task: Any, before: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.task, self.task_id, self.before = task, task.task_id, before
+        self.asked: dict[str, Any] = {}
+
+    def xcom_pull(self, **asked: Any) -> Any:
+        self.asked = asked
+        return self.before
+
+
+def branch(**arguments: Any) -> SnowpipeBranchOperator:
+    """A branch with a task for each path behind it."""
+    with DAG("d", schedule=None):
+        made = SnowpipeBranchOperator(task_id="route", **{**PATHS, **arguments})
+        made >> [_task(name) for name in PATHS.values()]
+    return made
+
+
+def _task(name: str) -> Any:
+    @task(task_id=name)
+    def nothing() -> None:
+        return None
+
+    return nothing()
+
+
+def skipped(
+    operator: Any, *, before: dict[str, Any] | None = None, run_type: str = "manual"
+) -> tuple[set[str], dict[str, Any]]:
+    """Run it; the tasks that Airflow is told to skip, and the plan."""
+    from airflow.sdk.exceptions import DownstreamTasksSkipped
+
+    ti = Instance(operator, before)
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(run_type=run_type)}
+    with pytest.raises(DownstreamTasksSkipped) as told:
+        operator.execute(context)
+    return {one if isinstance(one, str) else one[0] for one in told.value.tasks}, ti.xcoms["plan"]
+
+
+@pytest.mark.parametrize(("source", "path"), [(SMALL, "stream"), (LARGE, "copy")], ids=["small", "large"])
+def test_the_tasks_of_the_other_paths_are_skipped(source: Any, path: str) -> None:
+    others, plan = skipped(branch(source=source))
+
+    assert others == set(PATHS.values()) - {PATHS[path]}
+    assert plan["path"] == path
+    assert plan["reasons"]
+    assert [one["path"] for one in plan["estimates"]] == ["stream", "copy", "pipe"]
+
+
+def test_a_backfill_run_prefers_copy_and_says_why() -> None:
+    assert skipped(branch(source=SMALL), run_type="backfill")[1]["reasons"][0].startswith("a backfill")
+    assert (
+        skipped(branch(source=SMALL, shape={"backfill": False}), run_type="backfill")[1]["path"] == "stream"
+    )
+
+
+def test_the_path_of_the_run_before_stays_near_a_boundary() -> None:
+    near, before = {"bytes": 5e9}, {"path": "stream", "is_forced": False}
+
+    assert skipped(branch(source=near))[1]["path"] == "copy"
+    assert skipped(branch(source=near), before=before)[1]["path"] == "stream"
+    assert skipped(branch(source=near, remember=False), before=before)[1]["path"] == "copy"
+    assert skipped(branch(source=near), before={**before, "is_forced": True})[1]["path"] == "copy"
+
+
+def test_policy_and_figures_reach_the_plan() -> None:
+    forced = skipped(branch(source=SMALL, policy={"path": "copy"}))[1]
+    costly = skipped(branch(source=SMALL, costs={"stream_credits_per_gb": 1000}))[1]
+
+    assert (forced["path"], forced["is_forced"]) == ("copy", True)
+    assert (costly["path"], costly["is_forced"]) == ("copy", False)
+
+
+def test_a_path_without_a_task_fails_and_says_what_to_name() -> None:
+    operator = branch(source=SMALL, stream=None)
+    with pytest.raises(AirflowFailException, match=r"the plan takes stream .*: give stream=…, or force"):
+        operator.execute({"ti": Instance(operator), "dag_run": None})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"stream": None, "copy": None, "pipe": None}, "no way to load is given"),
+        ({"policy": {"path": "fast"}}, "path is 'fast'"),
+        ({"policy": {"speed": 1}}, "policy is .*speed"),
+        ({"costs": {"speed": 1}}, "cost figure 'speed' is unknown"),
+    ],
+    ids=["tasks", "path", "policy", "costs"],
+)
+def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(
+    arguments: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        branch(source=SMALL, **arguments)
+
+
+def test_a_function_describes_the_data() -> None:
+    with DAG("d", schedule=None):
+
+        @snowpipe_route_task(**PATHS)
+        def route(size: float) -> dict[str, Any]:
+            return {"bytes": size}
+
+        operator = route(1e12).operator  # type: ignore[attr-defined]
+        operator >> [_task(name) for name in PATHS.values()]
+
+    others, plan = skipped(operator)
+
+    assert (others, plan["path"]) == ({"by_stream", "by_pipe"}, "copy")
+    assert operator.source is None
+
+
+def test_airflow_knows_it_as_a_task_decorator() -> None:
+    with DAG("d", schedule=None):
+
+        @task.snowpipe_route(stream="a", copy="b")  # type: ignore[attr-defined]
+        def route() -> str:
+            return "@STAGE"
+
+        operator = route().operator
+
+    assert operator.custom_operator_name == "@task.snowpipe_route"
+    assert operator.inherits_from_skipmixin

@@ -1,0 +1,84 @@
+"""Shapes of stages and of past loads, asked of a real local service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.shape_source import ShapeSource
+from airflow_provider_snowpipe.routing.data_shape import DataShape
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
+from tests.local_service import LocalService
+from tests.staged_files import put
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trusted(local_service: LocalService) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+        yield
+
+
+@pytest.fixture(scope="module")
+def stage(local_service: LocalService, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A stage with two files in a folder, which are loaded, and one beside it."""
+    local_service.sql("CREATE TABLE SHAPED (ID INTEGER, NAME VARCHAR)")
+    local_service.sql("CREATE STAGE SHAPES FILE_FORMAT = (TYPE = CSV)")
+    files = {"day/a.csv": "1,a\n" * 10, "day/b.csv": "2,b\n" * 30, "other.csv": "3,c\n"}
+    put(local_service, tmp_path_factory.mktemp("files"), "SHAPES", files)
+    local_service.sql("COPY INTO SHAPED FROM @SHAPES/day/a.csv")
+    local_service.sql("COPY INTO SHAPED FROM @SHAPES/day/b.csv")
+    return "@SHAPES"
+
+
+def shape_of(source: Any, conn_id: str, **known: Any) -> DataShape:
+    return ShapeSource(source, SnowpipeBulkHook(conn_id)).shape(known)
+
+
+def test_a_path_in_a_stage_is_listed_with_sizes_and_ages(stage: str, conn_id: str) -> None:
+    shape = shape_of(f"{stage}/day/", conn_id, freshness=300)
+
+    assert shape.files is not None
+    assert (shape.files.count, shape.files.bytes, shape.files.largest) == (2, 160, 120)
+    assert (shape.files.format, shape.files.staged, shape.freshness) == ("CSV", True, 300)
+    assert shape.files.newest is not None
+    assert 0 <= shape.files.newest < 600
+
+
+@pytest.mark.usefixtures("stage")
+def test_past_loads_say_what_keeps_coming(conn_id: str) -> None:
+    shape = shape_of("table:SHAPED", conn_id, bounded=True)
+
+    assert shape.files is not None
+    assert (shape.bounded, shape.files.count, shape.files.mean) == (False, 2, 80)
+    assert shape.files.interval is not None
+
+
+@pytest.mark.usefixtures("stage")
+def test_objects_of_a_store_are_listed_by_their_url(tmp_path: Path, conn_id: str) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.parquet").write_bytes(b"x" * 50)
+    shape = shape_of(f"file://{tmp_path}", conn_id)
+
+    assert shape.files is not None
+    assert (shape.files.count, shape.files.bytes, shape.files.format) == (1, 50, "PARQUET")
+    assert shape.files.oldest is not None
+
+
+def test_a_shape_is_itself_with_what_the_author_knows(conn_id: str) -> None:
+    assert shape_of({"rows": 5}, conn_id, backfill=True) == DataShape(rows=5, backfill=True)
+    assert shape_of(json.dumps({"rows": 5}), conn_id) == DataShape(rows=5)
+    assert shape_of(DataShape(rows=5), conn_id, partitions=2) == DataShape(rows=5, partitions=2)
+
+
+def test_what_has_no_shape_is_refused(conn_id: str) -> None:
+    for source in (None, 7, ""):
+        with pytest.raises(ConfigurationError, match="give a stage"):
+            shape_of(source, conn_id)
+    with pytest.raises(SqlError, match="MISSING"):
+        shape_of("@MISSING", conn_id)

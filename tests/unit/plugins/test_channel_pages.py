@@ -1,0 +1,400 @@
+"""The pages of channels: what they show, to whom, and what they say when something is wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from threading import BoundedSemaphore
+from typing import Any
+
+import pytest
+
+from tests.airflow_connections import PAT, statuses
+from tests.airflow_version import AIRFLOW
+from tests.local_connection import commit
+from tests.local_service import LocalService
+from tests.scripted_service import Reply, ScriptedService
+
+if AIRFLOW < (3, 1):
+    pytest.skip("Airflow 2 has another web server, which has no such pages", allow_module_level=True)
+
+from airflow.api_fastapi.app import create_auth_manager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.testclient import TestClient
+
+from airflow_provider_snowpipe.plugins import channel_pages
+
+Get = Callable[..., Any]
+SCRIPTED = {"database": "DB", "schema": "S", "pipe": "T-STREAMING"}
+
+
+@pytest.fixture(autouse=True)
+def _no_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow 3.1 looks a connection's team up in its database, of which there is none here."""
+    if AIRFLOW < (3, 2):
+        monkeypatch.setattr("airflow.models.Connection.get_team_name", lambda *_, **__: None)
+
+
+@pytest.fixture
+def signed_in() -> Iterator[Callable[[str | None], None]]:
+    """Sign a user of some role in; nobody is before."""
+    create_auth_manager()
+
+    def sign_in(role: str | None) -> None:
+        user = SimpleAuthManagerUser(username="u", role=role)
+        channel_pages.app.dependency_overrides[get_user] = lambda: user
+
+    yield sign_in
+    channel_pages.app.dependency_overrides.clear()
+
+
+@pytest.fixture
+def anonymous() -> TestClient:
+    create_auth_manager()
+    return TestClient(channel_pages.app)
+
+
+@pytest.fixture
+def get(signed_in: Callable[[str | None], None]) -> Get:
+    """Ask for a page as an administrator: ``(kind, connection, **query) -> answer``."""
+    signed_in("admin")
+    client = TestClient(channel_pages.app, raise_server_exceptions=False)
+
+    def ask(kind: str, connection: str, **query: Any) -> Any:
+        return client.get(f"/connections/{connection}/{kind}", params=query)
+
+    return ask
+
+
+def cell(page: str, name: str) -> str:
+    """The text of a cell of a channel's page."""
+    found = re.search(rf'<td id="{name}"[^>]*>(.*?)</td>', page, re.DOTALL)
+    assert found is not None, page
+    return " ".join(re.sub(r"<[^>]*>", "", found[1]).split())
+
+
+class TestChannel:
+    def test_shows_what_the_service_says_of_it(
+        self, get: Get, service: ScriptedService, service_connection: str
+    ) -> None:
+        status = {
+            "last_committed_offset_token": "a:7",
+            "rows_inserted": 7,
+            "rows_parsed": 9,
+            "rows_error_count": 2,
+            "last_error_message": "Numeric value 'x' is not recognized",
+            "last_error_offset_upper_bound": "a:5",
+            "created_on_ms": 1_769_817_600_000,
+            "snowflake_avg_processing_latency_ms": 812,
+        }
+        service.on("bulk-channel-status", statuses(c=status))
+
+        answer = get("channel", service_connection, **SCRIPTED, channel="c")
+
+        assert answer.status_code == 200
+        seen = {
+            name: cell(answer.text, name)
+            for name in (
+                "status", "committed", "rows_inserted", "rows_parsed", "rows_rejected", "last_error",
+                "latency", "created",
+            )
+        }  # fmt: skip
+        assert seen == {
+            "status": "SUCCESS",
+            "committed": "a:7",
+            "rows_inserted": "7",
+            "rows_parsed": "9",
+            "rows_rejected": "2",
+            "last_error": "Numeric value &#39;x&#39; is not recognized, at or before a:5",
+            "latency": "812 ms",
+            "created": "2026-01-31 00:00:00 UTC",
+        }
+        assert '<meta http-equiv="refresh" content="10">' in answer.text
+
+    def test_says_null_and_not_known_rather_than_nothing(
+        self, get: Get, service: ScriptedService, service_connection: str
+    ) -> None:
+        service.on("bulk-channel-status", statuses(c=None))
+
+        page = get("channel", service_connection, **SCRIPTED, channel="c").text
+
+        assert [cell(page, name) for name in ("committed", "latency", "created")] == [
+            "NULL",
+            "not known",
+            "not known",
+        ]
+        assert 'id="last_error"' not in page
+        assert 'id="target"' not in page
+
+    @pytest.mark.parametrize(
+        ("committed", "words"),
+        [("a:9", "a:10 not committed yet"), ("a:10", "a:10 committed"), (None, "a:10 not committed yet")],
+        ids=["behind", "there", "null"],
+    )
+    def test_holds_the_token_against_the_tasks_target(
+        self,
+        get: Get,
+        service: ScriptedService,
+        service_connection: str,
+        committed: str | None,
+        words: str,
+    ) -> None:
+        service.on("bulk-channel-status", statuses(c=committed))
+        target = {"target": "a:10", "offset_format": "file:line"}
+
+        page = get("channel", service_connection, **SCRIPTED, channel="c", **target).text
+
+        assert cell(page, "target") == words
+
+    def test_a_broken_session_is_named_with_what_follows(
+        self, get: Get, service: ScriptedService, service_connection: str
+    ) -> None:
+        broken = {"channel_status_code": "ERR_CHANNEL_HAS_INVALID_ROW_SEQUENCER"}
+        service.on("bulk-channel-status", statuses(c=broken))
+
+        page = get("channel", service_connection, **SCRIPTED, channel="c").text
+
+        assert cell(page, "status").startswith("ERR_CHANNEL_HAS_INVALID_ROW_SEQUENCER: its next writer opens")
+
+    def test_one_that_is_not_there_is_not_found(
+        self, get: Get, service: ScriptedService, service_connection: str
+    ) -> None:
+        service.on("bulk-channel-status", Reply(body='{"channel_statuses": {}}'))
+
+        answer = get("channel", service_connection, **SCRIPTED, channel="c")
+
+        assert answer.status_code == 404
+        assert "no such channel" in answer.text
+
+    def test_is_the_same_for_a_real_service(
+        self, get: Get, local_service: LocalService, conn_id: str, table: str
+    ) -> None:
+        commit(local_service, table, "c", ["a:1", "a:2"])
+        names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
+
+        page = get("channel", conn_id, **names, channel="c").text
+
+        assert (cell(page, "committed"), cell(page, "rows_inserted")) == ("a:2", "2")
+        assert local_service.key_file.read_text().splitlines()[1] not in page
+
+
+class TestList:
+    def test_has_a_hundred_channels_a_page(
+        self, get: Get, local_service: LocalService, conn_id: str, table: str
+    ) -> None:
+        with local_service.client(table) as client:
+            for number in range(101):
+                client.open_channel(f"in_{number:03}")
+        commit(local_service, table, "other", ["a:3"])
+        names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
+
+        whole = get("channels", conn_id, **names).text
+        first = get("channels", conn_id, **names, prefix="in_").text
+        second = get("channels", conn_id, **names, prefix="in_", page=2).text
+
+        assert "102 channel(s), page 1 of 2" in whole
+        assert "101 channel(s), page 1 of 2" in first
+        assert 'rel="prev"' not in first
+        assert "in_099" in first
+        assert "in_100" not in first
+        assert second.count("channel?database=") == 1
+        assert 'rel="next"' not in second
+        assert "<code>a:3</code>" in get("channels", conn_id, **names, prefix="other").text
+
+    def test_leads_to_each_channel_whatever_its_name(
+        self, get: Get, local_service: LocalService, conn_id: str, table: str
+    ) -> None:
+        name = 'a&b="<script>alert(1)</script>/#?'
+        commit(local_service, table, name, ["a:1"])
+        names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
+
+        page = get("channels", conn_id, **names).text
+        (address,) = re.findall(r'<td><a href="([^"]*)">', page)
+        query = dict(pair.split("=", 1) for pair in address.replace("&amp;", "&").split("?", 1)[1].split("&"))
+
+        assert "<script" not in page
+        assert query["channel"] == "a%26b%3D%22%3Cscript%3Ealert%281%29%3C%2Fscript%3E%2F%23%3F"
+        shown = get("channel", conn_id, **names, channel=name).text
+        assert "<script" not in shown
+        assert "&lt;script&gt;" in shown
+        assert cell(shown, "committed") == "a:1"
+
+    def test_says_so_when_there_is_none(
+        self, get: Get, local_service: LocalService, conn_id: str, table: str
+    ) -> None:
+        names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
+        commit(local_service, table, "c", ["a:1"])
+
+        assert "no such channel" in get("channels", conn_id, **names, prefix="<b>").text
+        assert "There is no page 2 of 1" in get("channels", conn_id, **names, page=2).text
+
+
+class TestWhoMaySee:
+    @pytest.mark.parametrize("kind", ["channel", "channels"])
+    def test_nobody_who_is_not_signed_in(
+        self, anonymous: TestClient, service: ScriptedService, service_connection: str, kind: str
+    ) -> None:
+        query = {**SCRIPTED, "channel": "c"}
+
+        assert anonymous.get(f"/connections/{service_connection}/{kind}", params=query).status_code == 401
+        assert service.received == []
+
+    @pytest.mark.parametrize("kind", ["channel", "channels"])
+    @pytest.mark.parametrize("role", [None, "viewer", "user"])
+    def test_nobody_who_may_not_read_connections(
+        self,
+        signed_in: Callable[[str | None], None],
+        service: ScriptedService,
+        service_connection: str,
+        role: str | None,
+        kind: str,
+    ) -> None:
+        signed_in(role)
+        query = {**SCRIPTED, "channel": "c"}
+
+        answer = TestClient(channel_pages.app).get(f"/connections/{service_connection}/{kind}", params=query)
+
+        assert answer.status_code == 403
+        assert service.received == []
+
+    def test_who_may_read_connections(
+        self,
+        signed_in: Callable[[str | None], None],
+        service: ScriptedService,
+        service_connection: str,
+    ) -> None:
+        signed_in("op")
+        service.on("bulk-channel-status", statuses(c="a:1"))
+        query = {**SCRIPTED, "channel": "c"}
+
+        answer = TestClient(channel_pages.app).get(f"/connections/{service_connection}/channel", params=query)
+
+        assert answer.status_code == 200
+
+    def test_the_check_is_of_the_very_connection(
+        self, get: Get, service: ScriptedService, service_connection: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+        manager = create_auth_manager()
+        monkeypatch.setattr(
+            manager, "is_authorized_connection", lambda **given: bool(asked.append(given["details"].conn_id))
+        )
+
+        for written in (service_connection, "team%2Fa"):
+            assert get("channel", written, **SCRIPTED, channel="c").status_code == 403
+
+        assert asked == [service_connection, "team/a"]
+
+    def test_every_route_has_the_check(self, anonymous: TestClient) -> None:
+        paths = [route.path for route in channel_pages.app.routes]  # type: ignore[attr-defined]
+
+        assert len(paths) == 2
+        for path in paths:
+            assert anonymous.get(path.replace("{connection_id:path}", "c")).status_code == 401
+
+    def test_a_page_runs_no_script_and_nobody_keeps_it(
+        self, get: Get, service: ScriptedService, service_connection: str
+    ) -> None:
+        service.on("bulk-channel-status", statuses(c="a:1"))
+
+        answer = get("channel", service_connection, **SCRIPTED, channel="c")
+
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        assert "script" not in policy
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "http://" not in answer.text
+        assert "https://" not in answer.text
+
+
+class TestTrouble:
+    def test_a_connection_that_is_not_there(self, get: Get) -> None:
+        answer = get("channel", "absent", **SCRIPTED, channel="c")
+
+        assert answer.status_code == 404
+        assert "absent" in answer.text
+        assert "isn&#39;t defined" in answer.text
+
+    def test_a_connection_of_another_type(self, get: Get, set_connection: Any) -> None:
+        answer = get("channel", set_connection("web", conn_type="http"), **SCRIPTED, channel="c")
+
+        assert answer.status_code == 400
+        assert "use one of type" in answer.text
+
+    def test_a_pipe_that_is_not_there(self, get: Get, local_service: LocalService, conn_id: str) -> None:
+        names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "ABSENT-STREAMING"}
+
+        answer = get("channel", conn_id, **names, channel="c")
+
+        assert answer.status_code == 404
+        assert "ABSENT" in answer.text
+
+    def test_a_listing_that_sql_refuses(self, get: Get, local_service: LocalService, conn_id: str) -> None:
+        names = {"database": "ABSENT", "schema": "PUBLIC", "pipe": "ABSENT-STREAMING"}
+
+        answer = get("channels", conn_id, **names)
+
+        assert answer.status_code == 502
+        assert "SHOW CHANNELS IN PIPE" in answer.text
+
+    def test_refused_credentials_are_not_shown(
+        self, get: Get, service: ScriptedService, service_connection: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        service.on("token", Reply(status=401, body='{"message": "no"}'))
+
+        answer = get("channel", service_connection, **SCRIPTED, channel="c")
+
+        assert answer.status_code == 502
+        assert "AuthenticationError" in answer.text
+        assert PAT not in answer.text + caplog.text
+
+    def test_a_format_that_an_address_names_is_not_imported(
+        self, get: Get, service: ScriptedService, service_connection: str
+    ) -> None:
+        target = {"target": "1", "offset_format": "antigravity.Offset"}
+
+        answer = get("channel", service_connection, **SCRIPTED, channel="c", **target)
+
+        assert answer.status_code == 400
+        assert "must be one of" in answer.text
+        assert "antigravity" not in sys.modules
+
+    def test_a_committed_token_of_another_format(
+        self, get: Get, service: ScriptedService, service_connection: str
+    ) -> None:
+        service.on("bulk-channel-status", statuses(c="a:1"))
+        target = {"target": "1", "offset_format": "integer"}
+
+        answer = get("channel", service_connection, **SCRIPTED, channel="c", **target)
+
+        assert answer.status_code == 400
+        assert "a:1" in answer.text
+
+    def test_more_looks_than_threads_are_turned_away_for_a_moment(
+        self, get: Get, service_connection: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken = BoundedSemaphore(1)
+        taken.acquire()
+        monkeypatch.setattr(channel_pages, "_looks", taken)
+
+        answer = get("channel", service_connection, **SCRIPTED, channel="c")
+
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        assert 'content="5"' in answer.text
+
+    def test_every_look_makes_room_for_the_next_one(
+        self, get: Get, service: ScriptedService, service_connection: str
+    ) -> None:
+        service.on("bulk-channel-status", statuses(c="a:1"))
+
+        for _ in range(channel_pages.MOST_LOOKS + 1):
+            assert get("channel", "absent", **SCRIPTED, channel="c").status_code == 404
+        assert get("channel", service_connection, **SCRIPTED, channel="c").status_code == 200
+
+    @pytest.mark.parametrize("missing", ["database", "schema", "pipe", "channel"])
+    def test_an_address_that_lacks_a_name(self, get: Get, service_connection: str, missing: str) -> None:
+        query = {**SCRIPTED, "channel": "c", missing: ""}
+
+        assert get("channel", service_connection, **query).status_code == 422

@@ -1,0 +1,372 @@
+"""The path that each shape of data gets, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.routing.cost_model import CostModel
+from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
+from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath
+from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.routing.planner import plan_load
+
+KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+STREAM, COPY, PIPE = LoadPath.STREAM, LoadPath.COPY, LoadPath.PIPE
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shape, and what its plan has to be; ``warns`` are all of its warnings."""
+
+    name: str
+    shape: DataShape
+    path: LoadPath
+    warns: tuple[Concern, ...] = ()
+    reason: str = ""
+    policy: dict[str, Any] = field(default_factory=dict)
+    previous: LoadPath | None = None
+
+
+def files(count: int, mean: float, kind: str | None = "CSV", **known: Any) -> FileSet:
+    return FileSet(count, count * mean, format=kind, **known)
+
+
+def drops(mean: float, interval: float, kind: str | None = "CSV", **known: Any) -> FileSet:
+    """Files that keep arriving."""
+    return FileSet(1, mean, format=kind, interval=interval, **known)
+
+
+def rows_at(rate: float, **known: Any) -> DataShape:
+    return DataShape(bounded=False, arrival_rate=rate, **known)
+
+
+NAMED_IN_THE_SEEDS = [
+    Case(
+        "one-time history of 50 TB in a stage",
+        DataShape(files=files(250_000, 200 * MB, staged=True), backfill=True),
+        COPY,
+        reason="backfill",
+    ),
+    Case("one-time flood of 50 TB that is in no file", DataShape(bytes=50 * TB), COPY, (Concern.SLOW,)),
+    Case("endless clickstream", rows_at(5 * MB, freshness=10, partitions=8), STREAM, reason="endless stream"),
+    Case("endless feed of clinical events", rows_at(20 * KB), STREAM),
+    Case("Internet of Things, a thousand devices", rows_at(1 * MB, partitions=1000, freshness=15), STREAM),
+    Case("change data capture from a log", rows_at(300 * KB, partitions=4, freshness=30), STREAM),
+    Case(
+        "a file every minute",
+        DataShape(bounded=False, files=drops(20 * MB, MINUTE)),
+        PIPE,
+        reason="keep arriving",
+    ),
+    Case(
+        "a file every minute, wanted in five",
+        DataShape(bounded=False, files=drops(50 * MB, MINUTE, staged=True), freshness=300),
+        PIPE,
+    ),
+    Case(
+        "100,000 tiny files",
+        DataShape(files=files(100_000, 4 * KB, "JSON", staged=True)),
+        COPY,
+        (Concern.TINY_FILES,),
+    ),
+    Case(
+        "100,000 tiny files on a disk",
+        DataShape(files=files(100_000, 4 * KB, "JSON")),
+        COPY,
+        (Concern.TINY_FILES,),
+        reason="100,000 files at once",
+    ),
+    Case(
+        "a live stream cut into files for COPY",
+        DataShape(bounded=False, files=drops(2 * MB, 20, "JSON"), live_into_files=True),
+        STREAM,
+        (Concern.MICRO_BATCHES,),
+    ),
+    Case(
+        "a live stream forced through COPY",
+        rows_at(2 * MB),
+        COPY,
+        (Concern.UNFIT, Concern.MICRO_BATCHES),
+        reason="the shape suggests stream",
+        policy={"path": "copy"},
+    ),
+    Case(
+        "a one-shot flood forced through streaming",
+        DataShape(files=files(10_000, 200 * MB)),
+        STREAM,
+        (Concern.UNFIT, Concern.FLOOD_THROUGH_STREAM, Concern.SLOW),
+        policy={"path": "stream"},
+    ),
+    Case(
+        "the same files given to a pipe, forced through COPY",
+        DataShape(files=files(20, 100 * MB, staged=True), given_to="pipe"),
+        COPY,
+        (Concern.UNFIT, Concern.TWO_LOADERS),
+        policy={"path": "copy"},
+    ),
+    Case(
+        "a market's 100 TB a day on 2,000 channels",
+        rows_at(100 * TB / DAY, partitions=2000, freshness=30),
+        STREAM,
+    ),
+]
+BOUNDED = [
+    Case("a few rows", DataShape(rows=100), STREAM, reason="cheapest"),
+    Case("nothing at all", DataShape(rows=0), STREAM),
+    Case("no file", DataShape(files=files(0, 0.0, staged=True)), COPY),
+    Case("a small backlog of a queue", DataShape(bytes=1 * GB, rows=5_000_000, partitions=12), STREAM),
+    Case("a backlog after an outage of a week", DataShape(bytes=2 * TB, partitions=12), COPY),
+    Case("just below the crossover", DataShape(bytes=4.4 * GB), STREAM),
+    Case("just above the crossover", DataShape(bytes=5 * GB), COPY),
+    Case(
+        "above the crossover, streamed before",
+        DataShape(bytes=5 * GB),
+        STREAM,
+        previous=STREAM,
+        reason="run before",
+    ),
+    Case("far above the crossover, streamed before", DataShape(bytes=9 * GB), COPY, previous=STREAM),
+    Case("below the crossover, copied before", DataShape(bytes=4 * GB), COPY, previous=COPY),
+    Case("far below the crossover, copied before", DataShape(bytes=1 * GB), STREAM, previous=COPY),
+    Case("a day's files on a disk", DataShape(files=files(24, 1 * MB)), STREAM),
+    Case(
+        "a day's files in a stage", DataShape(files=files(24, 1 * MB, staged=True)), COPY, reason="in a stage"
+    ),
+    Case(
+        "a day's files in a stage that a pipe reads",
+        DataShape(files=files(24, 1 * MB, staged=True)),
+        PIPE,
+        policy={"has_pipe": True},
+    ),
+    Case("a month of Parquet", DataShape(files=files(300, 200 * MB, "PARQUET", staged=True)), COPY),
+    Case("a day to load again", DataShape(files=files(24, 1 * MB), backfill=True), COPY, reason="backfill"),
+    Case(
+        "a day to load again, wanted at once",
+        DataShape(files=files(24, 1 * MB), backfill=True, freshness=5),
+        COPY,
+        (Concern.NOT_FRESH,),
+    ),
+    Case(
+        "rows of the past where no file may be written",
+        DataShape(bytes=1 * GB, backfill=True),
+        STREAM,
+        policy={"may_write_files": False},
+    ),
+    Case(
+        "a flood where no file may be written",
+        DataShape(bytes=1 * TB, partitions=64),
+        STREAM,
+        (Concern.FLOOD_THROUGH_STREAM,),
+        policy={"may_write_files": False},
+    ),
+    Case(
+        "10 GB wanted in 15 seconds",
+        DataShape(bytes=10 * GB, freshness=15, partitions=100),
+        STREAM,
+        (Concern.FLOOD_THROUGH_STREAM,),
+        reason="what remains",
+    ),
+    Case(
+        "files in a stage wanted in 15 seconds",
+        DataShape(files=files(9, MB, staged=True), freshness=15),
+        COPY,
+        (Concern.NOT_FRESH,),
+    ),
+    Case(
+        "a warehouse that runs anyway", DataShape(bytes=1 * GB), COPY, policy={"warehouse_is_running": True}
+    ),
+    Case(
+        "a large warehouse's minimum",
+        DataShape(bytes=10 * GB),
+        STREAM,
+        policy={"warehouse": "MEDIUM"},
+    ),
+    Case(
+        "one file of 200 GB in a stage",
+        DataShape(files=files(1, 200 * GB, staged=True)),
+        COPY,
+        (Concern.HUGE_FILE,),
+    ),
+    Case(
+        "files of last year",
+        DataShape(files=files(50, 100 * MB, staged=True, oldest=365 * DAY)),
+        COPY,
+        (Concern.OLD_FILES,),
+    ),
+    Case(
+        "files of last month given to a pipe",
+        DataShape(files=files(50, 100 * MB, staged=True, oldest=30 * DAY), given_to="pipe"),
+        PIPE,
+        (Concern.OLD_FILES,),
+        reason="given to pipe already",
+    ),
+    Case("files given to COPY", DataShape(files=files(5, MB), given_to="copy"), COPY, reason="given to copy"),
+    Case(
+        "1 TB within ten minutes from a slow line",
+        DataShape(bytes=1 * TB, freshness=600),
+        COPY,
+        (Concern.SLOW,),
+    ),
+    Case(
+        "compressed JSON, 8 GB as stored",
+        DataShape(files=files(80, 100 * MB, "JSON", compressed=True)),
+        STREAM,
+        reason="cheapest",
+    ),
+    Case("a mixture of formats", DataShape(files=files(40, 200 * MB, None, staged=True)), COPY),
+]
+ENDLESS = [
+    Case(
+        "a file of 1 GB every minute, hourly is enough",
+        DataShape(bounded=False, files=drops(1 * GB, MINUTE), freshness=HOUR),
+        COPY,
+    ),
+    Case(
+        "the same as Parquet",
+        DataShape(bounded=False, files=drops(1 * GB, MINUTE, "PARQUET"), freshness=HOUR),
+        PIPE,
+    ),
+    Case("a file a day", DataShape(bounded=False, files=drops(500 * MB, DAY), freshness=DAY), PIPE),
+    Case(
+        "a file every minute, wanted in 20 seconds",
+        DataShape(bounded=False, files=drops(20 * MB, MINUTE), freshness=20),
+        STREAM,
+        reason="what remains",
+    ),
+    Case(
+        "the same in a stage",
+        DataShape(bounded=False, files=drops(20 * MB, MINUTE, staged=True), freshness=20),
+        PIPE,
+        (Concern.NOT_FRESH,),
+    ),
+    Case(
+        "a tiny file every five seconds",
+        DataShape(bounded=False, files=drops(50 * KB, 5, "JSON")),
+        PIPE,
+        (Concern.MICRO_BATCHES,),
+    ),
+    Case("a clickstream faster than its one channel", rows_at(80 * MB), STREAM, (Concern.TABLE_LIMIT,)),
+    Case("more than a table takes", rows_at(12 * GB, partitions=2000), STREAM, (Concern.TABLE_LIMIT,)),
+    Case(
+        "an endless stream forced through a pipe",
+        rows_at(1 * MB, freshness=10),
+        PIPE,
+        (Concern.UNFIT, Concern.MICRO_BATCHES, Concern.NOT_FRESH),
+        policy={"path": "pipe"},
+    ),
+    Case(
+        "a pipe by the old price of files",
+        DataShape(bounded=False, files=drops(10 * KB, 1), freshness=400),
+        STREAM,
+        (Concern.MICRO_BATCHES,),
+        policy={"costs": CostModel(pipe_credits_per_1000_files=0.06)},
+    ),
+    Case("a backfill flag on an endless stream changes nothing", rows_at(1 * MB, backfill=True), STREAM),
+]
+CASES = NAMED_IN_THE_SEEDS + BOUNDED + ENDLESS
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "_"))
+def test_a_shape_gets_its_path_and_its_warnings(case: Case) -> None:
+    plan = plan_load(case.shape, LoadPolicy(**case.policy), case.previous)
+
+    assert (plan.path, tuple(one.concern for one in plan.warnings)) == (case.path, case.warns), plan.lines()
+    assert case.reason in " ".join(plan.reasons)
+    assert plan.is_forced is ("path" in case.policy)
+
+
+def test_the_table_has_every_case_once() -> None:
+    assert len(CASES) >= 40
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+class TestWhatAPlanSays:
+    def test_tiny_files_are_combined_to_the_size_that_is_advised(self) -> None:
+        plan = plan_load(DataShape(files=files(100_000, 4 * KB, staged=True)))
+
+        assert plan.compact is not None
+        assert (plan.compact.files, plan.compact.combined) == (100_000, 3)
+        assert 100 * MB < plan.compact.file_bytes < 250 * MB
+        assert plan.compact.credits < plan.estimate().credits / 10
+
+    def test_every_path_has_an_estimate(self) -> None:
+        plan = plan_load(DataShape(bytes=1000 * GB))
+
+        assert [one.path for one in plan.estimates] == [STREAM, COPY, PIPE]
+        assert plan.estimate(STREAM).credits == pytest.approx(3.7)
+        assert plan.estimate(PIPE).credits == pytest.approx(3.7)
+        assert plan.estimate(COPY).credits == pytest.approx(1000 / 855, rel=0.01)
+        assert plan.estimate(PIPE).unfit == "a pipe loads files, and these rows are in none"
+
+    def test_copy_of_csv_costs_what_was_published(self) -> None:
+        plan = plan_load(DataShape(files=files(30_000, 4.7 * TB / 30_000, staged=True)))
+
+        assert plan.estimate().credits == pytest.approx(8.2, rel=0.02)
+
+    def test_binary_files_are_billed_by_a_pipe_as_they_are(self) -> None:
+        plan = plan_load(DataShape(files=files(10, 100 * MB, "PARQUET", staged=True)))
+
+        assert plan.estimate(PIPE).credits == pytest.approx(0.0037)
+        assert plan.estimate(STREAM).credits == pytest.approx(0.0037 * 3.6)
+
+    def test_a_larger_warehouse_is_taken_when_time_is_short_and_costs_no_more(self) -> None:
+        shape = DataShape(files=files(10_000, 200 * MB, staged=True))
+        patient = plan_load(shape).estimate()
+        hurried = plan_load(DataShape(files=shape.files, freshness=1200)).estimate()
+
+        assert (patient.warehouse, hurried.warehouse) == ("X-SMALL", "X-LARGE")
+        assert patient.credits == hurried.credits
+        assert hurried.seconds < 1200 < patient.seconds
+
+    def test_a_schedule_of_copies_follows_the_freshness(self) -> None:
+        shape = DataShape(bounded=False, files=drops(1 * GB, MINUTE), freshness=HOUR)
+        copy = plan_load(shape).estimate(COPY)
+
+        assert copy.interval == HOUR - 30
+        assert copy.latency == HOUR
+
+    def test_a_schedule_of_copies_does_nothing_between_files(self) -> None:
+        shape = DataShape(bounded=False, files=drops(1 * MB, DAY))
+
+        assert plan_load(shape).estimate(COPY).credits == pytest.approx(60 / 3600)
+
+    def test_more_partitions_make_streaming_quicker(self) -> None:
+        one, ten = (plan_load(DataShape(bytes=GB, partitions=n)).estimate(STREAM) for n in (1, 10))
+
+        assert (one.seconds, ten.seconds) == (60.0, 15.0)
+
+    def test_a_forced_plan_is_no_previous_path(self) -> None:
+        shape = DataShape(bytes=5 * GB)
+        forced = plan_load(shape, LoadPolicy(path="stream"))
+
+        assert plan_load(shape, previous=forced).path is COPY
+        assert plan_load(shape, previous=plan_load(DataShape(bytes=GB))).path is STREAM
+
+    def test_a_plan_is_json_and_words(self) -> None:
+        plan = plan_load(DataShape(files=files(100_000, 4 * KB)))
+        written = plan.as_json()
+
+        assert (written["path"], written["compact"]["combined"]) == ("copy", 3)
+        assert type(written["path"]) is str
+        assert plan.lines() == [
+            "path copy: what remains of those that suit (stream: a flood: 100,000 files at once, of "
+            "1,000 from "
+            "which on they are loaded as files)",
+            "advice: combine the 100,000 files to 3 of about 133 MB first; their COPY costs 0.0167 credits",
+            "warning (tiny_files): 100,000 files of 4 kB on average: each one costs an open and an "
+            "entry of load "
+            "history, combine them to 100 MB to 250 MB each",
+        ]
+        assert plan.table()[1] == {
+            "path": "copy",
+            "chosen": "yes",
+            "credits": "0.348",
+            "first rows": "30 s",
+            "all rows": "21.5 min",
+            "with": "warehouse X-SMALL",
+            "against": "",
+        }

@@ -1,0 +1,166 @@
+"""What holds for every shape: a plan, the same one each time, and no move in the wrong direction."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_snowpipe.routing.cost_model import CostModel
+from airflow_provider_snowpipe.routing.data_shape import BINARY_FORMATS, TEXT_FORMATS, DataShape, FileSet
+from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.routing.planner import plan_load
+
+VOLUME = st.one_of(st.just(0.0), st.floats(-3, 15).map(lambda power: 10.0**power))
+SECONDS = st.one_of(st.none(), st.floats(0, 6).map(lambda power: 10.0**power))
+PREVIOUS = st.one_of(st.none(), st.sampled_from(LoadPath))
+MANY = settings(max_examples=400, deadline=None)
+
+
+@st.composite
+def file_sets(draw: Any) -> FileSet:
+    count = draw(st.integers(0, 1_000_000))
+    return FileSet(
+        count,
+        draw(VOLUME) if count else 0.0,
+        largest=draw(st.one_of(st.none(), VOLUME)),
+        format=draw(st.one_of(st.none(), st.sampled_from(TEXT_FORMATS + BINARY_FORMATS))),
+        compressed=draw(st.booleans()),
+        staged=draw(st.booleans()),
+        oldest=draw(SECONDS),
+        newest=draw(SECONDS),
+        interval=draw(SECONDS),
+    )
+
+
+@st.composite
+def shapes(draw: Any) -> DataShape:
+    bounded, files = draw(st.booleans()), draw(st.one_of(st.none(), file_sets()))
+    needs_bytes = bounded and files is None
+    needs_rate = not bounded and not (files and files.interval)
+    return DataShape(
+        bounded=bounded,
+        bytes=draw(VOLUME if needs_bytes else st.one_of(st.none(), VOLUME)),
+        rows=draw(st.one_of(st.none(), st.integers(0, 10**12))),
+        files=files,
+        arrival_rate=draw(VOLUME if needs_rate else st.one_of(st.none(), VOLUME)),
+        freshness=draw(SECONDS),
+        backfill=draw(st.booleans()),
+        live_into_files=draw(st.booleans()),
+        given_to=draw(st.sampled_from([None, None, None, "copy", "pipe"])) if files else None,
+        partitions=draw(st.integers(1, 5000)),
+    )
+
+
+def shapes_of_files() -> st.SearchStrategy[DataShape]:
+    """Bounded data whose size is that of its files."""
+    return st.builds(DataShape, files=file_sets(), freshness=SECONDS, backfill=st.booleans())
+
+
+@st.composite
+def policies(draw: Any) -> LoadPolicy:
+    return LoadPolicy(
+        warehouse=draw(st.sampled_from(["X-SMALL", "SMALL", "LARGE"])),
+        largest_warehouse=draw(st.sampled_from(["X-SMALL", "X-LARGE", "6X-LARGE"])),
+        warehouse_is_running=draw(st.booleans()),
+        has_pipe=draw(st.booleans()),
+        may_write_files=draw(st.booleans()),
+        costs=CostModel(pipe_credits_per_1000_files=draw(st.sampled_from([0.0, 0.06]))),
+    )
+
+
+def scaled(shape: DataShape, factor: float) -> DataShape:
+    """The same data, more or less of it in as many files."""
+
+    def times(value: Any) -> Any:
+        return None if value is None else value * factor
+
+    files = shape.files and replace(
+        shape.files, bytes=shape.files.bytes * factor, largest=times(shape.files.largest)
+    )
+    rows = None if shape.rows is None else round(shape.rows * factor)
+    return replace(
+        shape, bytes=times(shape.bytes), rows=rows, arrival_rate=times(shape.arrival_rate), files=files
+    )
+
+
+def is_stream(shape: DataShape, policy: LoadPolicy, previous: LoadPath | None) -> bool:
+    return plan_load(shape, policy, previous).path is LoadPath.STREAM
+
+
+@MANY
+@given(shapes(), policies(), PREVIOUS)
+def test_every_shape_gets_a_plan_with_a_reason(
+    shape: DataShape, policy: LoadPolicy, previous: LoadPath | None
+) -> None:
+    plan = plan_load(shape, policy, previous)
+
+    assert plan.reasons
+    assert plan.estimate().unfit is None
+    assert all(one.credits >= 0 and one.seconds >= one.latency > 0 for one in plan.estimates)
+    assert plan.lines()
+    assert len(plan.table()) == 3
+
+
+@MANY
+@given(shapes(), policies(), PREVIOUS)
+def test_the_same_shape_gets_the_same_plan(
+    shape: DataShape, policy: LoadPolicy, previous: LoadPath | None
+) -> None:
+    assert plan_load(DataShape.from_json(shape.as_json()), policy, previous) == plan_load(
+        shape, policy, previous
+    )
+
+
+@MANY
+@given(shapes(), policies(), PREVIOUS, st.floats(1.0, 1e6))
+def test_more_volume_never_moves_towards_streaming(
+    shape: DataShape, policy: LoadPolicy, previous: LoadPath | None, factor: float
+) -> None:
+    if is_stream(scaled(shape, factor), policy, previous):
+        assert is_stream(shape, policy, previous)
+
+
+@MANY
+@given(shapes_of_files(), policies(), PREVIOUS, st.integers(1, 1000))
+def test_more_files_never_move_towards_streaming(
+    shape: DataShape, policy: LoadPolicy, previous: LoadPath | None, factor: int
+) -> None:
+    assert shape.files is not None
+    more = replace(
+        shape, files=replace(shape.files, count=shape.files.count * factor, bytes=shape.files.bytes * factor)
+    )
+    if is_stream(more, policy, previous):
+        assert is_stream(shape, policy, previous)
+
+
+@MANY
+@given(shapes(), policies(), PREVIOUS, st.floats(0.0, 1.0))
+def test_tighter_freshness_never_moves_away_from_streaming(
+    shape: DataShape, policy: LoadPolicy, previous: LoadPath | None, factor: float
+) -> None:
+    tighter = replace(shape, freshness=(1e7 if shape.freshness is None else shape.freshness) * factor)
+    if is_stream(shape, policy, previous):
+        assert is_stream(tighter, policy, previous)
+
+
+@MANY
+@given(
+    shapes(), policies(), PREVIOUS, st.lists(st.tuples(*[st.floats(0.96, 1.04)] * 2), min_size=2, max_size=12)
+)
+def test_small_changes_from_run_to_run_do_not_flap(
+    shape: DataShape, policy: LoadPolicy, previous: LoadPath | None, changes: list[tuple[float, float]]
+) -> None:
+    taken: list[LoadPath] = []
+    for volume, freshness in changes:
+        near = scaled(shape, volume)
+        if shape.freshness is not None:
+            near = replace(near, freshness=shape.freshness * freshness)
+        previous = plan_load(near, policy, previous).path
+        taken.append(previous)
+
+    assert sum(before is not after for before, after in itertools.pairwise(taken)) <= 1

@@ -1,0 +1,131 @@
+"""Shapes, policies and cost models refuse what cannot be, and say what can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.routing.cost_model import CostModel
+from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
+from airflow_provider_snowpipe.routing.in_words import credit_count, duration, size
+from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("shape", "complaint"),
+    [
+        ({}, "the shape has no size: give bytes, rows or files"),
+        ({"bounded": False}, "unbounded and has no rate"),
+        ({"bounded": False, "files": {"count": 1, "bytes": 1}}, "unbounded and has no rate"),
+        ({"bytes": -1}, "bytes is -1"),
+        ({"bytes": float("nan")}, "bytes is nan"),
+        ({"rows": True}, "rows is True"),
+        ({"bytes": "5 GB"}, "bytes is '5 GB': give a number"),
+        ({"rows": 1, "partitions": 0}, "partitions is 0"),
+        ({"rows": 1, "given_to": "pipe"}, "without files"),
+        ({"files": {"count": 1, "bytes": 1}, "given_to": "me"}, "given_to is 'me'"),
+        ({"files": {"count": 1, "bytes": 1, "format": "csv"}}, "format of the files is 'csv'"),
+        ({"files": {"count": 1, "bytes": 1, "interval": 0}}, "interval of the files is 0"),
+        ({"files": {"count": 1, "bytes": 1, "size": 0}}, "files of the shape has the key 'size'"),
+        ({"files": [1]}, r"files of the shape is \[1\]"),
+        ({"rows": 1, "backfil": True}, "the shape has the key 'backfil': use bounded"),
+        ({"rows": 1, "backfill": "no"}, "backfill of the shape is 'no': give true or false"),
+        ([], "give a JSON object"),
+    ],
+    ids=range(17),
+)
+def test_a_shape_that_cannot_be_is_refused(shape: Any, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        DataShape.from_json(shape)
+
+
+def test_a_shape_is_json_and_back() -> None:
+    shape = DataShape(files=FileSet(2, 10.0, format="CSV", staged=True), freshness=60.0)
+    written = shape.as_json()
+
+    assert "rows" not in written
+    assert "largest" not in written["files"]
+    assert DataShape.from_json(written) == shape
+
+
+@pytest.mark.parametrize(
+    ("policy", "complaint"),
+    [
+        ({"path": "fast"}, "path is 'fast'"),
+        ({"warehouse": "XS"}, "warehouse is 'XS': give one of X-SMALL"),
+        ({"largest_warehouse": "xl"}, "largest_warehouse is 'xl'"),
+        ({"band": -0.1}, "band=-0.1"),
+        ({"many_files": 0}, "many_files=0"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_policy_that_cannot_be_is_refused(policy: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        LoadPolicy(**policy)
+
+
+class TestCostModel:
+    def test_every_figure_has_a_unit_and_a_source(self) -> None:
+        figures = CostModel().figures()
+
+        assert len(figures) >= 25
+        assert all(one.unit and one.source for one in figures)
+        assert {one.name for one in figures if one.is_guess} > {"copy_file_seconds", "pipe_floor_seconds"}
+        assert not next(one for one in figures if one.name == "stream_credits_per_gb").is_guess
+
+    def test_the_reference_page_says_the_same(self) -> None:
+        page = Path(__file__).parents[3] / "docs" / "reference" / "cost-model.md"
+        rows = [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in page.read_text().splitlines()
+            if line.startswith("| `") and line.count("|") == 5
+        ]
+
+        assert [
+            (name.strip("`"), float(value.replace(",", "")), unit, source)
+            for name, value, unit, source in rows
+        ] == [
+            (one.name, one.value, one.unit, f"guess: {one.source}" if one.is_guess else one.source)
+            for one in CostModel().figures()
+        ]
+
+    def test_figures_can_be_replaced_by_name(self) -> None:
+        costs = CostModel.with_figures({"stream_credits_per_gb": "0.01", "warehouse_threads": 16})
+
+        assert (costs.stream_credits_per_gb, costs.warehouse_threads) == (0.01, 16.0)
+        assert costs.pipe_credits_per_gb == 0.0037
+
+    @pytest.mark.parametrize(
+        ("figures", "complaint"),
+        [
+            ({"stream_credits": 1}, "cost figure 'stream_credits' is unknown: use one of bytes_per_row"),
+            ({"text_ratio": "four"}, "cost figure text_ratio is 'four'"),
+            ({"text_ratio": 0}, "cost figure text_ratio is 0.0: give a number above 0"),
+            ({"text_ratio": "inf"}, "cost figure text_ratio is inf"),
+        ],
+        ids=["name", "text", "zero", "infinite"],
+    )
+    def test_a_figure_that_cannot_be_is_refused(self, figures: dict[str, Any], complaint: str) -> None:
+        with pytest.raises(ConfigurationError, match=complaint):
+            CostModel.with_figures(figures)
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [size(n) for n in (0, 999, 1500, 2.5e9, 50e12)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.5 kB",
+        "2.5 GB",
+        "50 TB",
+    ]
+    assert [duration(n) for n in (0.5, 90, 300, 7200, 200_000)] == [
+        "0.5 s",
+        "90 s",
+        "5 min",
+        "2 h",
+        "2.31 days",
+    ]
+    assert [credit_count(n) for n in (0, 0.01667, 12.34, 4567.8)] == ["0", "0.0167", "12.3", "4,568"]
