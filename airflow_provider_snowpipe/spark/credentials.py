@@ -1,9 +1,10 @@
-"""The file that carries credentials to the Spark driver, and to nobody else.
+"""The file, or the environment variable, that carries credentials to the Spark driver, and to nobody else.
 
 For the job, the submitting process writes it with mode 0600 just before ``spark-submit``; the driver reads it
 once and removes it at once, so that the key is on the disk only while Spark starts. A DataFrame's writer
 leaves it where it is, since a stream needs it again for each micro-batch. It never appears on a command line,
-in a Spark setting, or on an executor.
+in a Spark setting, or on an executor. Places that run drivers by themselves put secrets into the driver's
+environment instead.
 """
 
 from __future__ import annotations
@@ -117,6 +118,22 @@ def _read_private(path: str | os.PathLike[str], remedy: str) -> bytes:
                 "only a plain file of this user with mode 0600 is read; replace the key if others saw it"
             )
         return file.read()
+
+
+def read_credentials_variable(name: str) -> tuple[Credentials, SourceSecrets]:
+    """Take the credentials out of an environment variable, so that no later process inherits them.
+
+    :param name: the variable, whose value is what :func:`write_credentials` would write
+    :raises ConfigurationError: if it is not set, or holds something else
+    :raises AuthenticationError: if the private key in it cannot be read
+    """
+    body = os.environ.pop(name, "")
+    if not body:
+        raise ConfigurationError(
+            f"environment variable {name!r}, which the plan names for the credentials, is not set where the "
+            "driver runs: let the platform put the secret there"
+        )
+    return _from_mapping(body.encode(), f"environment variable {name!r}", "submit again")
 
 
 def _to_mapping(credentials: Credentials) -> dict[str, str | None]:

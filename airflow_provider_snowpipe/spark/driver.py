@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.spark.connect import add_package, is_connect
 from airflow_provider_snowpipe.spark.failures import final_error
 from airflow_provider_snowpipe.spark.frames import FrameSource
 from airflow_provider_snowpipe.spark.plan import JobPlan
@@ -96,7 +98,7 @@ class Run:
     def load(self, spark: SparkContext) -> None:
         """Find each channel's place in the source and send what lies behind it, one task a channel.
 
-        :param spark: the context whose executors do the work
+        :param spark: the context whose executors do the work, or a session of Spark Connect
         :raises SnowpipeError: if a task failed for good
         """
         rounds = rounds_of(self._source, spark)
@@ -208,17 +210,21 @@ class Run:
 def start_spark(application: str) -> Any:
     """Start Spark with the settings that exactly-once needs; the master is the submitter's to choose.
 
+    Where ``SPARK_REMOTE`` names a Spark Connect server the session is one of that server, whose settings are
+    its own.
+
     :param application: the application's name
     :return: the session
     """
     from pyspark.sql import SparkSession
 
-    return (
-        SparkSession.builder.appName(application)
-        .config("spark.speculation", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.appName(application).config("spark.sql.session.timeZone", "UTC")
+    if "SPARK_REMOTE" not in os.environ:
+        builder = builder.config("spark.speculation", "false")
+    session = builder.getOrCreate()
+    if is_connect(session):
+        add_package(session)
+    return session
 
 
 def elapsed(since: float) -> float:

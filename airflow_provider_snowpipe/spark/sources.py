@@ -31,6 +31,10 @@ _SOURCES: dict[str, _Place] = {
     "kafka": _Place(
         spec=(f"{_ROOM}.kafka.spec", "KafkaSourceSpec"), source=(f"{_ROOM}.kafka.source", "KafkaSource")
     ),
+    "delta": _Place(
+        spec=(f"{_ROOM}.tables.delta_spec", "DeltaSourceSpec"),
+        source=(f"{_ROOM}.tables.delta", "DeltaSource"),
+    ),
     "table": _Place(
         spec=(f"{_ROOM}.tables.spec", "TableSourceSpec"), source=(f"{_ROOM}.tables.source", "TableSource")
     ),

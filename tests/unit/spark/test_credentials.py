@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from airflow_provider_snowpipe.spark.credentials import (
     read_credentials,
+    read_credentials_variable,
     read_driver_secrets,
     write_credentials,
 )
@@ -51,6 +52,25 @@ def test_token_comes_back_and_its_file_is_gone(tmp_path, given):
 
     assert read_credentials(tmp_path / "c.json") == given
     assert not (tmp_path / "c.json").exists()
+
+
+def test_credentials_are_taken_out_of_the_environment(tmp_path, monkeypatch):
+    write_credentials(OAuthToken("t"), tmp_path / "c.json")
+    monkeypatch.setenv("SNOWPIPE_SECRET", (tmp_path / "c.json").read_text())
+
+    assert read_credentials_variable("SNOWPIPE_SECRET") == (OAuthToken("t"), SourceSecrets())
+    assert "SNOWPIPE_SECRET" not in os.environ
+
+
+@pytest.mark.parametrize(("value", "says"), [("", "is not set"), ("s3cret", "holds no JSON"), ("{}", "kind")])
+def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeypatch, value, says):
+    monkeypatch.setenv("SNOWPIPE_SECRET", value)
+
+    with pytest.raises(ConfigurationError, match=says) as refused:
+        read_credentials_variable("SNOWPIPE_SECRET")
+
+    assert "environment variable 'SNOWPIPE_SECRET'" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
 
 
 def test_mode_is_0600_whatever_the_umask_is(tmp_path):
