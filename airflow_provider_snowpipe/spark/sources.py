@@ -29,7 +29,7 @@ _SOURCES: dict[str, _Place] = {
         spec=(f"{_ROOM}.files.spec", "FileSourceSpec"), source=(f"{_ROOM}.files.source", "FileSource")
     ),
     "kafka": _Place(
-        spec=(f"{_ROOM}.kafka.spec", "KafkaSourceSpec"), source=(f"{_ROOM}.kafka.source", "KafkaSource")
+        spec=(f"{_ROOM}.kafka.spec", "KafkaSourceSpec"), source=(f"{_ROOM}.kafka.frame", "kafka_source")
     ),
     "delta": _Place(
         spec=(f"{_ROOM}.tables.delta_spec", "DeltaSourceSpec"),

@@ -1,5 +1,6 @@
 """The Kafka source on a real Apache Kafka broker: transactions, compaction, retention, rights, groups."""
 
+import importlib.metadata
 import json
 import time
 
@@ -21,7 +22,7 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars
+from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars, fetched_jars
 from tests.kafka_topics import commit_group, create_topic, group_offsets, numbered, produce
 
 pytestmark = pytest.mark.timeout(400)
@@ -273,6 +274,49 @@ def test_killed_driver_loses_and_doubles_nothing_over_two_topics_with_transactio
     assert tokens() == dict(zip(channels, ("1499", "1499", "1499"), strict=True))
     assert 0 < finished.report.rows < 4500
     assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [1500, 1500]
+
+
+@pytest.mark.spark
+def test_sparks_own_source_and_the_client_load_the_same_rows_in_turns(
+    broker, topic, service_factory, tmp_path
+):
+    version = importlib.metadata.version("pyspark")
+    jars = fetched_jars("spark-kafka", ("org.apache.spark", "spark-sql-kafka-0-10_2.13", version))
+    service = service_factory()
+    service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR, META VARIANT)")
+    create_topic(broker.address, topic, 2)
+    _transaction(broker, topic, range(0, 500), end="commit")
+    _transaction(broker, topic, range(9000, 9100), end="abort")
+    produce(broker.address, topic, numbered(range(500, 1000)), partition=1, headers=[("h", b"v")])
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER}
+    more = {"bootstrap_servers": broker.sasl_address, "options": options, "record_metadata": "META"}
+    spec = _spec(broker, topic, reader="spark", group_id=f"g-{topic}", **more)
+    job = SparkJob(
+        service,
+        tmp_path / "runs",
+        topic,
+        spec,
+        {"source_name": topic},
+        secrets=SourceSecrets({"sasl.password": PASSWORD}),
+        conf={"spark.jars": ",".join(map(str, sorted(jars.glob("*.jar"))))},
+    )
+
+    first = job.run()
+
+    assert first.code == 0, first.err[-3000:]
+    assert ids_in(service, topic) == list(range(1000))
+    assert job.committed("0", "1") == {"0": "499", "1": "499"}
+    assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [500, 500]
+    assert PASSWORD not in first.out + first.err
+    produce(broker.address, topic, numbered(range(1000, 1010)), partition=1, headers=[("h", b"v")])
+    second = job.run(source=_spec(broker, topic, group_id=f"g-{topic}", **more))
+    assert second.code == 0, second.err[-3000:]
+    assert ids_in(service, topic) == list(range(1010))
+    rows = service.sql(f"SELECT META FROM LOCAL.PUBLIC.{topic} WHERE ID IN (500, 1009) ORDER BY ID")
+    by_spark, by_client = (json.loads(row["META"]) for row in rows)
+    assert set(by_spark) == set(by_client)
+    assert (by_spark["headers"], by_spark["offset"], by_client["offset"]) == ({"h": "v"}, 0, 509)
+    assert by_spark["topic"] == by_client["topic"] == topic
 
 
 def _delete(broker, topic, before):

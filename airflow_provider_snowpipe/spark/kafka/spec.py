@@ -48,6 +48,8 @@ class KafkaSourceSpec(SourceSpec):
     :param group_id: the consumer group whose offsets tell others how far the table is; they move after the
         tokens are committed, never before
     :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``
+    :param reader: ``client`` reads with librdkafka in each task; ``spark`` with Spark's own Kafka source,
+        whose jar the cluster has
     :param timeout_seconds: how long a broker may say nothing at all
     :param options: further settings of librdkafka, none of them a secret
     :param kind: always ``kafka``
@@ -68,6 +70,7 @@ class KafkaSourceSpec(SourceSpec):
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     group_id: str | None = None
     schema_registry_url: str | None = None
+    reader: Literal["client", "spark"] = "client"
     timeout_seconds: float = 60.0
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     kind: Literal["kafka"] = "kafka"

@@ -1,0 +1,191 @@
+"""Topics read by Spark's own Kafka source: the same channels, tokens and rows, without a client on executors.
+
+The driver lists the partitions and fixes their ends as for the other reader; Spark makes one task for each
+topic-partition and delivers its records in order ("Structured Streaming + Kafka Integration Guide", batch
+queries with ``assign``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_snowpipe.spark.frames import CHANNEL, FramePartition, FrameSource, FrameWork
+from airflow_provider_snowpipe.spark.kafka.java_settings import java_settings
+from airflow_provider_snowpipe.spark.kafka.records import Records
+from airflow_provider_snowpipe.spark.kafka.rows import RowWriter
+from airflow_provider_snowpipe.spark.kafka.source import KafkaPartition, KafkaSource
+from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
+from airflow_provider_snowpipe.spark.layout import pin_layout
+from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_COLUMNS = ("offset", "value", "timestamp", "timestampType", "key", "headers")
+_LOG_APPEND_TIME = 1
+
+
+class KafkaFrameSource(FrameSource):
+    """Topics of a cluster, read by Spark.
+
+    :param spec: the source
+    :param on_data_loss: what to do if retention has taken the record after the committed one
+    """
+
+    def __init__(self, spec: KafkaSourceSpec, on_data_loss: OnDataLoss) -> None:
+        self._spec = spec
+        self._on_data_loss = on_data_loss
+        self._topics = KafkaSource(spec, on_data_loss)
+        self._session: SparkSession
+
+    def take_secrets(self, secrets: SourceSecrets) -> None:
+        """Take passwords and keys; Spark gets them as options of the query, which it redacts."""
+        self._topics.take_secrets(secrets)
+
+    def finish(self, committed: Mapping[str, Offset]) -> None:
+        """Move the group's offsets behind the committed records."""
+        self._topics.finish(committed)
+
+    def use(self, session: SparkSession) -> None:
+        """Take the session, and make sure that it has Spark's Kafka source."""
+        pin_layout(session)
+        java: Any = session.sparkContext._jvm
+        loader = java.Thread.currentThread().getContextClassLoader()
+        if loader.getResource(_PROVIDER.replace(".", "/") + ".class") is None:
+            version = session.version
+            raise ConfigurationError(
+                "source reader is 'spark', and Spark has no Kafka source: give the operator "
+                f"packages='org.apache.spark:spark-sql-kafka-0-10_2.13:{version}', put that jar and what "
+                f"it needs "
+                "into spark.jars, or use reader='client'"
+            )
+        self._session = session
+
+    def partitions(self) -> tuple[KafkaFramePartition, ...]:
+        """List the topic-partitions and how far they reach now."""
+        return tuple(KafkaFramePartition(one.name, one) for one in self._topics.partitions())
+
+    def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
+        """Find the channels that have records behind their tokens."""
+        return [work for work in works if _start(work) is not None]
+
+    def frame(self, works: Sequence[FrameWork]) -> DataFrame:
+        """Make the query for some channels."""
+        places = [(_topic_partition(work), _start(work)) for work in works]
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for one, start in places:
+            begin = one.bounds.end if start is None else start
+            starts.setdefault(one.topic, {})[str(one.number)] = begin
+            ends.setdefault(one.topic, {})[str(one.number)] = one.bounds.end
+        settings = java_settings(places[0][0].settings)
+        assign = {topic: sorted(map(int, numbers)) for topic, numbers in starts.items()}
+        rows = (
+            self._session.read.format("kafka")
+            .options(**{f"kafka.{name}": value for name, value in settings.items()})
+            .option("kafka.isolation.level", self._spec.isolation)
+            .option("assign", json.dumps(assign))
+            .option("startingOffsets", json.dumps(starts))
+            .option("endingOffsets", json.dumps(ends))
+            .option("failOnDataLoss", "false" if self._on_data_loss == "skip" else "true")
+            .option("includeHeaders", "true")
+            .load()
+        )
+        return with_channels(rows, [one.name for one, _ in places])
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaFramePartition(FramePartition):
+    """One topic-partition whose records arrive as Arrow batches.
+
+    :param name: ``<topic>_<number>``
+    :param partition: the same as the other reader knows it
+    """
+
+    name: str
+    partition: KafkaPartition
+    offset_class: ClassVar[type[Offset]] = IntegerOffset
+    gaps_legal: ClassVar[bool] = True
+
+    def check(self, committed: Offset | None) -> None:
+        """Make sure that the next record has not been taken by retention, and that the topic is the same."""
+        self.partition.check(committed)
+
+    def behind(self, committed: str | None) -> Behind:
+        """Count the offsets up to the end; some may be no records."""
+        return self.partition.behind(committed)
+
+    def parts(
+        self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
+    ) -> Iterator[Part]:
+        """Write the records behind a committed position as rows."""
+        self.partition.check(committed)
+        one = self.partition
+        writer = RowWriter(one.spec, one.topic, one.number, one.settings.secrets)
+        after = -1 if committed is None else int(str(committed))
+        for batch in batches:
+            records = _records(batch, writer.fields)
+            if len(records) and records.offsets[0] <= after:
+                records = records.taken(records.offsets > after)
+            for piece in records.pieces(writer.piece_bytes(limits), limits.rows):
+                part = writer.part(piece)
+                if part is not None:
+                    yield part
+
+
+def kafka_source(spec: KafkaSourceSpec, on_data_loss: OnDataLoss) -> KafkaSource | KafkaFrameSource:
+    """Make the source with the reader that the spec names.
+
+    :param spec: the source
+    :param on_data_loss: what to do if retention has taken the record after the committed one
+    """
+    return (KafkaFrameSource if spec.reader == "spark" else KafkaSource)(spec, on_data_loss)
+
+
+def with_channels(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Number the records by their channel, and leave out the columns that nobody needs.
+
+    :param rows: records with the columns of Spark's Kafka source
+    :param names: of the topic-partitions, in the order of their numbers
+    """
+    from pyspark.sql import functions as sf
+
+    numbered = (column for row, name in enumerate(names) for column in (sf.lit(name), sf.lit(row)))
+    name = sf.concat(rows["topic"], sf.lit("_"), rows["partition"].cast("string"))
+    return rows.select(sf.create_map(*numbered)[name].alias(CHANNEL), *(rows[column] for column in _COLUMNS))
+
+
+def _topic_partition(work: FrameWork) -> KafkaPartition:
+    assert isinstance(work.partition, KafkaFramePartition)  # noqa: S101  this source made it
+    return work.partition.partition
+
+
+def _start(work: FrameWork) -> int | None:
+    return _topic_partition(work).resume(work.committed)
+
+
+def _records(batch: pa.RecordBatch, fields: frozenset[str]) -> Records:
+    """Take Spark's columns as ours."""
+    stamps = batch.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    headers = batch.column("headers").to_pylist() if "headers" in fields else None
+    return Records(
+        np.asarray(batch.column("offset"), np.int64),
+        batch.column("value").cast(pa.large_binary()),
+        stamps if "timestamp" in fields else None,
+        pc.equal(batch.column("timestampType"), _LOG_APPEND_TIME) if "timestamp" in fields else None,
+        batch.column("key").cast(pa.large_binary()) if "key" in fields else None,
+        headers and [found and [(one["key"], one["value"]) for one in found] for found in headers],
+    )
