@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.spark.layout import pin_layout
 from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
 
@@ -80,7 +80,12 @@ class KafkaFrameSource(FrameSource):
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Find the channels that have records behind their tokens."""
-        return [work for work in works if _start(work) is not None]
+        located = ((work, _start(work)) for work in works)
+        return [
+            replace(work, partition=KafkaFramePartition(work.partition.name, _topic_partition(work), start))
+            for work, start in located
+            if start is not None
+        ]
 
     def frame(self, works: Sequence[FrameWork]) -> DataFrame:
         """Make the query for some channels."""
@@ -113,10 +118,12 @@ class KafkaFramePartition(FramePartition):
 
     :param name: ``<topic>_<number>``
     :param partition: the same as the other reader knows it
+    :param start: the first offset that the query delivers, 0 until it is known
     """
 
     name: str
     partition: KafkaPartition
+    start: int = 0
     offset_class: ClassVar[type[Offset]] = IntegerOffset
     gaps_legal: ClassVar[bool] = True
 
@@ -132,8 +139,14 @@ class KafkaFramePartition(FramePartition):
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
     ) -> Iterator[Part]:
         """Write the records behind a committed position as rows."""
-        self.partition.check(committed)
         one = self.partition
+        wanted = one.resume(committed)
+        if wanted is not None and wanted < self.start:
+            raise SourcePositionError(
+                f"the channel's token was {self.start - 1} or later when the run began and is "
+                f"{'NULL' if committed is None else repr(str(committed))} now: somebody has reset it. "
+                "Nothing was sent; run again"
+            )
         writer = RowWriter(one.spec, one.topic, one.number, one.settings.secrets)
         after = -1 if committed is None else int(str(committed))
         for batch in batches:
