@@ -85,12 +85,10 @@ def _seen(
             known = latest.get(committed.writer)
             if known is None or known[1] < committed:
                 latest[committed.writer] = (channel, committed)
-    errors = {} if options.offset_column is None else _errors(statuses)
-    return BatchesSeen(latest, errors)
-
-
-def _errors(statuses: dict[str, ChannelStatus]) -> dict[str, int]:
-    return {name: status.rows_error_count for name, status in statuses.items() if status.exists}
+    if options.offset_column is None:
+        return BatchesSeen(latest, {})
+    own = [options.channel(number) for number in range(partitions)]
+    return BatchesSeen(latest, {name: statuses[name].rows_error_count for name in own})
 
 
 def settle_batch(

@@ -35,7 +35,11 @@ from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    SourcePositionError,
+)
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
@@ -163,7 +167,10 @@ class Task:
                         )
                         break
         except FINAL_ERRORS as error:
-            outcome = replace(outcome, error_type=type(error).__name__, error=str(error))
+            if isinstance(error, AuthenticationError) and self.token.remaining_seconds() <= 0:
+                outcome = replace(outcome, complete=False)
+            else:
+                outcome = replace(outcome, error_type=type(error).__name__, error=str(error))
         return replace(outcome, channels=tuple(done))
 
     def _shares(
