@@ -11,12 +11,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from airflow_provider_snowpipe.spark import connect
+from airflow_provider_snowpipe.spark.connect import is_connect
 from airflow_provider_snowpipe.spark.failures import error_of_task, final_error
 from airflow_provider_snowpipe.spark.frames import FrameSource, FrameWork, run_frame, works_of
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition
+from airflow_provider_snowpipe.spark.versions import Versions
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
@@ -71,8 +74,12 @@ class Rounds(ABC, Generic[WorkT]):
 
         Only the last stage of a job loads; the ones before prepare its rows.
 
+        Spark Connect tells nothing of the running one.
+
         :param before: channels that ended in earlier rounds
         """
+        if is_connect(self._spark):
+            return before
         tracker = self._spark.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
         loading = [
@@ -146,9 +153,17 @@ def rounds_of(source: Source | None, spark: SparkContext) -> Rounds[Any]:
     """Choose how a source's partitions become tasks.
 
     :param source: the source
-    :param spark: the context whose executors do the work
+    :param spark: the context whose executors do the work, or a session of Spark Connect
+    :raises ConfigurationError: if that source cannot be read over Spark Connect
     """
-    return FrameRounds(spark, source) if isinstance(source, FrameSource) else TaskRounds(spark)
+    if not isinstance(source, FrameSource):
+        return TaskRounds(spark)
+    if is_connect(spark):
+        raise ConfigurationError(
+            "Spark Connect shows no plan of a query, so that the order of this source's rows cannot be "
+            "checked: submit the job to the cluster with spark-submit"
+        )
+    return FrameRounds(spark, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +186,17 @@ def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]
 
     :raises SnowpipeError: the error of the task that made Spark give up
     """
-    return in_our_words(lambda: spark.parallelize(items, len(items)).map(work).collect())
+    here = Versions.here()
+    if is_connect(spark):
+        apart = partial(_work_in_same_version, replace(here, pyspark=None), work)
+        return in_our_words(lambda: connect.one_task_each(spark, apart, items))
+    checked = partial(_work_in_same_version, here, work)
+    return in_our_words(lambda: spark.parallelize(items, len(items)).map(checked).collect())
+
+
+def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) -> _R:
+    Versions.here().require(driver)
+    return work(item)
 
 
 def in_our_words(work: Callable[[], _R]) -> _R:

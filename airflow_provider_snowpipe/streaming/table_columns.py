@@ -1,0 +1,153 @@
+"""The columns of a table as Snowflake describes them: what a row may hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import quote_identifier
+
+MAX_VARCHAR = 16_777_216
+MAX_BINARY = 8_388_608
+_WRITTEN = re.compile(
+    r"\s*(?P<word>[A-Z_]\w*(?:\s+(?:PRECISION|VARYING|WITH(?:OUT)?\s+(?:LOCAL\s+)?TIME\s+ZONE))?)\s*"
+    r"(?:\(\s*(?P<first>[0-9]{1,9})\s*(?:,\s*(?P<second>[0-9]{1,9})\s*)?\))?",
+    re.IGNORECASE,
+)
+_INTEGERS = frozenset({"INT", "INTEGER", "BIGINT", "SMALLINT", "TINYINT", "BYTEINT"})
+_KINDS = {
+    **dict.fromkeys(("NUMBER", "DECIMAL", "NUMERIC", "DEC", "FIXED"), "NUMBER"),
+    **dict.fromkeys(("FLOAT", "FLOAT4", "FLOAT8", "DOUBLE", "DOUBLE PRECISION", "REAL"), "FLOAT"),
+    **dict.fromkeys(("VARCHAR", "TEXT", "STRING", "CHAR", "CHARACTER", "NCHAR", "NVARCHAR"), "VARCHAR"),
+    **dict.fromkeys(("BINARY", "VARBINARY"), "BINARY"),
+    **dict.fromkeys(("TIMESTAMP_NTZ", "TIMESTAMPNTZ", "DATETIME", "TIMESTAMP"), "TIMESTAMP_NTZ"),
+    **dict.fromkeys(("TIMESTAMP_LTZ", "TIMESTAMPLTZ"), "TIMESTAMP_LTZ"),
+    **dict.fromkeys(("TIMESTAMP_TZ", "TIMESTAMPTZ"), "TIMESTAMP_TZ"),
+    **{kind: kind for kind in ("BOOLEAN", "DATE", "TIME", "VARIANT", "OBJECT", "ARRAY")},
+    **{kind: kind for kind in ("GEOGRAPHY", "GEOMETRY", "VECTOR", "MAP", "DECFLOAT", "UUID", "FILE")},
+}
+_STRUCTURED = frozenset({"OBJECT", "ARRAY", "MAP", "VECTOR"})
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A column's type with its parameters.
+
+    :param kind: Snowflake's word for it without synonyms, for example ``NUMBER`` or ``TIMESTAMP_NTZ``
+    :param precision: digits of a NUMBER, fractional digits of a TIME or a TIMESTAMP
+    :param scale: fractional digits of a NUMBER
+    :param length: characters of a VARCHAR, bytes of a BINARY
+    """
+
+    kind: str
+    precision: int | None = None
+    scale: int | None = None
+    length: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a type as ``DESCRIBE TABLE`` or a ``CREATE TABLE`` writes it.
+
+        :param text: for example ``NUMBER(12,2)``, ``varchar(40)``, ``DOUBLE PRECISION``
+        :raises ConfigurationError: if it is no type that Snowflake has
+        """
+        match = _WRITTEN.match(text)
+        word = " ".join(match["word"].upper().split()) if match else ""
+        if match is not None and (word in _INTEGERS or word in _KINDS):
+            rest = text[match.end() :].strip()
+            if not rest or _KINDS.get(word) in _STRUCTURED or rest.upper().startswith("COLLATE"):
+                first, second = (None if n is None else int(n) for n in (match["first"], match["second"]))
+                return cls._of(word, first, second)
+        raise ConfigurationError(
+            f"column type {text!r} is unknown: write it as DESCRIBE TABLE does, for example 'NUMBER(38,0)'"
+        )
+
+    @classmethod
+    def _of(cls, word: str, first: int | None, second: int | None) -> Self:
+        if word in _INTEGERS:
+            return cls("NUMBER", precision=38, scale=0)
+        kind = _KINDS[word]
+        if kind == "NUMBER":
+            return cls(kind, precision=38 if first is None else first, scale=second or 0)
+        if kind == "VARCHAR":
+            longest = 1 if word in ("CHAR", "CHARACTER", "NCHAR") else MAX_VARCHAR
+            return cls(kind, length=longest if first is None else first)
+        if kind == "BINARY":
+            return cls(kind, length=MAX_BINARY if first is None else first)
+        if kind.startswith("TIME"):
+            return cls(kind, precision=9 if first is None else first)
+        return cls(kind)
+
+    def __str__(self) -> str:
+        """As ``DESCRIBE TABLE`` writes it."""
+        if self.kind == "NUMBER":
+            return f"NUMBER({self.precision},{self.scale})"
+        if self.kind in ("VARCHAR", "BINARY"):
+            return f"{self.kind}({self.length})"
+        return f"{self.kind}({self.precision})" if self.kind.startswith("TIME") else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """One column of a table.
+
+    :param name: its name, letter by letter
+    :param type: its type as ``DESCRIBE TABLE`` writes it
+    :param nullable: False for NOT NULL
+    :param default: the expression of its DEFAULT, None where it has none
+    :param identity: True if Snowflake numbers its rows (AUTOINCREMENT)
+    """
+
+    name: str
+    type: str
+    nullable: bool = True
+    default: str | None = None
+    identity: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigurationError("a column's name is empty: give it the name that the table has")
+        ColumnType.parse(self.type)
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read a row of ``DESCRIBE TABLE``, whose keys are the columns' names in small letters.
+
+        An AUTOINCREMENT column has ``IDENTITY START … INCREMENT …`` as its default ("DESCRIBE TABLE").
+        """
+        default = None if row.get("default") in (None, "") else str(row["default"])
+        identity = default is not None and default.upper().startswith(("IDENTITY ", "AUTOINCREMENT"))
+        return cls(
+            name=str(row["name"]),
+            type=str(row["type"]),
+            nullable=str(row.get("null?", "Y")).upper() not in ("N", "NO", "FALSE"),
+            default=None if identity else default,
+            identity=identity,
+        )
+
+    @property
+    def column_type(self) -> ColumnType:
+        """The type, taken apart."""
+        return ColumnType.parse(self.type)
+
+    @property
+    def fills_itself(self) -> bool:
+        """True if a row that does not name the column still gives it a value."""
+        return self.default is not None or self.identity
+
+    @property
+    def ddl(self) -> str:
+        """Its part of a ``CREATE TABLE``."""
+        return f"{quote_identifier(self.name)} {self.type}" + ("" if self.nullable else " NOT NULL")
+
+
+def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn, ...]:
+    """Read the result of ``DESCRIBE TABLE``; what is no column of the table is passed over.
+
+    :param rows: its rows
+    """
+    kinds = ((row, str(row.get("kind") or "COLUMN").upper()) for row in rows)
+    return tuple(TableColumn.from_row(row) for row, kind in kinds if kind == "COLUMN")

@@ -1,0 +1,133 @@
+"""The check before sending against the service itself: thousands of generated rows, one verdict each."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.row_check import RowCheck
+from airflow_provider_snowpipe.streaming.row_values import RowValues
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn, columns_of_describe
+from tests.fuzz.rows import LINES, TABLE
+from tests.local_service import LocalService
+
+BLOCKS, ROWS = 12, 500
+_KEYS = [part.split()[0].upper() for part in TABLE.replace("(10,2)", "").split(", ")]
+_TEXTS = [
+    "", "1", " 1 ", "+1", "1.", ".5", "5.e1", "1E+3", "0x10", "NaN", "-Infinity", "1e999", "99999999.994",
+    "99999999.995", "abc", "TRUE", " yes ", "off", "aGk=", "aGk", "####", "2026-01-02", "2026-1-2",
+    "2026-02-29", "2024-02-29", "0000-01-01", "9999-12-31", "2026/01/02", "2026-01-02T03:04:05",
+    "2026-01-02 03:04", "2026-01-02T24:00:00", "2026-01-02T23:59:60", "2026-01-02T03:04:05Z", "24:00",
+    "2026-01-02T03:04:05+02:00", "2026-01-02t03:04:05", " 2026-01-02", "25:00", "1:2:3", "epoch", "-5",
+    "10:11", "10:11:12.5", "1e25", "9223372036854775807", "9223372036854775808", "9" * 38, "9" * 39,
+    "ten chars.", "eleven char", "e\u0301" * 6, "\u0000", "\U0001f44d" * 10, "\U0001f44d" * 11,
+]  # fmt: skip
+_OTHERS = [
+    None, True, False, 0, -1, 1.6, 99999999.994, 99999999.995, 10**38 - 1, 10**38, 1e22, 1767312000, [], {},
+    [1, "x"], {"id": "x", "Need": None}, [[{}]], 123456789012, 12345678901,
+]  # fmt: skip
+
+
+class Loaded:
+    """A table with one channel into it."""
+
+    def __init__(self, service: LocalService, name: str, columns: str) -> None:
+        service.sql(f"CREATE TABLE LOCAL.PUBLIC.{name} ({columns})")
+        self.columns = columns_of_describe(service.sql(f"DESCRIBE TABLE LOCAL.PUBLIC.{name}"))
+        self.client = service.client(name)
+        self.client.pipe_info()
+        self.channel = Channel.open(self.client, "c", IntegerOffset)
+        self.positions = count(1)
+        self.errors = 0
+
+    def skipped(self, lines: list[bytes]) -> int:
+        """Send rows, and count those that the service has skipped."""
+        if not lines:
+            return 0
+        position = IntegerOffset(next(self.positions))
+        self.channel.append(b"\n".join(lines) + b"\n", position, position, rows=len(lines))
+        status = self.channel.wait_for_commit(position, timeout=60)
+        assert status is not None
+        before, self.errors = self.errors, status.rows_error_count
+        return self.errors - before
+
+    def close(self) -> None:
+        self.channel.close()
+        self.client.close()
+
+
+@pytest.fixture(scope="module")
+def loaded(local_service: LocalService) -> Iterator[Loaded]:
+    table = Loaded(local_service, "GENERATED", f"{TABLE}, def INT NOT NULL DEFAULT 7")
+    yield table
+    table.close()
+
+
+def _agree(loaded: Loaded, lines: list[bytes]) -> int:
+    """Compare the verdicts of the block's check, the row's check and the service; the rows refused."""
+    exact = RowValues(loaded.columns)
+    refused = {one.row for one in RowCheck(loaded.columns).check(b"\n".join(lines)).faults}
+    assert refused == {row for row, line in enumerate(lines) if exact.fault(line.removesuffix(b"\r"))}
+    bad = [line for row, line in enumerate(lines) if row in refused]
+    assert loaded.skipped(bad) == len(bad), bad
+    assert loaded.skipped([line for row, line in enumerate(lines) if row not in refused]) == 0, lines
+    return len(bad)
+
+
+@pytest.mark.parametrize("seed", range(BLOCKS))
+def test_each_value_gets_the_verdict_of_the_service(loaded: Loaded, seed: int) -> None:
+    chance = random.Random(seed)
+    rows = []
+    for number in range(ROWS):
+        row = {"NEED": number} if chance.random() < 0.95 else {}
+        for _ in range(chance.choice([0, 1, 1, 2, 3])):
+            key = chance.choice([*_KEYS, "DEF", "id", "Need", "other"])
+            row[key] = chance.choice(_TEXTS if chance.random() < 0.6 else _OTHERS)
+        rows.append(json.dumps(row, ensure_ascii=chance.random() < 0.5).encode())
+
+    assert ROWS / 10 < _agree(loaded, rows) < ROWS * 0.9
+
+
+@settings(max_examples=25, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(lines=st.lists(LINES, min_size=20, max_size=20))
+def test_broken_text_gets_the_verdict_of_the_service(loaded: Loaded, lines: list[bytes]) -> None:
+    _agree(loaded, [line for line in lines if b"\n" not in line and line not in (b"", b"\r")])
+
+
+_SENT_BUT_SKIPPED = [
+    ("NUMBER(2,2)", "1e-7", "the service has no room for a tiny number where all digits are fractional"),
+    ("TIMESTAMP_TZ(9)", '"2026-01-02T03:04:05 +02:00"', "Snowflake reads a blank before the zone"),
+    ("TIMESTAMP_LTZ(9)", '"2026-01-02T03:04:05 Z"', "Snowflake reads a blank before the zone"),
+]
+
+
+@pytest.mark.parametrize("index", range(len(_SENT_BUT_SKIPPED)))
+def test_value_of_the_list_is_sent_and_the_embedded_service_skips_it(
+    local_service: LocalService, index: int
+) -> None:
+    kind, text, why = _SENT_BUT_SKIPPED[index]
+    line = b'{"C":%s}' % text.encode()
+    table = Loaded(local_service, f"SENT_{index}", f"C {kind}")
+
+    assert RowCheck([TableColumn("C", kind)]).check(line).faults == ()
+    assert table.skipped([line]) == 1, why
+    table.close()
+
+
+def test_row_that_is_no_json_by_rfc_8259_is_refused_although_the_embedded_service_takes_it(
+    local_service: LocalService,
+) -> None:
+    lines = [b'{"C":1,}', b'{"V":[1,],"C":1}', b'{"V":nan,"C":1}']
+    table = Loaded(local_service, "REFUSED", "C NUMBER, V VARIANT")
+
+    assert len(RowCheck(table.columns).check(b"\n".join(lines)).faults) == len(lines)
+    assert table.skipped(lines) == 0
+    table.close()
