@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SnowpipeError
+from tests.spark_in_process import spark_in_process
 from tests.spark_job import new_table
-from tests.spark_session import spark_in_process
 from tests.table_loads import TableLoads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -17,8 +17,8 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.spark_in_process import spark_in_process
 from tests.spark_job import SparkJob, new_table
-from tests.spark_session import spark_in_process
 from tests.table_loads import TableLoads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.spark.plan_order import (
     row_hazards,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from tests.spark_session import spark_in_process
+from tests.spark_in_process import spark_in_process
 
 pytestmark = pytest.mark.spark
 
