@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     SnowpipeError,
     SourcePositionError,
+    UnfitRowsError,
 )
 
 _RAISED = re.compile(
@@ -29,6 +30,7 @@ _PLAIN: dict[str, type[SnowpipeError]] = {
         EncodingError,
         OffsetTokenError,
         SourcePositionError,
+        UnfitRowsError,
     )
 }
 
