@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster on the loopback interface: one master, one worker."""
+"""A real Spark standalone cluster on the loopback interface: one master, a worker on each address."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,44 +18,56 @@ from airflow_provider_snowpipe.operators.submission import launch_environment
 from tests.spark_job import wait_until
 
 SPARK_CLASS = Path(sys.executable).with_name("spark-class")
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""Two addresses of the loopback interface; Spark speculates only from one host to another."""
 READY_SECONDS = 90.0
 STOP_SECONDS = 20.0
 _NOTHING: dict[str, Any] = {"aliveworkers": 0, "activeapps": [], "completedapps": []}
 # The master's other server would take a fixed port.
-_SETTINGS = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
+_SETTINGS = {"SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
+_MASTER_HOST = "127.0.0.1"
 
 
 class StandaloneCluster:
-    """Master and worker, each the leader of a process group.
+    """Master and workers, each the leader of a process group.
 
     :param folder: for their logs and the executors' work
     :param env: what executors find in their environment
+    :param hosts: the workers' loopback addresses; Spark takes each for a machine of its own
     """
 
-    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str], hosts: Sequence[str] = (_MASTER_HOST,)) -> None:
         self._folder = folder
         self._env = env
-        self._page = f"http://127.0.0.1:{_free_port()}"
+        self._hosts = tuple(hosts)
+        self._page = f"http://127.0.0.1:{free_port()}"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"spark://127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Start both and wait until the worker is registered."""
+        """Start all and wait until the workers are registered."""
         page = self._page.rpartition(":")[2]
-        self._launch("master.Master", "--port", str(self.port), "--webui-port", page)
+        self._launch(_MASTER_HOST, "master.Master", "--port", str(self.port), "--webui-port", page)
         options = ["--cores", "2", "--memory", "1g", "--webui-port", "0"]
-        self._launch("worker.Worker", *options, "--work-dir", str(self._folder / "work"), self.url)
-        wait_until(lambda: self.state()["aliveworkers"] == 1, seconds=READY_SECONDS, what="a Spark worker")
+        for host in self._hosts:
+            self._launch(host, "worker.Worker", *options, "--work-dir", str(self._folder / "work"), self.url)
+        count = len(self._hosts)
+        wait_until(
+            lambda: self.state()["aliveworkers"] == count,
+            seconds=READY_SECONDS,
+            what=f"{count} Spark worker(s)",
+        )
         return self
 
     def state(self) -> dict[str, Any]:
         """What the master says of its workers and applications; nothing until its page is there."""
         try:
             answer = requests.get(f"{self._page}/json/", timeout=10, proxies={"http": ""})
-        except requests.ConnectionError:
+            state: dict[str, Any] = answer.json() if answer.ok else _NOTHING
+        except (requests.ConnectionError, requests.JSONDecodeError):
+            # While the master starts its page is not there, or is not yet this one.
             return _NOTHING
-        state: dict[str, Any] = answer.json() if answer.ok else _NOTHING
         return state
 
     def executors(self) -> list[psutil.Process]:
@@ -63,7 +75,7 @@ class StandaloneCluster:
         return [process for process in self._members() if _runs_executor(process)]
 
     def stop(self) -> None:
-        """End both and their executors."""
+        """End all and their executors."""
         members = self._members()
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
@@ -77,16 +89,16 @@ class StandaloneCluster:
         leaders = [psutil.Process(process.pid) for process in self._processes if process.poll() is None]
         return [*leaders, *(child for leader in leaders for child in leader.children(recursive=True))]
 
-    def _launch(self, name: str, *arguments: str) -> None:
+    def _launch(self, host: str, name: str, *arguments: str) -> None:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTHON"))
         }
         environment |= launch_environment(self._folder / "java") | _SETTINGS
-        environment |= self._env
-        with (self._folder / f"{name}.log").open("ab") as log:
+        environment |= {"SPARK_LOCAL_IP": host, **self._env}
+        with (self._folder / f"{name}-{host}.log").open("ab") as log:
             self._processes.append(
                 subprocess.Popen(
-                    [SPARK_CLASS, f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *arguments],
+                    [SPARK_CLASS, f"org.apache.spark.deploy.{name}", "--host", host, *arguments],
                     env=environment,
                     cwd=self._folder,
                     stdin=subprocess.DEVNULL,
@@ -118,8 +130,22 @@ def write_bare_python(path: Path) -> Path:
     return path
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def spark_home(folder: Path) -> Path:
+    """Make a Spark home that leads to the installed one; ``local-cluster`` writes into its home.
+
+    :param folder: where to make it
+    """
+    import pyspark
+
+    folder.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        (folder / entry.name).symlink_to(entry)
+    return folder

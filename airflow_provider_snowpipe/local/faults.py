@@ -37,7 +37,8 @@ class Faults:
     :param invalidate_channel: ordinal numbers of the appends that make their channel invalid instead of being
         taken (``invalidate-channel=2``).
     :param answers: statuses that the next calls of a kind are answered with, unapplied
-        (``answer-append=429x3``, ``answer-open=404html``).
+        (``answer-append=429x3``, ``answer-open=404html``); ``429@2`` asks to wait for two seconds, by the
+        header ``Retry-After``.
     :param delays: seconds that the next calls of a kind wait before they are looked at
         (``slow-append=31x1``).
     :param kill_at: the service kills itself when it reaches the point for the N-th time
@@ -230,8 +231,11 @@ def _set(faults: Faults, name: str, value: str) -> None:
         faults.kill_at[rest] = int(value)
     elif verb == "answer" and rest in CALLS:
         status, _, times = value.partition("x")
-        if status not in ANSWERS:
-            raise ConfigurationError(f"fault {name}={value}: answers are {', '.join(ANSWERS)}")
+        known, _, retry_after = status.partition("@")
+        if known not in ANSWERS or int(retry_after or 0) < 0:
+            raise ConfigurationError(
+                f"fault {name}={value}: answers are {', '.join(ANSWERS)}, with @SECONDS to ask for a pause"
+            )
         faults.answers.setdefault(rest, []).extend([status] * int(times or 1))
     elif verb == "slow" and rest in CALLS:
         seconds, _, times = value.partition("x")
@@ -239,7 +243,7 @@ def _set(faults: Faults, name: str, value: str) -> None:
     else:
         raise ConfigurationError(
             f"unknown fault '{name}'; known: commit-delay=SECONDS, drop-append-response=N, append-503=N, "
-            f"invalidate-channel=N, kill-POINT=N, answer-CALL=STATUSxN, slow-CALL=SECONDSxN, "
+            f"invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, slow-CALL=SECONDSxN, "
             f"failover-pipe=DATABASE.SCHEMA.PIPE; "
             f"points: {', '.join(KILL_POINTS)}; calls: {', '.join(CALLS)}"
         )

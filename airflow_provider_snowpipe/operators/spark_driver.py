@@ -21,7 +21,6 @@ from airflow_provider_snowpipe.operators.driver_place import (
     DriverPlace,
 )
 from airflow_provider_snowpipe.operators.driver_run import DriverRun
-from airflow_provider_snowpipe.operators.package_archive import write_package_archive
 from airflow_provider_snowpipe.operators.sent_load import SentLoad
 from airflow_provider_snowpipe.operators.submission import (
     job_error,
@@ -31,6 +30,7 @@ from airflow_provider_snowpipe.operators.submission import (
     require_client_mode,
 )
 from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 
 if TYPE_CHECKING:

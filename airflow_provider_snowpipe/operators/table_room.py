@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.source import SourceSpec
+    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 
 ON_ERROR = ("abort", "continue", "dead_letter")
 
@@ -55,18 +56,27 @@ class TableRoom:
                 f"evolve_columns is {self.evolve_columns!r}: it must be True, False or None"
             )
 
-    def prepare(self, hook: SnowpipeHook, source: SourceSpec, say: Callable[..., None]) -> dict[str, Any]:
+    def prepare(
+        self,
+        hook: SnowpipeHook,
+        source: SourceSpec,
+        say: Callable[..., None],
+        secrets: SourceSecrets | None = None,
+    ) -> dict[str, Any]:
         """Make room in the table, and say what the plan must know of rows.
 
         :param hook: for the pipe and its account
         :param source: what is to be loaded
         :param say: writes a line to the task's log
+        :param secrets: the source's passwords and keys
         :returns: values of the plan
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
         if self.create_table is not None or self.evolve_columns is not None:
-            self._make_room(hook, source, say)
+            from airflow_provider_snowpipe.spark.source_rows import first_rows
+
+            self._make_room(hook, first_rows(source, secrets), source.address, say)
         checked = self.on_error == "dead_letter" or self.check_rows
         return {
             "on_error": self.on_error,
@@ -75,8 +85,9 @@ class TableRoom:
             "columns": hook.table_columns() if checked else (),
         }
 
-    def _make_room(self, hook: SnowpipeHook, source: SourceSpec, say: Callable[..., None]) -> None:
-        from airflow_provider_snowpipe.spark.source_rows import first_rows
+    def _make_room(
+        self, hook: SnowpipeHook, rows: list[bytes], address: str, say: Callable[..., None]
+    ) -> None:
         from airflow_provider_snowpipe.streaming.table_ddl import (
             add_columns,
             columns_of_rows,
@@ -86,7 +97,7 @@ class TableRoom:
         )
 
         table = table_of(hook.pipe_name())
-        wanted = columns_of_rows(first_rows(source))
+        wanted = columns_of_rows(rows)
         if self.create_table is not None:
             hook.run_sql(create_table_if_missing(table, wanted))
         if self.evolve_columns is None:
@@ -97,7 +108,7 @@ class TableRoom:
         named = ", ".join(column.ddl for column in missing)
         if not self.evolve_columns:
             raise ConfigurationError(
-                f"table {table} lacks {len(missing)} column(s) that source {source.address!r} has: {named}. "
+                f"table {table} lacks {len(missing)} column(s) that source {address!r} has: {named}. "
                 "Nothing was sent, since their values would be passed over: set evolve_columns=True to add "
                 "them, or evolve_columns=None to load without them"
             )

@@ -1,8 +1,10 @@
-"""The file that carries credentials to the Spark driver, and to nobody else.
+"""The file, or the environment variable, that carries credentials to the Spark driver, and to nobody else.
 
-The submitting process writes it with mode 0600 just before ``spark-submit``; the driver reads it once and
-removes it at once, so that the key is on the disk only while Spark starts. It never appears on a command
-line, in a Spark setting, or on an executor.
+For the job, the submitting process writes it with mode 0600 just before ``spark-submit``; the driver reads it
+once and removes it at once, so that the key is on the disk only while Spark starts. A DataFrame's writer
+leaves it where it is, since a stream needs it again for each micro-batch. It never appears on a command line,
+in a Spark setting, or on an executor. Places that run drivers by themselves put secrets into the driver's
+environment instead.
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+_SOURCE = "source"
+CREDENTIALS_FILE_VARIABLE = "SNOWPIPE_CREDENTIALS_FILE"
+CREDENTIALS_VARIABLE = "SNOWPIPE_CREDENTIALS"
 _KEYS = {
     "key_pair": {"kind", "account", "user", "role", "private_key_pem", "passphrase"},
     "pat": {"kind", "token"},
@@ -23,14 +29,20 @@ _KEYS = {
 }
 
 
-def write_credentials(credentials: Credentials, path: str | os.PathLike[str]) -> None:
+def write_credentials(
+    credentials: Credentials, path: str | os.PathLike[str], secrets: SourceSecrets | None = None
+) -> None:
     """Write credentials to a new file that only its owner can read.
 
     :param credentials: a key pair, a programmatic access token or an OAuth token
     :param path: a file that does not exist yet, in a directory of the submitting user
+    :param secrets: passwords and keys of the source
     :raises ConfigurationError: if the file exists already, or the credentials are of another type
     """
-    body = json.dumps(_to_mapping(credentials)).encode()
+    values: dict[str, Any] = dict(_to_mapping(credentials))
+    if secrets:
+        values[_SOURCE] = dict(secrets.values)
+    body = json.dumps(values).encode()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
@@ -43,6 +55,16 @@ def write_credentials(credentials: Credentials, path: str | os.PathLike[str]) ->
 
 
 def read_credentials(path: str | os.PathLike[str]) -> Credentials:
+    """Read the credentials file and remove it, for a driver whose source has no secrets.
+
+    :param path: the file that :func:`write_credentials` wrote
+    :raises ConfigurationError: if it is missing, readable by others, or not such a file
+    :raises AuthenticationError: if the private key in it cannot be read
+    """
+    return read_driver_secrets(path)[0]
+
+
+def read_driver_secrets(path: str | os.PathLike[str]) -> tuple[Credentials, SourceSecrets]:
     """Read the credentials file and remove it.
 
     A file that others can read is refused and left where it is: whoever wrote it has to know.
@@ -51,14 +73,41 @@ def read_credentials(path: str | os.PathLike[str]) -> Credentials:
     :raises ConfigurationError: if it is missing, readable by others, or not such a file
     :raises AuthenticationError: if the private key in it cannot be read
     """
+    body = _read_private(path, "the submitting process writes it for one run only, so submit again")
+    Path(path).unlink()
+    return _from_mapping(body, f"credentials file {os.fspath(path)!r}", "submit again")
+
+
+def standing_credentials(path: str | os.PathLike[str] | None) -> Credentials:
+    """Read credentials that stay where they are, for a process that needs them again and again.
+
+    :param path: a file as :func:`write_credentials` writes it; None for the file that the environment
+        variable ``SNOWPIPE_CREDENTIALS_FILE`` names, or for what such a file holds in
+        ``SNOWPIPE_CREDENTIALS``
+    :raises ConfigurationError: if there are none, or the file is missing or readable by others
+    :raises AuthenticationError: if the private key cannot be read
+    """
+    remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.credentials"
+    found = path or os.environ.get(CREDENTIALS_FILE_VARIABLE)
+    if found:
+        body, name = _read_private(found, remedy), f"credentials file {os.fspath(found)!r}"
+        return _from_mapping(body, name, remedy)[0]
+    text = os.environ.get(CREDENTIALS_VARIABLE)
+    if text:
+        return _from_mapping(text.encode(), f"environment variable {CREDENTIALS_VARIABLE}", remedy)[0]
+    raise ConfigurationError(
+        f"there are no credentials: name a credentials file, or set {CREDENTIALS_FILE_VARIABLE} (its path) "
+        f"or {CREDENTIALS_VARIABLE} (what it holds) in the driver's environment"
+    )
+
+
+def _read_private(path: str | os.PathLike[str], remedy: str) -> bytes:
     name = os.fspath(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigurationError(
-            f"credentials file {name!r} cannot be opened ({error.strerror}): the submitting process "
-            f"writes it "
-            "for one run only, so submit again"
+            f"credentials file {name!r} cannot be opened ({error.strerror}): {remedy}"
         ) from None
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(file.fileno())
@@ -68,9 +117,23 @@ def read_credentials(path: str | os.PathLike[str]) -> Credentials:
                 f"{facts.st_uid}: "
                 "only a plain file of this user with mode 0600 is read; replace the key if others saw it"
             )
-        body = file.read()
-    Path(path).unlink()
-    return _from_mapping(body, name)
+        return file.read()
+
+
+def read_credentials_variable(name: str) -> tuple[Credentials, SourceSecrets]:
+    """Take the credentials out of an environment variable, so that no later process inherits them.
+
+    :param name: the variable, whose value is what :func:`write_credentials` would write
+    :raises ConfigurationError: if it is not set, or holds something else
+    :raises AuthenticationError: if the private key in it cannot be read
+    """
+    body = os.environ.pop(name, "")
+    if not body:
+        raise ConfigurationError(
+            f"environment variable {name!r}, which the plan names for the credentials, is not set where the "
+            "driver runs: let the platform put the secret there"
+        )
+    return _from_mapping(body.encode(), f"environment variable {name!r}", "submit again")
 
 
 def _to_mapping(credentials: Credentials) -> dict[str, str | None]:
@@ -97,25 +160,30 @@ def _text(value: str | bytes | None) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _from_mapping(body: bytes, name: str) -> Credentials:
+def _from_mapping(body: bytes, name: str, remedy: str) -> tuple[Credentials, SourceSecrets]:
     try:
         data: Any = json.loads(body)
     except ValueError:
-        raise ConfigurationError(f"credentials file {name!r} holds no JSON: submit again") from None
+        raise ConfigurationError(f"{name} holds no JSON: {remedy}") from None
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in _KEYS:
-        raise ConfigurationError(
-            f"credentials file {name!r} has the kind {kind!r}: it must be one of {sorted(_KEYS)}"
-        )
+        raise ConfigurationError(f"{name} has the kind {kind!r}: it must be one of {sorted(_KEYS)}")
+    secrets = data.pop(_SOURCE, {})
+    if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
+        raise ConfigurationError(f"{name}: {_SOURCE!r} must give each secret a text")
+    return _credentials(kind, data, name), SourceSecrets(secrets)
+
+
+def _credentials(kind: Any, data: dict[str, Any], name: str) -> Credentials:
     unknown = set(data) - _KEYS[kind]
     if unknown:
-        raise ConfigurationError(f"credentials file {name!r} has unknown keys {sorted(unknown)}")
-    values = {key: data.get(key) for key in _KEYS[kind] - {"kind"}}
+        raise ConfigurationError(f"{name} has unknown keys {sorted(unknown)}")
+    values: dict[str, Any] = {key: data.get(key) for key in _KEYS[kind] - {"kind"}}
     wrong = sorted(key for key, value in values.items() if value is not None and not isinstance(value, str))
     missing = sorted(key for key, value in values.items() if not value and key not in ("role", "passphrase"))
     if wrong or missing:
         raise ConfigurationError(
-            f"credentials file {name!r} of kind {kind!r} needs texts: missing {missing}, not a text {wrong}"
+            f"{name} of kind {kind!r} needs texts: missing {missing}, not a text {wrong}"
         )
     if kind == "key_pair":
         return KeyPair(

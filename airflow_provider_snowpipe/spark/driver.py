@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.spark.failures import error_of_task, final_error
+from airflow_provider_snowpipe.spark.connect import add_package, is_connect
+from airflow_provider_snowpipe.spark.failures import final_error
+from airflow_provider_snowpipe.spark.frames import FrameSource
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
 from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.rounds import rounds_of
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
-from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings, load_partition
-from airflow_provider_snowpipe.spark.source import SourcePartition
+from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
+from airflow_provider_snowpipe.spark.source import Partition, Source
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 _MOST_IDLE_ROUNDS = 3
 
 
@@ -38,13 +40,26 @@ class Run:
 
     :param plan: what to do
     :param client: the driver's client, which has the credentials
+    :param session: starts the Spark session or gives the running one; called by :meth:`prepare` only where
+        Spark has to look at the source
+    :param secrets: the source's passwords and keys
     """
 
-    def __init__(self, plan: JobPlan, client: SnowpipeClient) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        client: SnowpipeClient,
+        session: Callable[[], Any] | None = None,
+        secrets: SourceSecrets | None = None,
+    ) -> None:
         self._plan = plan
+        self._secrets = secrets or SourceSecrets()
+        self._settled: Mapping[str, ChannelStatus] = {}
         self._client = client
+        self._session = session or partial(start_spark, plan.application)
         self._offsets = offset_class(plan.offset_format)
-        self._partitions: dict[str, SourcePartition[Any]] = {}
+        self._source: Source | None = None
+        self._partitions: dict[str, Partition] = {}
         self._start: dict[str, ChannelStatus] = {}
         self._committed: dict[str, Offset | None] = {}
         self._results: dict[str, PartitionResult] = {}
@@ -60,7 +75,9 @@ class Run:
         """
         plan = self._plan
         self._client.pipe_info()
-        source = open_source(plan.source, plan.on_data_loss)
+        source = self._source = open_source(plan.source, plan.on_data_loss, self._secrets)
+        if isinstance(source, FrameSource):
+            source.use(self._session())
         self._partitions = {plan.channel(one.name): one for one in source.partitions()}
         self._start = self._client.channel_statuses(list(self._partitions))
         for name, status in self._start.items():
@@ -79,12 +96,16 @@ class Run:
                 raise SourcePositionError(f"channel {name!r}: {error}") from None
 
     def load(self, spark: SparkContext) -> None:
-        """Find each channel's place in its files and send what lies behind it, one task a channel.
+        """Find each channel's place in the source and send what lies behind it, one task a channel.
 
-        :param spark: the context whose executors do the work
+        :param spark: the context whose executors do the work, or a session of Spark Connect
         :raises SnowpipeError: if a task failed for good
         """
-        pending = self._locate(spark)
+        rounds = rounds_of(self._source, spark)
+        self._results = {
+            name: PartitionResult(name, committed) for name, committed in self._committed.items()
+        }
+        pending = rounds.locate(self._partitions, self._committed)
         settings = SinkSettings.of(self._plan)
         partitions = {work.channel: work.partition for work in pending}
         idle_rounds = 0
@@ -94,12 +115,11 @@ class Run:
                 SnowpipeClient, self._plan.account_url, token, self._plan.pipe, ca_bundle=self._plan.ca_bundle
             )
             finished = len(partitions) - len(pending)
-            done = partial(_finished_channels, spark, finished)
+            done = partial(rounds.finished_channels, finished)
             with ProgressLines(client, partitions, self._start, done=done):
-                results = _one_task_each(spark, partial(load_partition, settings, token), pending)
+                results = rounds.run(settings, token, pending)
             self._take(results)
-            unfinished = {result.channel for result in results if not result.complete}
-            pending = [work for work in pending if work.channel in unfinished]
+            pending = rounds.unfinished(pending, results)
             moved = any(result.complete or result.rows for result in results)
             idle_rounds = 0 if moved else idle_rounds + 1
             if idle_rounds == _MOST_IDLE_ROUNDS:
@@ -119,29 +139,28 @@ class Run:
             return
         now = self._client.channel_statuses(list(self._partitions))
         self.channels = settle(self.channels, now, self._offsets)
+        self._settled = now
         refuse_missing_commits(self._plan.pipe, self.channels, now)
         if self._plan.on_error != "continue":
             refuse_rejected_rows(self._plan.pipe, self.channels, now)
 
-    def _locate(self, spark: SparkContext) -> list[PartitionWork]:
-        """Give each channel its place; where one is committed a task looks for it, all before any open."""
-        committed = self._committed
-        resumed = [
-            (name, self._partitions[name], position) for name, position in committed.items() if position
-        ]
-        places = _one_task_each(spark, _locate_one, resumed) if resumed else []
-        found: dict[str, Any] = {}
-        for (name, _, _), place in zip(resumed, places, strict=True):
-            if isinstance(place, _NoPlace):
-                raise final_error(place.error_type, f"channel {name!r}: {place.error}")
-            found[name] = place
-        works = []
-        for name, partition in self._partitions.items():
-            self._results[name] = PartitionResult(name, committed[name])
-            place = found[name] if name in found else partition.resume(None)
-            if place is not None:
-                works.append(PartitionWork(name, partition, committed[name], place))
-        return works
+    def finish(self) -> None:
+        """Move the source's bookmark to what is committed; to be called when :meth:`verify` is content.
+
+        Where the run did not wait, that is whatever is committed by now.
+
+        :raises SnowpipeError: if the source does not take it; the rows are committed all the same
+        """
+        if self._source is None:
+            return
+        now = self._settled or self._client.channel_statuses(list(self._partitions))
+        self._source.finish(
+            {
+                self._partitions[name].name: self._offsets.parse(status.committed, channel=name)
+                for name, status in now.items()
+                if status.committed is not None
+            }
+        )
 
     def _take(self, results: Iterable[PartitionResult]) -> None:
         failed: list[PartitionResult] = []
@@ -193,57 +212,21 @@ class Run:
 def start_spark(application: str) -> Any:
     """Start Spark with the settings that exactly-once needs; the master is the submitter's to choose.
 
+    Where ``SPARK_REMOTE`` names a Spark Connect server the session is one of that server, whose settings are
+    its own.
+
     :param application: the application's name
     :return: the session
     """
     from pyspark.sql import SparkSession
 
-    return (
-        SparkSession.builder.appName(application)
-        .config("spark.speculation", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _NoPlace:
-    error_type: str
-    error: str
-
-
-def _locate_one(work: tuple[str, SourcePartition[Any], Offset]) -> Any:
-    """Find a place in a task; an error comes back as a value, since another attempt would meet it again."""
-    _, partition, committed = work
-    try:
-        return partition.resume(committed)
-    except SnowpipeError as error:
-        return _NoPlace(type(error).__name__, str(error))
-
-
-def _one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
-    """Run one Spark task for each item, in one job.
-
-    :raises SnowpipeError: the error of the task that made Spark give up
-    """
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        results: list[_R] = spark.parallelize(items, len(items)).map(work).collect()
-    except (Py4JJavaError, PySparkException) as error:
-        ours = error_of_task(str(error))
-        if ours is None:
-            raise
-        raise ours from None
-    return results
-
-
-def _finished_channels(spark: SparkContext, before: int) -> int:
-    """Count the channels whose task has ended: those of earlier rounds, and those of the running one."""
-    tracker = spark.statusTracker()
-    infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    return before + sum(info.numCompletedTasks for info in infos if info is not None)
+    builder = SparkSession.builder.appName(application).config("spark.sql.session.timeZone", "UTC")
+    if "SPARK_REMOTE" not in os.environ:
+        builder = builder.config("spark.speculation", "false")
+    session = builder.getOrCreate()
+    if is_connect(session):
+        add_package(session)
+    return session
 
 
 def elapsed(since: float) -> float:

@@ -21,6 +21,20 @@ _RAISED = re.compile(
 )
 
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '(?P<module>[\w.]+)'", re.MULTILINE)
+_OTHER_PACKAGE = re.compile(
+    r"^AttributeError: Can't get attribute '[^']+' on <module 'airflow_provider_snowpipe[\w.]*' "
+    r"from '(?P<path>[^']+)'",
+    re.MULTILINE,
+)
+_OTHER_PYTHON = re.compile(
+    r"\[PYTHON_VERSION_MISMATCH\] Python in worker has different version: (?P<worker>[\d.]+) than that in "
+    r"driver: (?P<driver>[\d.]+)"
+)
+_NO_PYTHON = re.compile(r'java\.io\.IOException: Cannot run program "(?P<python>[^"]+)": (?P<reason>[^\n]+)')
+_LOST = re.compile(
+    r"Task \d+ in stage [\d.]+ failed (?P<times>\d+) times, most recent failure: Lost task [^:]*: "
+    r"(?P<reason>ExecutorLostFailure[^\n]*|org\.apache\.spark\.SparkException: Python worker exited[^\n]*)"
+)
 _PLAIN: dict[str, type[SnowpipeError]] = {
     kind.__name__: kind
     for kind in (
@@ -46,17 +60,65 @@ class TaskFailedError(SnowpipeError):
         self.error_type = error_type
 
 
+class ExecutorLostError(SnowpipeError):
+    """Whatever ran a task died, each time that Spark tried it."""
+
+
 def error_of_task(text: str) -> TaskFailedError | None:
     """Find our own error in the text of the exception by which Spark reports a failed job.
 
     :param text: the text, a Java exception around a Python traceback
-    :return: the last error of ours in it, or that a module is missing there; None for any other error
+    :return: the last error of ours in it, or what is wrong with the executors; None for any other error
     """
     found = list(_RAISED.finditer(text))
-    if not found:
-        missing = _MISSING.search(text)
-        return None if missing is None else _not_installed(missing["module"])
-    return TaskFailedError(" ".join(found[-1]["text"].split()), error_type=found[-1]["kind"])
+    if found:
+        return TaskFailedError(" ".join(found[-1]["text"].split()), error_type=found[-1]["kind"])
+    if missing := _MISSING.search(text):
+        return _not_installed(missing["module"])
+    if package := _OTHER_PACKAGE.search(text):
+        return _other_package(package["path"])
+    if other := _OTHER_PYTHON.search(text):
+        return _other_python(other["worker"], other["driver"])
+    if absent := _NO_PYTHON.search(text):
+        return _no_python(absent["python"], absent["reason"])
+    if lost := _LOST.search(text):
+        return _lost(lost["times"], lost["reason"])
+    return None
+
+
+def _other_package(path: str) -> TaskFailedError:
+    return TaskFailedError(
+        f"the executors have another version of airflow-provider-snowpipe than the driver, at {path!r}: "
+        "install the driver's version there, or none and give the package's zip file to --py-files. Nothing "
+        "was sent",
+        error_type=ConfigurationError.__name__,
+    )
+
+
+def _other_python(worker: str, driver: str) -> TaskFailedError:
+    return TaskFailedError(
+        f"the executors run Python {worker}, the driver Python {driver}: set PYSPARK_PYTHON to a Python "
+        f"{driver} on every host, or start the driver with Python {worker} (PYSPARK_DRIVER_PYTHON). "
+        "Nothing was sent",
+        error_type=ConfigurationError.__name__,
+    )
+
+
+def _no_python(python: str, reason: str) -> TaskFailedError:
+    return TaskFailedError(
+        f"the executors cannot start Python {python!r} ({reason}): set PYSPARK_PYTHON to a Python that every "
+        "host has at this path. Nothing was sent",
+        error_type=ConfigurationError.__name__,
+    )
+
+
+def _lost(times: str, reason: str) -> TaskFailedError:
+    return TaskFailedError(
+        f"a task died {times} times with its process ({reason.strip()}): the executors' logs tell more; with "
+        "code 137 memory is short (spark.executor.memory, spark.executor.memoryOverhead). What was committed "
+        "stays; run again, which resumes from the committed tokens",
+        error_type=ExecutorLostError.__name__,
+    )
 
 
 def _not_installed(module: str) -> TaskFailedError:

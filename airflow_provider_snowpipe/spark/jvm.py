@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import subprocess
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -114,6 +115,10 @@ def check_versions() -> None:
     :raises ConfigurationError: if pyspark is missing or the versions differ
     """
     full, client = _version("pyspark"), _version("pyspark-client")
+    if full is None and client is None and PathFinder.find_spec("pyspark") is not None:
+        return  # of a Spark that was unpacked, not installed as a wheel
+    if full is None and client is not None and "SPARK_REMOTE" in os.environ:
+        return
     if full is None:
         raise ConfigurationError(
             "pyspark is not installed: install airflow-provider-snowpipe[spark] where spark-submit runs"

@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.names import PipeName, channel_name
+from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 PLAN_VERSION = 2
@@ -31,8 +31,9 @@ class JobPlan:
     :param channel_prefix: first part of each channel's name, stable over runs
     :param source_name: second part of each channel's name, stable over runs
     :param source: what to read
-    :param report_path: where the run report goes
-    :param credentials_path: the credentials file, removed by the driver as soon as it is read
+    :param report_path: where the run report goes; empty for none, the log has the same
+    :param credentials_path: the credentials file, removed by the driver as soon as it is read; or
+    :param credentials_variable: the environment variable of the driver that holds what would be in the file
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     :param on_error: ``abort``: the run fails if the service skips a row; ``continue``: it reports them;
         ``dead_letter``: rows that do not fit ``columns`` are put aside before the others are sent, and the
@@ -55,8 +56,9 @@ class JobPlan:
     channel_prefix: str
     source_name: str
     source: SourceSpec
-    report_path: str
-    credentials_path: str
+    report_path: str = ""
+    credentials_path: str = ""
+    credentials_variable: str = ""
     ca_bundle: str | None = None
     on_error: Literal["abort", "continue", "dead_letter"] = "abort"
     check_rows: bool = False
@@ -73,11 +75,16 @@ class JobPlan:
             if not getattr(self, key):
                 raise ConfigurationError(f"plan {key} is empty: give it a value")
         for key in ("report_path", "credentials_path"):
-            if not os.path.isabs(getattr(self, key)):
+            if getattr(self, key) and not os.path.isabs(getattr(self, key)):
                 raise ConfigurationError(
                     f"plan {key} is {getattr(self, key)!r}: give an absolute path, Spark's working "
                     f"directory differs"
                 )
+        if bool(self.credentials_path) == bool(self.credentials_variable):
+            raise ConfigurationError(
+                f"plan credentials_path is {self.credentials_path!r} and credentials_variable "
+                f"{self.credentials_variable!r}: give one of the two"
+            )
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"plan commit_timeout is {self.commit_timeout}: give seconds above 0")
         self.row_rules()
@@ -92,7 +99,7 @@ class JobPlan:
 
     def channel(self, partition: str) -> str:
         """Name the channel of a partition of the source."""
-        return channel_name(self.channel_prefix, self.source_name, partition)
+        return self.source.channel(self.channel_prefix, self.source_name, partition)
 
     def row_rules(self) -> RowRules | None:
         """How rows are checked before they are sent, None if they are not.
@@ -137,10 +144,13 @@ class JobPlan:
 
 
 def read_plan(path: str | os.PathLike[str]) -> JobPlan:
-    """Read a plan's file.
+    """Read a plan's file, or a plan that is itself the argument where no file reaches the driver.
 
+    :param path: the file, or the plan's JSON object as text
     :raises ConfigurationError: if it cannot be read or is not a plan
     """
+    if isinstance(path, str) and path.lstrip().startswith("{"):
+        return JobPlan.from_json(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Event, Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from airflow_provider_snowpipe.spark.source import SourcePartition
+from airflow_provider_snowpipe.spark.source import Partition
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
@@ -36,7 +36,7 @@ class ProgressLines:
     def __init__(
         self,
         client: Callable[[], SnowpipeClient],
-        partitions: Mapping[str, SourcePartition[Any]],
+        partitions: Mapping[str, Partition],
         start: Mapping[str, ChannelStatus],
         *,
         done: Callable[[], int] = lambda: 0,
@@ -79,7 +79,7 @@ class ProgressLines:
                     max(status.rows_inserted - self._start[name].rows_inserted, 0)
                     for name, status in statuses.items()
                 )
-                behind = sum(
+                behind = _sum_known(
                     self._partitions[name].behind(status.committed).bytes for name, status in statuses.items()
                 )
                 latencies = [one.latency_ms for one in statuses.values() if one.latency_ms is not None]
@@ -106,12 +106,12 @@ class Totals:
     def __post_init__(self) -> None:
         self.at = self.began
 
-    def take(self, now: float, rows: int, behind: int, latency_ms: int | None = None) -> None:
+    def take(self, now: float, rows: int, behind: int | None, latency_ms: int | None = None) -> None:
         """Take in one look.
 
         :param now: when it was made
         :param rows: rows committed since the run began
-        :param behind: bytes of the source that are not committed, at most
+        :param behind: bytes of the source that are not committed, at most; None where nobody knows
         :param latency_ms: time from append to commit on the slowest channel, None where none is known
         """
         self.rate = max(rows - self.rows, 0) / (now - self.at) if now > self.at else 0.0
@@ -135,7 +135,7 @@ class Totals:
         left = self.seconds_left()
         return (
             f"snowpipe progress total done={done}/{channels} rows={self.rows} "
-            f"rows_per_second={self.rate:.0f} bytes_behind<={self.behind or 0} "
+            f"rows_per_second={self.rate:.0f} bytes_behind<={_shown(self.behind)} "
             f"seconds_left<={'unknown' if left is None else f'{left:.0f}'}"
             + ("" if self.latency_ms is None else f" latency_ms<={self.latency_ms}")
         )
@@ -143,7 +143,7 @@ class Totals:
 
 def channels_to_show(
     statuses: Mapping[str, ChannelStatus],
-    partitions: Mapping[str, SourcePartition[Any]],
+    partitions: Mapping[str, Partition],
     before: Mapping[str, str | None],
 ) -> list[str]:
     """Choose the channels that get a line: those that moved, and of many the ones furthest behind.
@@ -155,11 +155,11 @@ def channels_to_show(
     moved = [name for name, status in statuses.items() if status.committed != before.get(name)]
     if len(moved) <= _MOST_LINES:
         return moved
-    behind = {name: partitions[name].behind(statuses[name].committed).bytes for name in moved}
+    behind = {name: partitions[name].behind(statuses[name].committed).bytes or 0 for name in moved}
     return sorted(moved, key=behind.__getitem__, reverse=True)[:_MOST_LINES]
 
 
-def progress_line(status: ChannelStatus, start: ChannelStatus, partition: SourcePartition[Any]) -> str:
+def progress_line(status: ChannelStatus, start: ChannelStatus, partition: Partition) -> str:
     """Put one channel's progress in a line.
 
     :param status: the channel's status now
@@ -172,7 +172,17 @@ def progress_line(status: ChannelStatus, start: ChannelStatus, partition: Source
     line = (
         f"snowpipe progress channel={status.channel} committed={status.committed or 'NULL'} "
         f"rows={max(rows, 0)} "
-        f"rejected={max(rejected, 0)} {behind.text} bytes_behind<={behind.bytes}"
+        f"rejected={max(rejected, 0)} {behind.text} bytes_behind<={_shown(behind.bytes)}"
     )
     latency = "" if status.latency_ms is None else f" latency_ms={status.latency_ms}"
     return line + latency
+
+
+def _sum_known(sizes: Iterable[int | None]) -> int | None:
+    """The sum, None where one of them is not known."""
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def _shown(size: int | None) -> str:
+    return "unknown" if size is None else str(size)

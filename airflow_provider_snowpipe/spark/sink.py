@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _TOKEN_LIFE_USED = 0.75
 """Share of the scoped token's remaining life in which a task reads; the rest is for the commit."""
 
-_FINAL = (
+FINAL_ERRORS = (
     AuthenticationError,
     ConfigurationError,
     ContinuityError,
@@ -181,7 +181,7 @@ def load_channel(
     """
     try:
         return _Sink(settings, token, channel, rows_after).load(offset_class, gaps_legal=gaps_legal)
-    except _FINAL as error:
+    except FINAL_ERRORS as error:
         if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:
             return PartitionResult(channel, complete=False)
         text = str(error)

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
@@ -59,20 +62,29 @@ class SourceSpec(ABC):
         """
         return cls(**checked_values(cls, values, "source"))
 
+    def channel(self, prefix: str, source_name: str, partition: str) -> str:
+        """Name the channel of a partition.
+
+        :param prefix: the plan's prefix
+        :param source_name: the plan's source name
+        :param partition: the partition's name
+        """
+        return channel_name(prefix, source_name, partition)
+
 
 @dataclass(frozen=True, slots=True)
 class Behind:
     """What of a partition is not committed yet, at most.
 
-    :param bytes: bytes in the source
+    :param bytes: bytes in the source, None where the source cannot tell
     :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
     """
 
-    bytes: int
+    bytes: int | None
     text: str
 
 
-class SourcePartition(ABC, Generic[PlaceT]):
+class Partition(ABC):
     """One ordered unit of a source, loaded through one channel by one task at a time.
 
     Made on the driver with a fixed end, so that a run ends however the source grows meanwhile. It is pickled
@@ -97,6 +109,19 @@ class SourcePartition(ABC, Generic[PlaceT]):
         """
 
     @abstractmethod
+    def behind(self, committed: str | None) -> Behind:
+        """Say how much of the partition is not committed, for progress only.
+
+        :param committed: the committed offset token as the service tells it
+        """
+
+
+class SourcePartition(Partition, Generic[PlaceT]):
+    """A partition whose rows the task itself reads."""
+
+    __slots__ = ()
+
+    @abstractmethod
     def resume(self, committed: Offset | None) -> PlaceT | None:
         """Find the place just after a committed position; nothing has been sent when this is called.
 
@@ -119,19 +144,33 @@ class SourcePartition(ABC, Generic[PlaceT]):
         :raises EncodingError: if a row has no form as JSON
         """
 
-    @abstractmethod
-    def behind(self, committed: str | None) -> Behind:
-        """Say how much of the partition is not committed, for progress only.
-
-        :param committed: the committed offset token as the service tells it
-        """
-
 
 class Source(ABC):
-    """A source as the driver sees it."""
+    """A source as the driver sees it.
+
+    Its partitions are :class:`SourcePartition`, except where Spark reads the rows: see
+    :class:`~airflow_provider_snowpipe.spark.frames.FrameSource`.
+    """
+
+    def take_secrets(self, secrets: SourceSecrets) -> None:
+        """Take the secrets that the submitter gave for this source, before anything else is asked.
+
+        :param secrets: passwords and keys by name
+        :raises ConfigurationError: if the source has no use for them
+        """
+        if secrets:
+            raise ConfigurationError(
+                f"the source takes no secrets, but was given {secrets!r}: leave them out"
+            )
+
+    def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark
+        """Move the source's own bookmark, where it has one; called when the tokens are known as committed.
+
+        :param committed: the committed position of each partition that has one, by partition name
+        """
 
     @abstractmethod
-    def partitions(self) -> tuple[SourcePartition[Any], ...]:
+    def partitions(self) -> tuple[Partition, ...]:
         """List the partitions with their present ends, ordered by name; at least one.
 
         :raises SourcePositionError: if the source is not there or is empty

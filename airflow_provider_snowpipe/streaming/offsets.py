@@ -324,23 +324,34 @@ _FORMATS: dict[str, type[Offset]] = {
     for offset in (IntegerOffset, FileLineOffset, TopicPartitionOffset, BatchRowOffset, LexicographicOffset)
 }
 
+_ROOM = "airflow_provider_snowpipe.streaming"
+_ELSEWHERE = {
+    "file:line/digest": f"{_ROOM}.verified_offset.VerifiedFileLineOffset",
+    "batch:row/digest": f"{_ROOM}.batch_offset.BatchDigestOffset",
+    "integer/partitions": f"{_ROOM}.layout_offset.IntegerLayoutOffset",
+    "lexicographic/partitions": f"{_ROOM}.layout_offset.TextLayoutOffset",
+}
+"""Formats with a module of their own, imported when they are used."""
+
 
 def known_formats() -> frozenset[str]:
-    """The names of the formats that come with this package; finding their classes imports nothing."""
-    return frozenset(_FORMATS)
+    """The names of the formats that come with this package; finding their classes imports nothing else."""
+    return frozenset({*_FORMATS, *_ELSEWHERE})
 
 
 def offset_class(format_name: str) -> type[Offset]:
     """Find the class of an offset token format.
 
-    :param format_name: ``integer``, ``file:line``, ``topic:partition:offset``, ``batch:row``,
-        ``lexicographic``, or ``package.module.Class`` for a caller's own subclass of :class:`Offset`
+    :param format_name: ``integer``, ``file:line``, ``file:line/digest``, ``topic:partition:offset``,
+        ``batch:row``, ``batch:row/digest``, ``lexicographic``, ``integer/partitions``,
+        ``lexicographic/partitions``, or ``package.module.Class`` for a caller's own subclass of
+        :class:`Offset`
     :raises ConfigurationError: if there is no such format
     """
     known = _FORMATS.get(format_name)
     if known is not None:
         return known
-    module_name, _, class_name = format_name.rpartition(".")
+    module_name, _, class_name = _ELSEWHERE.get(format_name, format_name).rpartition(".")
     if module_name:
         try:
             found = getattr(importlib.import_module(module_name), class_name, None)
@@ -350,7 +361,8 @@ def offset_class(format_name: str) -> type[Offset]:
             ) from error
         if isinstance(found, type) and issubclass(found, Offset):
             return found
+    known_names = ", ".join(sorted([*_FORMATS, *_ELSEWHERE]))
     raise ConfigurationError(
-        f"offset format {format_name!r} is unknown: use one of {', '.join(sorted(_FORMATS))}, "
-        "or the dotted path of a subclass of Offset"
+        f"offset format {format_name!r} is unknown: use one of {known_names}, or the dotted path of a "
+        "subclass of Offset"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.faults import Faults
@@ -28,12 +29,14 @@ def answer(faults: Faults, request: Request) -> Response | None:
     delay = faults.next_delay(call)
     if delay:
         threading.Event().wait(delay)
-    status = faults.next_answer(call)
-    if status is None:
+    asked = faults.next_answer(call)
+    if asked is None:
         return None
+    status, _, retry_after = asked.partition("@")
     if status == "404html":
         return Response(404, b"<html><body>404 Not Found</body></html>", "text/html")
-    return Response.of_refusal(Refusal(int(status), _CODES[status], f"fault answer-{call}={status}"))
+    refused = Response.of_refusal(Refusal(int(status), _CODES[status], f"fault answer-{call}={asked}"))
+    return replace(refused, headers=((b"retry-after", retry_after.encode()),)) if retry_after else refused
 
 
 def _call(request: Request) -> str | None:

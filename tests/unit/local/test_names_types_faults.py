@@ -125,6 +125,8 @@ def test_answers_and_delays_are_handed_out_in_order_and_run_out() -> None:
         "append-503=x",
         "answer-append=200",
         "answer-append=429xx",
+        "answer-append=429@-1",
+        "answer-append=429@soon",
         "answer-nothing=429",
         "slow-append=x",
         "kill-nowhere=1",
@@ -138,14 +140,14 @@ def test_an_unknown_fault_or_value_is_refused(text: str) -> None:
 
 
 def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_written() -> None:
-    faults = parse_faults("drop-append-response=1,answer-open=503x2")
+    faults = parse_faults("drop-append-response=1,answer-open=503@2x2")
     assert faults.drop_response()
     faults.add("drop-append-response=2,commit-delay=1.5,kill-before-commit=3,failover-pipe=a.b.C-STREAMING")
     assert faults.shown() == [
         "commit-delay=1.5",
         "drop-append-response=2",
-        "answer-open=503",
-        "answer-open=503",
+        "answer-open=503@2",
+        "answer-open=503@2",
         "kill-before-commit=3",
         "failover-pipe=A.B.C-STREAMING",
     ]

@@ -123,6 +123,27 @@ def test_versions_that_break_spark_are_refused_with_the_remedy(monkeypatch, tmp_
         check_versions()
 
 
+def test_pyspark_of_an_unpacked_spark_is_fine_without_a_wheel(monkeypatch, tmp_path):
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    check_versions()
+
+
+def test_pyspark_client_alone_is_fine_with_a_connect_server(monkeypatch, tmp_path):
+    info = tmp_path / "pyspark_client-4.2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark-client\nVersion: 4.2.0\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ConfigurationError, match="not installed"):
+        check_versions()
+
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:15002")
+
+    check_versions()
+
+
 @pytest.mark.parametrize("client", [True, False])
 def test_equal_versions_or_pyspark_alone_are_fine(monkeypatch, tmp_path, client):
     for name in ("pyspark", "pyspark_client")[: 1 + client]:

@@ -30,6 +30,16 @@ def test_plan_comes_back_unchanged_from_its_file(tmp_path):
     assert read_plan(tmp_path / "plan.json") == PLAN
 
 
+def test_plan_may_be_the_argument_itself():
+    assert read_plan(f"\n{PLAN.to_json()}") == PLAN
+
+
+def test_plan_needs_no_report_and_takes_credentials_from_a_variable():
+    plan = replace(PLAN, report_path="", credentials_path="", credentials_variable="SECRET")
+
+    assert JobPlan.from_json(plan.to_json()) == plan
+
+
 def test_channel_is_named_after_prefix_source_and_partition():
     assert PLAN.channel("EWR") == "flights_logs_EWR"
 
@@ -54,6 +64,9 @@ def _changed(**changes):
         (_changed(commit_timeout=True), "commit_timeout is True"),
         (_changed(commit_timeout=0), "commit_timeout is 0"),
         (_changed(report_path="report.json"), "report_path is 'report.json': give an absolute path"),
+        (_changed(credentials_path="c.json"), "credentials_path is 'c.json': give an absolute path"),
+        (_changed(credentials_path=""), "give one of the two"),
+        (_changed(credentials_variable="SECRET"), "credentials_variable 'SECRET': give one of the two"),
         (_changed(application=""), "application is empty"),
         (_changed(source=[]), "plan source is []"),
         (_changed(source={}), "source lacks the key 'path'"),

@@ -1,0 +1,1 @@
+"""``df.write.format("snowpipe")`` and ``df.writeStream.format("snowpipe")``: DataFrames into channels."""

@@ -1,0 +1,248 @@
+"""What the driver does before a batch's rows move, and the gate that they pass afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_snowpipe.spark.credentials import standing_credentials
+from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.ordered import ordered_offset_class
+from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.failures import final_error
+from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
+from airflow_provider_snowpipe.streaming.auth import ScopedToken
+from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    ContinuityError,
+    SourcePositionError,
+    WriterActiveError,
+)
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST, ChannelStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the driver hands to the tasks.
+
+    :param token: a scoped token, the only credential that leaves the driver
+    :param seen: what the channels had committed
+    """
+
+    token: ScopedToken
+    seen: BatchesSeen
+
+
+def driver_client(options: WriteOptions) -> SnowpipeClient:
+    """A client with the driver's credentials, read anew."""
+    return SnowpipeClient(
+        options.account_url,
+        standing_credentials(options.credentials_file),
+        options.pipe,
+        ca_bundle=options.ca_bundle,
+    )
+
+
+def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
+    """Make sure that the pipe is there and the channels fit the options, and get a scoped token.
+
+    :param options: what the write's options say
+    :param integer_offsets: True if the offset column holds numbers
+    :raises SourcePositionError: if a channel was written over another number of partitions
+    """
+    with driver_client(options) as client:
+        client.pipe_info()
+        if options.partitions is None:
+            return Prepared(client.scoped_token(), BatchesSeen({}, {}))
+        # Channels beyond the own ones are there if there were more partitions once.
+        rounded = -(-options.partitions // STATUS_NAMES_PER_REQUEST) * STATUS_NAMES_PER_REQUEST
+        statuses = client.channel_statuses([options.channel(number) for number in range(rounded)])
+        return Prepared(client.scoped_token(), _seen(options, options.partitions, statuses, integer_offsets))
+
+
+def _seen(
+    options: WriteOptions, partitions: int, statuses: dict[str, ChannelStatus], integer_offsets: bool
+) -> BatchesSeen:
+    kind: type[Offset] = BatchDigestOffset
+    if options.offset_column is not None:
+        kind = ordered_offset_class(integer=integer_offsets, partitions=partitions)
+    latest: dict[str, tuple[str, BatchDigestOffset]] = {}
+    for channel, status in statuses.items():
+        if status.committed is None:
+            continue
+        committed = kind.parse(status.committed, channel=channel)
+        written = getattr(committed, "partitions", partitions)
+        if written != partitions:
+            raise SourcePositionError(
+                f"channel {channel!r}: the committed offset token {status.committed!r} was written over "
+                f"{written or 'no fixed number of'} partitions, option partitions is {partitions}: a "
+                "partition holds other rows now. Go on with the number that the channels were begun with, "
+                "or take another channelPrefix once all rows of the earlier writes are committed"
+            )
+        if isinstance(committed, BatchDigestOffset):
+            known = latest.get(committed.writer)
+            if known is None or known[1] < committed:
+                latest[committed.writer] = (channel, committed)
+    errors = {} if options.offset_column is None else _errors(statuses)
+    return BatchesSeen(latest, errors)
+
+
+def _errors(statuses: dict[str, ChannelStatus]) -> dict[str, int]:
+    return {name: status.rows_error_count for name, status in statuses.items() if status.exists}
+
+
+def settle_batch(
+    options: WriteOptions, outcomes: Sequence[TaskOutcome | None], batch: str, *, integer_offsets: bool
+) -> str | None:
+    """Believe the committed tokens, not the messages; the batch succeeds only if this returns.
+
+    :param options: what the write's options say
+    :param outcomes: the tasks' messages, in the order of the partitions
+    :param batch: the batch in words, for errors and the log
+    :param integer_offsets: True if the offset column holds numbers
+    :return: a line for the log, None if the batch had no rows
+    :raises CommitTimeoutError: if a channel's committed token is behind its target
+    :raises RowsRejectedError: if the service skipped rows and ``onError`` is ``abort``
+    :raises SnowpipeError: what a task met
+    """
+    tasks = _successful(outcomes, batch)
+    channels = [channel for task in tasks for channel in task.channels]
+    _refuse_superseded(channels, batch)
+    _refuse_shared(channels)
+    _refuse_other_layout(options, tasks)
+    reports = [_report(channel) for channel in channels if channel.target_token is not None]
+    if not reports:
+        return None
+    kind: type[Offset] = BatchDigestOffset
+    if options.offset_column is not None:
+        kind = ordered_offset_class(integer=integer_offsets, partitions=options.partitions)
+    with driver_client(options) as client:
+        now = client.channel_statuses([report.channel for report in reports])
+    settled = settle(reports, now, kind)
+    refuse_missing_commits(options.pipe, settled, now)
+    if options.on_error == "abort":
+        refuse_rejected_rows(options.pipe, settled, now)
+    retries = sum(report.retries for report in settled)
+    return (
+        f"snowpipe committed {batch} channels={len(settled)} rows={sum(r.rows for r in reports)} "
+        f"bytes={sum(r.bytes for r in reports)} rejected={sum(r.rejected for r in settled)} "
+        f"append_seconds<={max(r.append_seconds for r in settled):.3f} "
+        f"commit_seconds<={max(r.commit_seconds for r in settled):.3f} retries={retries}"
+    )
+
+
+def describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None], batch: str) -> str:
+    """Say what a batch that failed may have left behind.
+
+    :param options: what the write's options say
+    :param outcomes: the messages that Spark has, None for tasks that failed or still run
+    :param batch: the batch in words
+    """
+    known = [task for task in outcomes if task is not None]
+    written = [channel for task in known for channel in task.channels if channel.target_token is not None]
+    there = ", ".join(f"{channel.channel} to {channel.target_token}" for channel in written) or "none known"
+    return (
+        f"snowpipe aborted {batch}: rows that were committed stay in the table (channels: {there}; tasks "
+        f"that failed or still run may have added to channels {options.channel_prefix}_*). A repeated "
+        "batch goes on behind each channel's committed offset token"
+    )
+
+
+def _successful(outcomes: Sequence[TaskOutcome | None], batch: str) -> list[TaskOutcome]:
+    tasks = [task for task in outcomes if task is not None]
+    failed = [task for task in tasks if task.error_type is not None]
+    if failed:
+        more = f" ({len(failed) - 1} more partitions failed)" if len(failed) > 1 else ""
+        raise final_error(failed[0].error_type or "", failed[0].error + more)
+    if len(tasks) != len(outcomes):
+        raise WriterActiveError(
+            f"{batch}: Spark reports success without the messages of {len(outcomes) - len(tasks)} tasks; "
+            "repeat it, which goes on behind the committed offset tokens"
+        )
+    unfinished = [task.partition for task in tasks if not task.complete]
+    if unfinished:
+        raise AuthenticationError(
+            f"{batch}: partitions {unfinished[:5]} took longer than three quarters of a scoped token's "
+            "life (about an hour). What was sent is committed: repeat the batch, which goes on behind it, or "
+            "make batches smaller (maxFilesPerTrigger, maxOffsetsPerTrigger, more partitions)"
+        )
+    return tasks
+
+
+def _refuse_superseded(channels: Iterable[ChannelOutcome], batch: str) -> None:
+    for channel in channels:
+        if channel.superseded_by is not None:
+            raise WriterActiveError(
+                f"{batch}: channel {channel.channel!r} has committed batch {channel.superseded_by} of this "
+                "query already, so nothing was sent. Another driver runs the query, or an older copy of its "
+                "checkpoint was put back: run it once, with its latest checkpoint"
+            )
+
+
+def _refuse_shared(channels: Iterable[ChannelOutcome]) -> None:
+    """A channel's rows from two partitions have no order, so some may have been taken for committed ones."""
+    counts = Counter(channel.channel for channel in channels if channel.target_token is not None)
+    shared = sorted(name for name, count in counts.items() if count > 1)
+    if shared:
+        raise ContinuityError(
+            f"rows of channel {shared[0]!r} came from {counts[shared[0]]} partitions ({len(shared)} channels "
+            "such): of rows with an offsetColumn some were then skipped as if they were committed. Load the "
+            "missing ones (compare the table with the source), and repartition by the channelColumn before "
+            "the write"
+        )
+
+
+def _refuse_other_layout(options: WriteOptions, tasks: Sequence[TaskOutcome]) -> None:
+    if options.partitions is None or len(tasks) == options.partitions:
+        return
+    if any(channel.target_token is not None for task in tasks for channel in task.channels):
+        raise ConfigurationError(
+            f"the plan has {len(tasks)} partitions, option partitions is {options.partitions}: rows are "
+            "committed, but a repeated run might spread them in another way. Fix the plan's number by "
+            f"repartition({options.partitions}, column)"
+        )
+
+
+def _report(channel: ChannelOutcome) -> ChannelReport:
+    return ChannelReport(
+        channel=channel.channel,
+        partition=channel.channel,
+        from_token=channel.from_token,
+        to_token=channel.target_token,
+        target_token=channel.target_token,
+        rows=channel.rows,
+        bytes=channel.bytes,
+        rejected=0,
+        committed=False,
+        append_seconds=channel.append_seconds,
+        commit_seconds=channel.commit_seconds,
+        retries=channel.retries,
+        inserted_before=channel.inserted_before,
+        errors_before=channel.errors_before,
+        rejected_before=channel.errors_before,
+    )
+
+
+def identity_of(
+    options: WriteOptions, batch: int | None, query_id: str | None, given_writer: str
+) -> BatchIdentity | None:
+    """The identity of a batch, None where an offset column tells rows apart.
+
+    :param options: what the write's options say
+    :param batch: the batch's id
+    :param query_id: the streaming query's id, None for ``df.write``
+    :param given_writer: what stands for ``df.write``
+    """
+    if options.offset_column is not None or batch is None:
+        return None
+    partitions = options.partitions or 0
+    if query_id is None:
+        return BatchIdentity(batch, given_writer, partitions)
+    return BatchIdentity.of_query(batch, query_id, partitions)

@@ -1,0 +1,96 @@
+"""Arrow batches of a Spark partition as pieces of NDJSON, cut between rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_snowpipe.spark.source import part_bytes
+from airflow_provider_snowpipe.streaming.errors import EncodingError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
+
+_SLICE_BYTES = 8 << 20
+"""Arrow bytes that are encoded at once; bounds what a batch of long rows takes beside itself."""
+_NEWLINE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows of an Arrow batch, as they are sent.
+
+    :param body: NDJSON, every row ended by a newline
+    :param first: number of the first row within the Arrow batch, counted from 0
+    :param ends: where each row ends in ``body``, bytes
+    """
+
+    body: memoryview = field(repr=False)
+    first: int
+    ends: np.ndarray = field(repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.ends)
+
+    def split(self, rows: int) -> tuple[Piece, Piece]:
+        """Cut behind some rows.
+
+        :param rows: rows of the first part, fewer than there are and at least 1
+        """
+        cut = int(self.ends[rows - 1])
+        return (
+            Piece(self.body[:cut], self.first, self.ends[:rows]),
+            Piece(self.body[cut:], self.first + rows, self.ends[rows:] - cut),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowEncoder:
+    """Writes Arrow batches as NDJSON.
+
+    :param ndjson: how values are written
+    :param omitted: columns that are not sent
+    :param limits: how large a piece may be
+    """
+
+    ndjson: NdjsonOptions
+    omitted: frozenset[str]
+    limits: BatchLimits
+
+    def pieces(self, rows: pa.RecordBatch) -> Iterator[Piece]:
+        """Encode a batch; pieces are no larger than a part may be unless one row is.
+
+        :param rows: the batch
+        :return: its rows in order
+        :raises EncodingError: if a value has no faithful form
+        """
+        if self.omitted:
+            rows = rows.select([name for name in rows.schema.names if name not in self.omitted])
+        step = max(1, rows.num_rows * _SLICE_BYTES // max(rows.nbytes, _SLICE_BYTES))
+        for start in range(0, rows.num_rows, step):
+            some = rows.slice(start, step)
+            yield from self._cut(encode_ndjson(some, self.ndjson), start, some.num_rows)
+
+    def _cut(self, body: bytes, first: int, rows: int) -> Iterator[Piece]:
+        ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE) + 1
+        if len(ends) != rows:
+            raise EncodingError(
+                f"{rows} rows became {len(ends)} lines of JSON: report this with the DataFrame's schema"
+            )
+        most_bytes, view = part_bytes(self.limits), memoryview(body)
+        low, offset = 0, 0
+        while low < rows:
+            fitting = int(np.searchsorted(ends, offset + most_bytes, side="right"))
+            high = min(max(fitting, low + 1), low + self.limits.rows, rows)
+            end = int(ends[high - 1])
+            yield Piece(view[offset:end], first + low, ends[low:high] - offset)
+            low, offset = high, end
+
+
+def without_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Leave out batches without a row."""
+    return (batch for batch in batches if batch.num_rows)

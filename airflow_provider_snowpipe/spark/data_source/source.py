@@ -1,0 +1,205 @@
+"""The data source ``snowpipe`` of PySpark: what Spark calls on its driver and in its tasks.
+
+Spark makes a writer on the driver for each batch, in a helper process of its own, and pickles it to the
+tasks; a stream's commit gets another one (observed with PySpark 4.2). So a writer's scoped token is as old as
+its batch, and no writer remembers anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
+from airflow_provider_snowpipe.spark.data_source.gates import (
+    Prepared,
+    describe_abort,
+    identity_of,
+    prepare,
+    settle_batch,
+)
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.schema import check_schema, is_integer
+from airflow_provider_snowpipe.spark.data_source.task import Task, TaskOutcome
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+NAME = "snowpipe"
+_BATCH_ID = "streaming.sql.batchId"
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass
+class TaskMessage(WriterCommitMessage):
+    """What a task tells the driver; a hint, never evidence.
+
+    :param outcome: what the task did
+    """
+
+    outcome: TaskOutcome
+
+
+class SnowpipeDataSource(DataSource):
+    """Rows of a DataFrame into channels, each exactly once."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.options = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format``."""
+        return NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Check a ``df.write`` and prepare it; nothing has been sent when this returns.
+
+        :raises SnowpipeError: if an option, a column, the credentials or a channel is wrong
+        """
+        options = self._checked(schema, overwrite)
+        options.for_batch()
+        integer = is_integer(schema.jsonValue(), options.offset_column)
+        return BatchWriter(options, prepare(options, integer_offsets=integer), integer)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's name
+        """Check a ``df.writeStream`` and prepare one micro-batch of it, or its commit.
+
+        :raises SnowpipeError: if an option, a column, the credentials or a channel is wrong
+        """
+        options = self._checked(schema, overwrite)
+        options.for_stream()
+        integer = is_integer(schema.jsonValue(), options.offset_column)
+        return StreamWriter(options, prepare(options, integer_offsets=integer), integer)
+
+    def _checked(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        options = WriteOptions.parse(self.options)
+        if overwrite:
+            raise ConfigurationError(
+                "rows are only ever added: use mode('append') for df.write and outputMode('append') for "
+                "df.writeStream, and truncate the table by SQL where it is to be replaced"
+            )
+        check_schema(schema.jsonValue(), options)
+        return options
+
+
+class _Writer:
+    """What both writers have in common.
+
+    :param options: what the write's options say
+    :param prepared: the scoped token, and what the driver found
+    :param integer_offsets: True if the offset column holds numbers
+    """
+
+    def __init__(self, options: WriteOptions, prepared: Prepared, integer_offsets: bool) -> None:
+        self._options = options
+        self._prepared = prepared
+        self._integer_offsets = integer_offsets
+
+    def _run(
+        self, batches: Iterator[pa.RecordBatch], batch: int | None, query_id: str | None, context: TaskContext
+    ) -> TaskMessage:
+        task = Task(
+            options=self._options,
+            token=self._prepared.token,
+            seen=self._prepared.seen,
+            identity=identity_of(self._options, batch, query_id, GIVEN_WRITER),
+            partition=context.partitionId(),
+            attempt=context.attemptNumber(),
+            integer_offsets=self._integer_offsets,
+        )
+        return TaskMessage(task.run(batches))
+
+    def _settle(self, messages: Sequence[WriterCommitMessage | None], batch: str) -> None:
+        outcomes = _outcomes(messages)
+        _say(settle_batch(self._options, outcomes, batch, integer_offsets=self._integer_offsets))
+
+    def _aborted(self, messages: Sequence[WriterCommitMessage | None], batch: str) -> None:
+        _say(describe_abort(self._options, _outcomes(messages), batch))
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """The writer of one ``df.write``."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Load one partition; called in a task.
+
+        Within ``foreachBatch`` a task knows the streaming query, and its tokens are bound to that query.
+
+        :raises SnowpipeError: for what another attempt may mend
+        """
+        context = _context()
+        return self._run(iterator, self._options.for_batch(), context.getLocalProperty(_QUERY_ID), context)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Read the committed tokens after the last task; the write succeeds only if this returns.
+
+        :raises SnowpipeError: if a task failed for good, or a channel is behind
+        """
+        self._settle(messages, self._label)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Say what the failed write may have left behind."""
+        self._aborted(messages, self._label)
+
+    @property
+    def _label(self) -> str:
+        batch = self._options.batch_id
+        return "write" if batch is None else f"batch={batch}"
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """The writer of one micro-batch."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Load one partition of a micro-batch; called in a task.
+
+        :raises SnowpipeError: for what another attempt may mend
+        """
+        context = _context()
+        batch, query_id = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
+        if batch is None or query_id is None:
+            raise ConfigurationError(
+                f"Spark gave the task no {_BATCH_ID} and {_QUERY_ID}: this release was tested with PySpark "
+                "4.2, install that version, or use the option offsetColumn"
+            )
+        return self._run(iterator, int(batch), query_id, context)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Read the committed tokens after the last task; the micro-batch succeeds only if this returns.
+
+        :raises SnowpipeError: if a task failed for good, or a channel is behind
+        """
+        self._settle(messages, f"batch={batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Say what the failed micro-batch may have left behind."""
+        self._aborted(messages, f"batch={batchId}")
+
+
+def _outcomes(messages: Sequence[WriterCommitMessage | None]) -> list[TaskOutcome | None]:
+    return [message.outcome if isinstance(message, TaskMessage) else None for message in messages]
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise ConfigurationError("a writer's write() was called outside a Spark task: let Spark call it")
+    return context
+
+
+def _say(line: str | None) -> None:
+    """To standard error, which ends up in the driver's log (observed with PySpark 4.2)."""
+    if line is not None:
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,284 @@
+"""What one Spark task does with one partition of a DataFrame; knows nothing of PySpark.
+
+A task works on its channels one after the other. Everything that another attempt would meet again goes to
+the driver as part of the message; what it may mend, such as a fenced channel, is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from airflow_provider_snowpipe.spark.data_source.digested import (
+    BatchIdentity,
+    DigestedShare,
+    SupersededError,
+    place_in_batch,
+    refuse_other_writer,
+)
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.ordered import OrderedRows, ordered_offset_class
+from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
+from airflow_provider_snowpipe.spark.data_source.runs import ChannelRuns
+from airflow_provider_snowpipe.spark.sink import FINAL_ERRORS, PartitionResult, SinkSettings, load_channel
+from airflow_provider_snowpipe.streaming.auth import ScopedToken
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOutcome:
+    """What a task did on one channel: a hint for the driver, never evidence.
+
+    :param channel: the channel's name
+    :param from_token: the committed offset token that the task found, None for NULL
+    :param target_token: the token that proves the task's rows committed, None if it had none
+    :param rows: rows sent by this attempt
+    :param bytes: their size as NDJSON
+    :param inserted_before: rows that the service had inserted when the task looked
+    :param errors_before: rows that it had skipped before the batch
+    :param append_seconds: time until the service had received the rows
+    :param commit_seconds: time from then until they were committed
+    :param retries: requests that had to be repeated
+    :param superseded_by: the later batch that the channel has committed; nothing was done then
+    """
+
+    channel: str
+    from_token: str | None = None
+    target_token: str | None = None
+    rows: int = 0
+    bytes: int = 0
+    inserted_before: int = 0
+    errors_before: int = 0
+    append_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    retries: int = 0
+    superseded_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """What a task did.
+
+    :param partition: the partition's number
+    :param attempt: the attempt's number
+    :param channels: the channels that it worked on
+    :param complete: False if the scoped token's life was too short
+    :param error_type: class name of an error that no further attempt can mend, None for success
+    :param error: its text
+    """
+
+    partition: int
+    attempt: int
+    channels: tuple[ChannelOutcome, ...] = ()
+    complete: bool = True
+    error_type: str | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesSeen:
+    """Batches that the channels had committed when the driver looked, over all of them.
+
+    A task sees its own channel only. Where that is empty yet, the others still tell that the batches are
+    another query's, or that a later one is committed.
+
+    :param latest: by writer, the token of the latest batch and the channel that holds it
+    :param errors: rows that the service had skipped, by channel
+    """
+
+    latest: dict[str, tuple[str, BatchDigestOffset]]
+    errors: dict[str, int]
+
+    def check(self, mine: BatchIdentity) -> None:
+        """Judge a batch by all channels before any row moves.
+
+        :raises SupersededError: if a later micro-batch is committed
+        :raises SourcePositionError: if another query wrote one of the channels
+        :raises ConfigurationError: if the caller's batch id is behind one that is committed
+        """
+        for channel, committed in self.latest.values():
+            refuse_other_writer(channel, committed, mine)
+            place_in_batch(channel, committed, mine)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One attempt at one partition.
+
+    :param options: what the write's options say
+    :param token: the driver's scoped token
+    :param seen: what the driver found
+    :param identity: the batch, None where an offset column tells rows apart
+    :param partition: the partition's number
+    :param attempt: the attempt's number
+    :param integer_offsets: True if the offset column holds numbers
+    """
+
+    options: WriteOptions
+    token: ScopedToken
+    seen: BatchesSeen
+    identity: BatchIdentity | None
+    partition: int
+    attempt: int
+    integer_offsets: bool = False
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> TaskOutcome:
+        """Load the partition's rows that are not committed yet.
+
+        :param batches: the partition's rows
+        :return: the outcome; an error that another attempt would meet again is part of it
+        :raises SnowpipeError: for everything that another attempt may mend
+        """
+        done: list[ChannelOutcome] = []
+        outcome = TaskOutcome(self.partition, self.attempt)
+        try:
+            with closing(self._client()) as client:
+                for part, rows in self._shares(without_empty(batches)):
+                    result, loaded = self._load(client, self.options.channel(part), rows)
+                    done.append(loaded)
+                    if result is not None and (result.error_type is not None or not result.complete):
+                        outcome = replace(
+                            outcome,
+                            complete=result.complete,
+                            error_type=result.error_type,
+                            error=result.error,
+                        )
+                        break
+        except FINAL_ERRORS as error:
+            outcome = replace(outcome, error_type=type(error).__name__, error=str(error))
+        return replace(outcome, channels=tuple(done))
+
+    def _shares(
+        self, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[tuple[str | int, Iterator[pa.RecordBatch]]]:
+        options = self.options
+        if options.channel_column is not None:
+            yield from ChannelRuns(batches, options.channel_column)
+            return
+        partitions = options.partitions or 0
+        if self.partition >= partitions:
+            raise ConfigurationError(
+                f"the plan has a partition {self.partition}, option partitions is {partitions}: fix the "
+                f"plan's number by repartition({partitions}, column) or coalesce({partitions}), or, for "
+                "channels that hold nothing yet, give the number that the plan has"
+            )
+        yield self.partition, batches
+
+    def _load(
+        self, client: SnowpipeClient, channel: str, rows: Iterator[pa.RecordBatch]
+    ) -> tuple[PartitionResult | None, ChannelOutcome]:
+        status = client.channel_statuses([channel])[channel]
+        found = ChannelOutcome(
+            channel,
+            from_token=status.committed,
+            inserted_before=status.rows_inserted,
+            errors_before=self.seen.errors.get(channel, status.rows_error_count),
+        )
+        if self.identity is None:
+            return self._load_ordered(found, rows)
+        try:
+            self.seen.check(self.identity)
+            return self._load_batch(self.identity, found, status, rows)
+        except SupersededError as error:
+            return None, replace(found, superseded_by=error.batch)
+
+    def _load_ordered(
+        self, found: ChannelOutcome, rows: Iterator[pa.RecordBatch]
+    ) -> tuple[PartitionResult | None, ChannelOutcome]:
+        first = next(rows, None)
+        if first is None:
+            return None, found
+        options = self.options
+        column, partitions = options.offset_column or "", options.partitions
+        ordered = OrderedRows(found.channel, column, partitions, self._encoder())
+        result = load_channel(
+            self._settings(),
+            self.token,
+            found.channel,
+            lambda committed: ordered.parts(chain([first], rows), committed),
+            offset_class=ordered_offset_class(integer=self.integer_offsets, partitions=partitions),
+            gaps_legal=True,
+        )
+        return result, _loaded(found, result)
+
+    def _load_batch(
+        self,
+        identity: BatchIdentity,
+        found: ChannelOutcome,
+        status: ChannelStatus,
+        rows: Iterator[pa.RecordBatch],
+    ) -> tuple[PartitionResult | None, ChannelOutcome]:
+        channel = found.channel
+        committed = None if status.committed is None else _digest_token(status.committed, channel)
+        place = place_in_batch(channel, committed, identity)
+        first = next(rows, None)
+        if first is None:
+            if place is not None:
+                raise SourcePositionError(
+                    f"channel {channel!r}: partition {self.partition} of batch {identity.batch} has no row "
+                    f"now, but {str(place)!r} is committed: the replay brings other rows. Put the query's "
+                    "source and plan back as they were, or take another channelPrefix"
+                )
+            return None, found
+        rows = chain([first], rows)
+        share = DigestedShare(channel, identity, self._encoder(), status.rows_error_count)
+        if place is not None and place.final:
+            for _ in share.parts(rows, place):
+                """Compares only: a share that is complete has no further part."""
+            target = replace(found, target_token=status.committed, errors_before=place.rejected_before)
+            return None, target
+
+        def rows_after(position: Offset | None) -> Iterator[Part]:
+            now = position if isinstance(position, BatchDigestOffset) else None
+            return share.parts(rows, place_in_batch(channel, now, identity))
+
+        result = load_channel(
+            self._settings(), self.token, channel, rows_after, offset_class=BatchDigestOffset
+        )
+        return result, replace(_loaded(found, result), errors_before=share.rejected_before)
+
+    def _client(self) -> SnowpipeClient:
+        options = self.options
+        return SnowpipeClient(options.account_url, self.token, options.pipe, ca_bundle=options.ca_bundle)
+
+    def _encoder(self) -> RowEncoder:
+        options = self.options
+        return RowEncoder(options.ndjson, options.omit_columns, options.limits)
+
+    def _settings(self) -> SinkSettings:
+        options = self.options
+        return SinkSettings(
+            account_url=options.account_url,
+            ca_bundle=options.ca_bundle,
+            pipe=options.pipe,
+            wait_for_commit=True,
+            commit_timeout=options.commit_timeout,
+            limits=options.limits,
+        )
+
+
+def _digest_token(token: str, channel: str) -> BatchDigestOffset:
+    return BatchDigestOffset.parse(token, channel=channel)
+
+
+def _loaded(found: ChannelOutcome, result: PartitionResult) -> ChannelOutcome:
+    return replace(
+        found,
+        target_token=None if result.position is None else str(result.position),
+        rows=result.rows,
+        bytes=result.bytes,
+        append_seconds=result.append_seconds,
+        commit_seconds=result.commit_seconds,
+        retries=result.retries,
+    )

@@ -1,0 +1,1 @@
+"""Sources that Spark itself reads: tables and queries ordered by a column, Delta and Iceberg by version."""

@@ -1,0 +1,157 @@
+"""The page about running the job elsewhere: its steps, as printed, where nothing of ours is installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.operators.submission import launch_environment
+from airflow_provider_snowpipe.spark.credentials import write_credentials
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from tests.local_service import LocalService
+from tests.spark_cluster import spark_home, write_bare_python
+from tests.spark_groups import assert_exact, grouped_job
+from tests.spark_job import SparkJob
+
+pytestmark = pytest.mark.spark
+
+_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-elsewhere.md"
+_BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
+_SECONDS = 300
+
+
+def _block(language: str, word: str) -> str:
+    (found,) = [text for kind, text in _BLOCKS if kind == language and word in text]
+    return found
+
+
+@pytest.fixture
+def job(local_service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -> SparkJob:
+    return grouped_job(local_service, tmp_path, request.node.name)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """What the platform gets: the two files that the page's first command writes."""
+    place = tmp_path / "place"
+    place.mkdir()
+    command = _block("sh", "package_archive")
+    done = subprocess.run(
+        ["sh", "-euc", f'python() {{ "{sys.executable}" "$@"; }}\n{command}'],
+        cwd=place,
+        env={"PYTHONPATH": str(_PAGE.parents[2]), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=True,
+    )
+    assert sorted(done.stdout.split()) == sorted(_block("text", "snowpipe_job.py").split())
+    assert sorted(path.name for path in place.iterdir()) == sorted(done.stdout.split())
+    return place
+
+
+def _plan(job: SparkJob, **changes: Any) -> str:
+    """The page's plan, on this machine's service, table and files."""
+    plan = json.loads(_block("json", "plan_version"))
+    own = {"account_url": job.service.url, "ca_bundle": str(job.service.ca_file)}
+    own |= {"pipe": {"database": "LOCAL", "schema": "PUBLIC", "pipe": job.pipe.pipe}}
+    own |= {"channel_prefix": "test", "source_name": job.table}
+    source = {**plan["source"], "path": job.source.path}
+    plan |= {**own, "source": source, **changes}
+    return json.dumps({key: value for key, value in plan.items() if value is not None})
+
+
+def _environment(tmp_path: Path) -> dict[str, str]:
+    """A platform's shell: Spark, Java and a Python in which our package is not installed."""
+    python = write_bare_python(tmp_path / "bare-python")
+    home = spark_home(tmp_path / "spark")
+    java = launch_environment(tmp_path / "java")["JAVA_HOME"]
+    environment = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), "JAVA_HOME": java}
+    missing = subprocess.run(
+        [python, "-c", "import pyarrow, airflow_provider_snowpipe"],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={},
+    )
+    assert "No module named 'airflow_provider_snowpipe'" in missing.stderr
+    return environment | {
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PATH": f"{home / 'bin'}:/usr/bin:/bin",
+    }
+
+
+def _credentials(job: SparkJob, path: Path) -> str:
+    key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
+    write_credentials(key, path)
+    return path.read_text()
+
+
+def _submit(command: str, place: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-euc", command],
+        cwd=place,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+
+
+def test_the_pages_command_loads_the_pages_plan_with_credentials_from_the_environment(
+    job: SparkJob, place: Path, tmp_path: Path
+) -> None:
+    (place / "plan.json").write_text(_plan(job))
+    secret = _credentials(job, tmp_path / "credentials.json")
+    env = {**_environment(tmp_path), "SNOWPIPE_CREDENTIALS": secret}
+
+    done = _submit(_block("sh", "spark-submit"), place, env)
+
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert_exact(job)
+    assert "snowpipe done channels=3 rows=1800" in done.stdout
+    assert "PRIVATE KEY" not in done.stdout + done.stderr
+    assert sorted(path.name for path in place.iterdir()) == [
+        "airflow_provider_snowpipe.zip",
+        "plan.json",
+        "snowpipe_job.py",
+    ]
+
+
+def test_the_plan_may_be_the_argument_with_credentials_in_a_file(
+    job: SparkJob, place: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "credentials.json"
+    _credentials(job, file)
+    report = tmp_path / "report.json"
+    plan = _plan(job, credentials_variable=None, credentials_path=str(file), report_path=str(report))
+    command = _block("sh", "spark-submit").replace("plan.json", '"$PLAN"')
+
+    done = _submit(command, place, {**_environment(tmp_path), "PLAN": plan})
+
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert_exact(job)
+    assert not file.exists()
+    assert json.loads(report.read_text())["error"] is None
+
+
+def test_missing_credentials_are_said_in_the_line_that_the_page_promises(
+    job: SparkJob, place: Path, tmp_path: Path
+) -> None:
+    (place / "plan.json").write_text(_plan(job))
+
+    done = _submit(_block("sh", "spark-submit"), place, _environment(tmp_path))
+
+    assert done.returncode == 1
+    (line,) = [
+        line for line in (done.stdout + done.stderr).splitlines() if line.startswith("snowpipe error: ")
+    ]
+    assert "ConfigurationError: environment variable 'SNOWPIPE_CREDENTIALS'" in line

@@ -1,0 +1,304 @@
+"""The table source: real Spark, a real local service, one session for all tests."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_snowpipe.spark.driver import Run
+from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    EncodingError,
+    SnowpipeError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.spark_in_process import spark_in_process
+from tests.spark_job import SparkJob, ids_in, new_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    with spark_in_process(tmp_path_factory.mktemp("spark")) as session:
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+
+
+class Loads:
+    """Runs of the job's driver on one table, in this process."""
+
+    def __init__(self, service, spark, folder, table):
+        self.service = service
+        self.spark = spark
+        self.folder = folder
+        self.table = table
+        self.rows = folder / "rows"
+        self.rows.mkdir()
+
+    def write(self, name: str, ids, **columns: Any) -> None:
+        ids = list(ids)
+        table = pa.table(
+            {
+                "ID": pa.array(ids, pa.int64()),
+                "FILE": [f"g{one % 3}" for one in ids],
+                "NOTE": [name] * len(ids),
+            }
+            | columns
+        )
+        pq.write_table(table, self.rows / name)
+
+    def spec(self, **values: Any) -> TableSourceSpec:
+        given = {"offset_column": "ID", **values}
+        if not {"table", "query", "path"} & set(given):
+            given["path"] = str(self.rows)
+        return TableSourceSpec.from_mapping(given)
+
+    def load(self, spec: TableSourceSpec | None = None, **changes: Any) -> tuple[Any, ...]:
+        job = SparkJob(self.service, self.folder, self.table, spec or self.spec())
+        plan = JobPlan(
+            **{
+                "application": "tables",
+                "account_url": self.service.url,
+                "ca_bundle": str(self.service.ca_file),
+                "pipe": job.pipe,
+                "channel_prefix": "test",
+                "source_name": self.table,
+                "source": job.source,
+                "report_path": str(self.folder / "report.json"),
+                "credentials_path": str(self.folder / "credentials.json"),
+                "commit_timeout": 60.0,
+                **changes,
+            }
+        )
+        key = KeyPair(self.service.account, self.service.user, Path(self.service.key_file).read_bytes())
+        with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
+            run = Run(plan, client, lambda: self.spark)
+            run.prepare()
+            run.load(self.spark.sparkContext)
+            run.verify()
+        return run.channels
+
+    def commit(self, partition: str, token: int) -> None:
+        """Put a channel where a test wants it."""
+        with self.service.client(self.table) as client:
+            client.pipe_info()
+            with Channel.open(client, f"test_{self.table}_{partition}", IntegerOffset) as channel:
+                channel.append(b'{"ID": -1}\n', IntegerOffset(token), IntegerOffset(token), rows=1)
+                channel.wait_for_commit(timeout=30)
+
+    def committed(self, *partitions: str) -> list[str | None]:
+        job = SparkJob(self.service, self.folder, self.table, self.spec())
+        return list(job.committed(*partitions).values())
+
+    @property
+    def ids(self) -> list[int]:
+        return ids_in(self.service, self.table)
+
+
+@pytest.fixture
+def loads(local_service, spark, tmp_path, request):
+    table = new_table(local_service, "T_" + str(abs(hash(request.node.nodeid)) % 10**9))
+    return Loads(local_service, spark, tmp_path, table)
+
+
+def test_partitions_by_value_load_once_then_nothing_then_only_new_rows(loads):
+    loads.write("b.parquet", range(300, 600))
+    loads.write("a.parquet", range(300))
+    spec = loads.spec(partition_by="FILE")
+
+    first = loads.load(spec)
+
+    assert loads.ids == list(range(600))
+    assert [(c.partition, c.from_token, c.to_token, c.rows, c.committed) for c in first] == [
+        ("g0", None, "597", 200, True),
+        ("g1", None, "598", 200, True),
+        ("g2", None, "599", 200, True),
+    ]
+    assert [(c.rows, c.target_token) for c in loads.load(spec)] == [(0, "597"), (0, "598"), (0, "599")]
+
+    loads.write("c.parquet", [600, 603, 604])
+    third = loads.load(spec)
+
+    assert [(c.to_token, c.rows) for c in third] == [("603", 2), ("604", 1), ("599", 0)]
+    assert loads.ids == [*range(601), 603, 604]
+
+
+def test_rows_of_a_channel_are_committed_in_the_order_of_the_key(loads):
+    ids = [(number * 7919) % 2000 for number in range(2000)]
+    for part in range(4):
+        loads.write(f"{part}.parquet", ids[part::4])
+
+    loads.load(limits=BatchLimits(rows=170, requests_per_second=100.0))
+
+    rows = loads.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{loads.table}")
+    assert [int(row["ID"]) for row in rows] == list(range(2000))
+    assert loads.committed("all") == ["1999"]
+
+
+def test_ranges_of_the_key_are_channels_and_other_ranges_are_refused(loads):
+    loads.write("a.parquet", range(100))
+
+    first = loads.load(loads.spec(ranges=[30, 60]))
+
+    assert loads.ids == list(range(100))
+    assert [(c.partition, c.rows) for c in first] == [("0", 30), ("1", 30), ("2", 40)]
+    with pytest.raises(SourcePositionError, match=r"range 0 of the ranges .*; this is range 0 of"):
+        loads.load(loads.spec(ranges=[30]))
+    loads.write("b.parquet", range(100, 110))
+    assert [c.rows for c in loads.load(loads.spec(ranges=[30, 60]))] == [0, 0, 10]
+    assert loads.ids == list(range(110))
+
+
+def test_resume_goes_on_behind_the_committed_key(loads):
+    loads.write("a.parquet", range(50))
+    loads.commit("all", 29)
+
+    (channel,) = loads.load()
+
+    assert (channel.from_token, channel.rows) == ("29", 20)
+    assert loads.ids == [-1, *range(30, 50)]
+
+
+def test_query_with_a_text_key_orders_by_its_characters(loads):
+    loads.write("a.parquet", range(12))
+    query = f"SELECT *, concat('k', ID) AS K FROM parquet.`{loads.rows}`"
+    loads.service.sql(f"ALTER TABLE LOCAL.PUBLIC.{loads.table} ADD COLUMN K VARCHAR")
+
+    (channel,) = loads.load(loads.spec(query=query, name="keys", offset_column="K", offset_type="text"))
+
+    assert channel.to_token == "k9"
+    found = [row["K"] for row in loads.service.sql(f"SELECT K FROM LOCAL.PUBLIC.{loads.table}")]
+    assert found == sorted(f"k{number}" for number in range(12))
+
+
+def test_timestamp_key_resumes_within_a_microsecond(loads):
+    begin = dt.datetime(2024, 2, 29, 23, 59, 59, 999998, tzinfo=dt.UTC)
+    at = [begin + dt.timedelta(microseconds=number) for number in range(4)]
+    loads.service.sql(f"ALTER TABLE LOCAL.PUBLIC.{loads.table} ADD COLUMN AT TIMESTAMP_TZ(9)")
+    spec = loads.spec(offset_column="AT", offset_type="text")
+    loads.write("a.parquet", range(3), AT=pa.array(at[:3], pa.timestamp("us", "UTC")))
+    (first,) = loads.load(spec)
+    loads.write("b.parquet", [3], AT=pa.array(at[3:], pa.timestamp("us", "UTC")))
+
+    (second,) = loads.load(spec)
+
+    assert (first.to_token, first.rows) == ("2024-03-01T00:00:00.000000Z", 3)
+    assert (second.to_token, second.rows) == ("2024-03-01T00:00:00.000001Z", 1)
+    assert loads.ids == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("batch_rows", [3, 10_000])
+def test_two_rows_with_one_key_are_refused_and_neither_is_sent(loads, batch_rows):
+    loads.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
+    loads.write("a.parquet", [0, 1, 2])
+    loads.write("b.parquet", [2, 3, 4])
+    try:
+        for _ in range(2):
+            with pytest.raises(SnowpipeError, match="two rows have ID = 2: neither"):
+                loads.load()
+    finally:
+        loads.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
+
+    assert set(loads.ids) <= {0, 1}
+
+
+def test_row_that_came_late_with_a_committed_key_is_refused(loads):
+    loads.write("a.parquet", range(5))
+    loads.load()
+    loads.write("b.parquet", [4, 5])
+
+    with pytest.raises(SourcePositionError, match="'4' is committed, and 2 rows have that ID now"):
+        loads.load()
+
+    assert loads.ids == list(range(5))
+
+
+def test_committed_row_that_is_gone_is_refused_or_skipped(loads):
+    loads.write("a.parquet", range(5))
+    loads.load()
+    (loads.rows / "a.parquet").unlink()
+    loads.write("b.parquet", [7, 8])
+
+    with pytest.raises(SourcePositionError, match="'4' is committed, but no row of source"):
+        loads.load()
+    assert loads.ids == list(range(5))
+
+    loads.load(on_data_loss="skip")
+    assert loads.ids == [*range(5), 7, 8]
+
+
+def test_source_that_cannot_be_loaded_in_order_is_refused_before_a_channel_is_opened(loads):
+    loads.write("a.parquet", range(5), V=pa.array([1.0, 2.0, float("nan"), 4.0, 5.0]))
+    loads.write("b.parquet", [5], V=pa.array([1.0]), N=pa.array([None], pa.int64()))
+    path = f"parquet.`{loads.rows}`"
+    cases: list[tuple[dict[str, Any], type[SnowpipeError], str]] = [
+        ({"offset_column": "NOPE"}, ConfigurationError, "offset_column is 'NOPE', but the rows have no"),
+        ({"offset_column": "V"}, ConfigurationError, "'V' has type double: use a column of whole"),
+        ({"offset_column": "NOTE"}, ConfigurationError, "set offset_type='text'"),
+        ({"table": "no_such_table"}, SourcePositionError, "'no_such_table' is not there"),
+        ({"path": str(loads.rows / "nope")}, SourcePositionError, "is not there"),
+        ({"path": "x", "format": "nope"}, ConfigurationError, "give the format's package"),
+        (
+            {"query": f"SELECT nullif(ID, 3) AS ID FROM {path}", "name": "q"},
+            ConfigurationError,
+            r"has 1 row\(s\) with NULL in offset_column 'ID'",
+        ),
+        (
+            {"query": f"SELECT ID, nullif(FILE, 'g1') G FROM {path}", "name": "q", "partition_by": "G"},
+            ConfigurationError,
+            "rows with NULL in 'G'",
+        ),
+        (
+            {"query": f"SELECT ID - 3 AS ID FROM {path}", "name": "q"},
+            ConfigurationError,
+            "has the value -3: positions are whole numbers from 0",
+        ),
+        (
+            {"query": f"SELECT monotonically_increasing_id() AS ID FROM {path}", "name": "q"},
+            ConfigurationError,
+            "monotonically_increasing_id: its value differs",
+        ),
+        (
+            {"query": f"SELECT ID, interval '1' day AS I FROM {path}", "name": "q"},
+            EncodingError,
+            "column 'I' has type interval day, which has no JSON form: cast it",
+        ),
+        ({"query": f"SELECT ID, V FROM {path}", "name": "q"}, SnowpipeError, "column 'V' holds NaN"),
+    ]
+    for values, kind, text in cases:
+        with pytest.raises(kind, match=text):
+            loads.load(loads.spec(**values))
+
+    assert loads.ids == []
+    assert loads.service.sql(f"SHOW CHANNELS LIKE 'test_{loads.table}%'") == []
+
+
+def test_job_under_spark_submit_loads_a_table_and_reports_it(loads, tmp_path):
+    loads.write("a.parquet", range(200))
+    job = SparkJob(loads.service, tmp_path / "runs", loads.table, loads.spec(partition_by="FILE"))
+
+    finished = job.run()
+
+    assert finished.code == 0, finished.err[-3000:]
+    assert loads.ids == list(range(200))
+    assert [(c.partition, c.rows, c.to_token) for c in finished.report.channels] == [
+        ("g0", 67, "198"),
+        ("g1", 67, "199"),
+        ("g2", 66, "197"),
+    ]
+    plan = json.loads((tmp_path / "runs" / "run1" / "plan.json").read_text())
+    assert plan["source"]["kind"] == "table"

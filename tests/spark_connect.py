@@ -1,0 +1,78 @@
+"""A real Spark Connect server in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from airflow_provider_snowpipe.operators.submission import launch_environment
+from tests.spark_cluster import free_port
+from tests.spark_job import SPARK_SUBMIT, wait_until
+
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+READY_SECONDS = 120.0
+STOP_SECONDS = 30.0
+
+
+class ConnectServer:
+    """A server whose executors are inside it.
+
+    :param folder: for its log and its work
+    :param executor_python: the Python of its executors
+    :param env: what else its executors find in their environment
+    """
+
+    def __init__(self, folder: Path, executor_python: Path, env: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHON"))},
+            **launch_environment(folder / "java", executor_python=str(executor_python)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **env,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"sc://127.0.0.1:{self._port}"
+
+    def start(self) -> Self:
+        """Start it and wait until it listens."""
+        conf = {
+            "spark.ui.enabled": "false",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(self._port),
+        }
+        options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+        with (self._folder / "connect.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [SPARK_SUBMIT, "--master", "local[2,4]", *options, "--class", _SERVER, "spark-internal"],
+                env=self._environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_until(self._listens, seconds=READY_SECONDS, what="a Spark Connect server")
+        return self
+
+    def stop(self) -> None:
+        """End it with its workers."""
+        if self._process is None:
+            return
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(STOP_SECONDS)
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "connect.log").read_text()[-2000:]
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0

@@ -1,0 +1,247 @@
+"""Deeds in the tasks of a Spark job: something dies, fails or stands still at a chosen point of a load.
+
+The job is the real one with its real source and sink; a deed only decides the moment. Whatever is pickled
+here reaches executors by name, so that they need this repository on their ``PYTHONPATH``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Timer
+from typing import Any, ClassVar, Literal
+from unittest.mock import patch
+
+import psutil
+
+from airflow_provider_snowpipe.spark import driver, sink
+from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings
+from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
+from airflow_provider_snowpipe.streaming.auth import ScopedToken
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import Offset
+
+Point = Literal["start", "row", "written", "received", "commit-wait", "committed"]
+"""Before the open; before a row is read; all rows are appended; all are received by the service; while their
+commit is awaited; it was seen, and the driver does not know yet."""
+POINTS: tuple[Point, ...] = ("start", "row", "written", "received", "commit-wait", "committed")
+What = Literal["raise", "kill-worker", "kill-executor", "kill-driver", "freeze", "stall"]
+STALL_SECONDS = 60.0
+_INTO_COMMIT_WAIT = 0.3
+_DEATH_SECONDS = 10.0
+
+
+class DeedError(Exception):
+    """What a deed raises."""
+
+
+@dataclass(frozen=True)
+class Deed:
+    """Something that happens once.
+
+    :param what: ``raise`` an exception; SIGKILL the Python worker, the executor's JVM or the driver;
+        ``freeze``: kill the executor and its daemon, and stop the worker, which lives on as a zombie until
+        somebody continues it; ``stall``: wait until :meth:`Deeds.release`
+    :param point: when
+    :param partition: in whose task
+    :param row: for the point ``row``: after how many rows of the attempt
+    """
+
+    what: What
+    point: Point
+    partition: str
+    row: int = 0
+
+
+@dataclass(frozen=True)
+class Deeds:
+    """The deeds of one test, with what its tasks write down.
+
+    :param folder: shared by driver and tasks
+    :param each: the deeds
+    """
+
+    folder: Path
+    each: tuple[Deed, ...] = ()
+
+    def reach(self, point: Point, partition: str, rows: int = 0) -> None:
+        """Do what is due at a point of a partition's load."""
+        for number, deed in enumerate(self.each):
+            at_hand = deed.point == point and deed.partition == partition and rows >= deed.row
+            if at_hand and self._claim(f"deed-{number}"):
+                self.note(event=deed.what, partition=partition, point=point)
+                self._do(deed)
+
+    def waits_for(self, partition: str) -> bool:
+        """True if something is to happen during the partition's wait for its commit."""
+        return any(deed.point == "commit-wait" and deed.partition == partition for deed in self.each)
+
+    def note(self, **facts: Any) -> None:
+        """Write down what happened, one line in one write."""
+        line = json.dumps({"pid": os.getpid(), "at": time.time(), **facts}) + "\n"
+        with (self.folder / "notes").open("ab", buffering=0) as notes:
+            notes.write(line.encode())
+
+    def notes(self, event: str) -> list[dict[str, Any]]:
+        """What was written down of one kind of event."""
+        path = self.folder / "notes"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if line["event"] == event]
+
+    def release(self) -> None:
+        """Let stalled tasks go on."""
+        (self.folder / "released").touch()
+
+    def note_driver(self) -> None:
+        """Remember this process and its JVM as the driver that a deed may kill."""
+        parent = os.getppid()
+        (self.folder / "driver").write_text(json.dumps([parent, os.getpid()]))
+
+    def _claim(self, name: str) -> bool:
+        try:
+            (self.folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def _do(self, deed: Deed) -> None:
+        if deed.what == "raise":
+            raise DeedError(f"{deed.point} of {deed.partition}")
+        if deed.what == "stall":
+            _wait_for(self.folder / "released")
+            return
+        for victim in self._victims(deed.what):
+            victim.kill()
+            # A daemon that outlives its JVM would take this worker with it.
+            psutil.wait_procs([victim], _DEATH_SECONDS)
+        if deed.what == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _victims(self, what: What) -> list[psutil.Process]:
+        if what == "kill-driver":
+            return [psutil.Process(pid) for pid in json.loads((self.folder / "driver").read_text())]
+        if what == "kill-worker":
+            return [psutil.Process()]
+        daemon, executor = _daemon_and_executor()
+        return [executor] if what == "kill-executor" else [daemon, executor]
+
+
+def _daemon_and_executor() -> tuple[psutil.Process, psutil.Process]:
+    """The process that forked this Python worker, and the JVM that runs the worker's task."""
+    daemon, executor, *_ = psutil.Process().parents()
+    assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline()), executor.cmdline()
+    return daemon, executor
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + STALL_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise DeedError(f"nobody made {path}")
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class WatchedPartition(SourcePartition[Any]):
+    """A partition whose rows are read past the points of the deeds."""
+
+    inner: SourcePartition[Any]
+    deeds: Deeds
+    name: str
+    offset_class: ClassVar[type[Offset]]
+
+    @classmethod
+    def around(cls, inner: SourcePartition[Any], deeds: Deeds) -> SourcePartition[Any]:
+        kind = type("Watched", (cls,), {"offset_class": inner.offset_class, "gaps_legal": inner.gaps_legal})
+        watched: SourcePartition[Any] = kind(inner, deeds, inner.name)
+        return watched
+
+    def check(self, committed: Offset | None) -> None:
+        self.inner.check(committed)
+
+    def resume(self, committed: Offset | None) -> Any:
+        return self.inner.resume(committed)
+
+    def read(self, place: Any, limits: BatchLimits) -> Iterator[Part]:
+        rows = 0
+        for part in self.inner.read(place, limits):
+            self.deeds.reach("row", self.name, rows)
+            yield part
+            rows += part.rows
+
+    def behind(self, committed: str | None) -> Behind:
+        return self.inner.behind(committed)
+
+
+def load_with_deeds(
+    deeds: Deeds, settings: SinkSettings, token: ScopedToken, work: PartitionWork
+) -> PartitionResult:
+    """Do what the job's task does, past the points of the deeds."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    name = work.partition.name
+    attempt = context.attemptNumber() if context else 0
+    deeds.note(event="began", partition=name, attempt=attempt)
+    deeds.reach("start", name)
+    watched = dataclasses.replace(work, partition=WatchedPartition.around(work.partition, deeds))
+    wait = Channel.wait_for_commit
+
+    def wait_past_points(channel: Channel, *args: Any, **kwargs: Any) -> Any:
+        deeds.reach("received", name)
+        timer = Timer(_INTO_COMMIT_WAIT, deeds.reach, ("commit-wait", name))
+        if deeds.waits_for(name):
+            timer.start()
+        try:
+            found = wait(channel, *args, **kwargs)
+        finally:
+            timer.cancel()
+        deeds.reach("committed", name)
+        return found
+
+    flush = Channel.flush
+
+    def flush_past_point(channel: Channel) -> None:
+        deeds.reach("written", name)
+        flush(channel)
+
+    with (
+        patch.object(Channel, "wait_for_commit", wait_past_points),
+        patch.object(Channel, "flush", flush_past_point),
+    ):
+        try:
+            result = sink.load_partition(settings, token, watched)
+        except Exception as error:
+            deeds.note(event="failed", partition=name, attempt=attempt, error=type(error).__name__)
+            raise
+    deeds.note(event="ended", partition=name, attempt=attempt, rows=result.rows)
+    return result
+
+
+@contextmanager
+def doing(deeds: Deeds) -> Iterator[None]:
+    """Let the tasks of every job of this process pass the points of the deeds."""
+    with patch.object(driver, "load_partition", partial(load_with_deeds, deeds)):
+        yield
+
+
+def deeds_of(folder: Path, each: Sequence[Deed]) -> Deeds:
+    """Deeds with a folder of their own, for tasks of this process and for those of a job that reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "deeds.json").write_text(json.dumps([dataclasses.asdict(deed) for deed in each]))
+    return Deeds(folder, tuple(each))
+
+
+def read_deeds(folder: Path) -> Deeds:
+    """The deeds that :func:`deeds_of` put into a folder."""
+    return Deeds(folder, tuple(Deed(**deed) for deed in json.loads((folder / "deeds.json").read_text())))

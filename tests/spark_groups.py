@@ -1,0 +1,81 @@
+"""A job on three groups of numbered rows in a Spark context of the test, and the proof that it is exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+
+from airflow_provider_snowpipe.spark.driver import Run
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from tests.local_service import LocalService
+from tests.spark_job import SparkJob, new_table, write_rows
+
+GROUPS = ("a", "b", "c")
+ROWS = 600
+"""Rows of a group, in three files."""
+LIMITS = BatchLimits(rows=50, requests_per_second=50.0)
+"""Twelve appends to a channel, so that there is something between the first row and the last."""
+
+
+def grouped_job(service: LocalService, folder: Path, name: str, **options: Any) -> SparkJob:
+    """Write the groups, make the table and plan its load.
+
+    :param folder: for the source and the runs
+    :param name: becomes the table's name
+    """
+    _write_groups(folder / "source")
+    table = "".join(letter if letter.isalnum() else "_" for letter in name)[:200].upper()
+    return SparkJob(
+        service,
+        folder / "runs",
+        new_table(service, table),
+        FileSourceSpec(path=str(folder / "source")),
+        {"limits": LIMITS, **options},
+    )
+
+
+def _write_groups(source: Path) -> None:
+    for index, group in enumerate(GROUPS):
+        for file in range(3):
+            begin = index * 10_000 + file * ROWS // 3
+            write_rows(source / group / f"{file}.ndjson", range(begin, begin + ROWS // 3))
+
+
+def load(job: SparkJob, spark: Any, **changes: Any) -> Run:
+    """What the job's driver does, in a context that is there already."""
+    plan = job.plan(**changes)
+    key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
+    with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
+        run = Run(plan, client)
+        run.prepare()
+        run.load(spark)
+        run.verify()
+    return run
+
+
+def load_until_it_succeeds(job: SparkJob, spark: Any, runs: int = 4) -> Run:
+    """Run as a scheduler does, which starts a failed run again."""
+    for left in range(runs - 1, -1, -1):
+        try:
+            return load(job, spark)
+        except (SnowpipeError, Py4JJavaError):
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def assert_exact(job: SparkJob) -> None:
+    """Each row once, and each channel's in the order of its source: the table keeps the order of commits."""
+    found = [int(row["ID"]) for row in job.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{job.table}")]
+    for index, group in enumerate(GROUPS):
+        begin = index * 10_000
+        of_group = [row for row in found if begin <= row < begin + 10_000]
+        assert of_group == list(range(begin, begin + ROWS)), group
+    assert len(found) == ROWS * len(GROUPS)
+    assert job.committed(*GROUPS) == dict.fromkeys(GROUPS, f"2.ndjson:{ROWS // 3}")
