@@ -20,6 +20,11 @@ _RAISED = re.compile(
 )
 
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '(?P<module>[\w.]+)'", re.MULTILINE)
+_OTHER_PACKAGE = re.compile(
+    r"^AttributeError: Can't get attribute '[^']+' on <module 'airflow_provider_snowpipe[\w.]*' "
+    r"from '(?P<path>[^']+)'",
+    re.MULTILINE,
+)
 _OTHER_PYTHON = re.compile(
     r"\[PYTHON_VERSION_MISMATCH\] Python in worker has different version: (?P<worker>[\d.]+) than that in "
     r"driver: (?P<driver>[\d.]+)"
@@ -68,6 +73,8 @@ def error_of_task(text: str) -> TaskFailedError | None:
         return TaskFailedError(" ".join(found[-1]["text"].split()), error_type=found[-1]["kind"])
     if missing := _MISSING.search(text):
         return _not_installed(missing["module"])
+    if package := _OTHER_PACKAGE.search(text):
+        return _other_package(package["path"])
     if other := _OTHER_PYTHON.search(text):
         return _other_python(other["worker"], other["driver"])
     if absent := _NO_PYTHON.search(text):
@@ -75,6 +82,15 @@ def error_of_task(text: str) -> TaskFailedError | None:
     if lost := _LOST.search(text):
         return _lost(lost["times"], lost["reason"])
     return None
+
+
+def _other_package(path: str) -> TaskFailedError:
+    return TaskFailedError(
+        f"the executors have another version of airflow-provider-snowpipe than the driver, at {path!r}: "
+        "install the driver's version there, or none and give the package's zip file to --py-files. Nothing "
+        "was sent",
+        error_type=ConfigurationError.__name__,
+    )
 
 
 def _other_python(worker: str, driver: str) -> TaskFailedError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -60,6 +61,28 @@ def test_groups_load_once_and_then_only_what_was_added(job: SparkJob, tmp_path: 
         ("2.ndjson:200", "3.ndjson:1", 1),
         ("2.ndjson:200", "2.ndjson:200", 0),
     ]
+
+
+def test_each_item_has_a_task_of_its_own_however_many_there_are(server: ConnectServer) -> None:
+    program = f"""
+from pyspark.sql import SparkSession
+from airflow_provider_snowpipe.spark.connect import add_package, one_task_each
+
+def work(item):
+    from pyspark import TaskContext
+    return item * 2, TaskContext.get().partitionId()
+
+session = SparkSession.builder.remote({server.url!r}).getOrCreate()
+add_package(session)
+found = one_task_each(session, work, list(range(150)))
+print([value for value, _ in found] == [2 * item for item in range(150)], len({{task for _, task in found}}))
+session.stop()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
+    )
+
+    assert done.stdout.split() == ["True", "150"], done.stderr[-2000:]
 
 
 def test_what_a_task_refuses_is_said_in_its_words(job: SparkJob, tmp_path: Path) -> None:

@@ -70,6 +70,12 @@ def test_reported_error_that_needs_more_than_a_text_keeps_its_name():
             "executors run Python 3.9, the driver Python 3.11",
         ),
         (
+            "AttributeError: Can't get attribute '_new' on <module 'airflow_provider_snowpipe.spark.driver' "
+            "from '/usr/lib/x/airflow_provider_snowpipe/spark/driver.py'>\n",
+            "ConfigurationError",
+            "another version of airflow-provider-snowpipe than the driver, at '/usr/lib/x/airflow_provider",
+        ),
+        (
             "Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver): java.io.IOException: Cannot run "
             'program "python3.99": error=2, No such file or directory\n\tat java.base/java.lang\n',
             "ConfigurationError",
@@ -90,7 +96,7 @@ def test_reported_error_that_needs_more_than_a_text_keeps_its_name():
             "Python worker exited unexpectedly (crashed)",
         ),
     ],
-    ids=["other-python", "no-python", "executor-lost", "worker-lost"],
+    ids=["other-python", "other-package", "no-python", "executor-lost", "worker-lost"],
 )
 def test_what_is_wrong_with_the_executors_is_said_in_words(text, kind, says):
     error = error_of_task(text)
