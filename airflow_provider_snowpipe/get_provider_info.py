@@ -37,9 +37,12 @@ def get_provider_info() -> dict[str, Any]:
             "operators.offsets",
             "operators.append",
             "operators.branch",
+            "operators.copy",
         ),
         "sensors": _modules("sensors.commit", "sensors.files_loaded"),
-        "triggers": _modules("triggers.commit", "triggers.files_loaded", "triggers.offset"),
+        "triggers": _modules(
+            "triggers.commit", "triggers.files_loaded", "triggers.offset", "triggers.statement"
+        ),
         "asset-uris": _asset_uris(),
         "dataset-uris": _asset_uris(),
         "queues": [f"{_PACKAGE}.queues.snowpipe.SnowpipeMessageQueueProvider"],

@@ -15,9 +15,10 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.credentials import write_credentials
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.plan import JobPlan, write_plan
 from airflow_provider_snowpipe.spark.report import RunReport
+from airflow_provider_snowpipe.spark.source import SourceSpec
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.local_service import LocalService
@@ -83,13 +84,14 @@ class SparkJob:
     service: LocalService
     directory: Path
     table: str
-    source: FileSourceSpec
+    source: SourceSpec
     options: dict[str, Any] = field(default_factory=dict)
     key_pem: bytes | None = None
     conf: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     application: Path = field(default_factory=job_file)
     launcher: tuple[str, ...] = (str(SPARK_SUBMIT),)
+    secrets: SourceSecrets = field(default_factory=SourceSecrets)
     runs: int = 0
 
     @property
@@ -125,7 +127,8 @@ class SparkJob:
         plan = self.plan(**changes)
         work = Path(plan.report_path).parent
         pem = self.key_pem or Path(self.service.key_file).read_bytes()
-        write_credentials(KeyPair(self.service.account, self.service.user, pem), plan.credentials_path)
+        key = KeyPair(self.service.account, self.service.user, pem)
+        write_credentials(key, plan.credentials_path, self.secrets)
         write_plan(plan, work / "plan.json")
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= self.env

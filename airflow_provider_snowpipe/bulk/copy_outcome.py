@@ -29,19 +29,23 @@ class CopyOutcome:
     before: tuple[FileLoad, ...] = ()
 
     @classmethod
-    def read(cls, rows: Iterable[Mapping[str, Any]], stage: StageReference) -> CopyOutcome:
+    def read(
+        cls, rows: Iterable[Mapping[str, Any]], stage: StageReference, url: str | None = None
+    ) -> CopyOutcome:
         """Read the rows of a COPY's result, whose keys are the columns' names in small letters.
 
         A COPY that found nothing to do answers with one row that has a status and no file.
 
         :param rows: the rows
         :param stage: the stage that was copied from
+        :param url: what an external stage stands for: its files are named by their URLs
         """
         loads = []
         for row in rows:
             if row.get("file") is not None:
                 load = FileLoad.from_copy_result(row)
-                loads.append(replace(load, path=stage.relative(load.path), location=stage.name))
+                path = path_below(stage.relative(load.path), url)
+                loads.append(replace(load, path=path, location=stage.name))
         return cls(tuple(loads))
 
     def __add__(self, other: CopyOutcome) -> CopyOutcome:
@@ -126,6 +130,15 @@ class CopyOutcome:
             "files": {load.path: load.result() for load in self.loads},
             "loaded_before": {load.path: load.result() for load in self.before},
         }
+
+
+def path_below(name: str, url: str | None) -> str:
+    """A file's path below its stage.
+
+    :param name: the same, or its URL in an external stage
+    :param url: what the external stage stands for, None for an internal one
+    """
+    return name.removeprefix(url).lstrip("/") if url else name
 
 
 def newest_loads(files: Sequence[str], history: Iterable[FileLoad]) -> dict[str, FileLoad]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
+import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.copy_history import copy_history
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
+from airflow_provider_snowpipe.bulk.copy_history import CopyHistory, copy_history
+from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
 
 class SnowpipeBulkHook(SnowpipeHook):
@@ -38,16 +47,50 @@ class SnowpipeBulkHook(SnowpipeHook):
         """
         return AccountSql(self._connection()).rows(statement, values)
 
-    def list_files(self, stage: str, prefix: str = "") -> list[dict[str, Any]]:
+    def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
+        """Make a client of the account's SQL API; the caller closes it.
+
+        :param retry: pauses and budget of each request
+        :raises ConfigurationError: if the connection lacks something
+        """
+        return _client(self._connection(), retry)
+
+    async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
+        """Make a client of the account's SQL API without blocking the event loop.
+
+        :param retry: pauses and budget of each request
+        """
+        return await asyncio.to_thread(_client, await self._async_connection(), retry)
+
+    def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.
 
         :param stage: the stage, with or without a path
         :param prefix: only files whose path below that begins so
+        :param pattern: only files whose whole path matches this regular expression
         :raises SqlError: if the statement fails, or signing in for it
         """
         database, schema = self.place()
         location = StageReference.parse(stage).location(prefix, database=database, schema=schema)
-        return self.run_sql("LIST %s", (location,))
+        if pattern is None:
+            return self.run_sql("LIST %s", (location,))
+        return self.run_sql("LIST %s PATTERN = %s", (location, pattern))
+
+    def stage_url(self, stage: str) -> str | None:
+        """The URL that an external stage stands for, None for an internal one.
+
+        :param stage: the stage, with or without a path
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        reference = replace(StageReference.parse(stage), path="")
+        if reference.name[0] in "%~":
+            return None
+        database, schema = self.place()
+        name = reference.location("", database=database, schema=schema).removeprefix("@")
+        for row in self.run_sql(f"DESCRIBE STAGE {name}"):
+            if str(row["property"]).upper() == "URL":
+                return json.loads(row["property_value"])[0] if row["property_value"] else None
+        return None
 
     def past_loads(self, table: str, since: dt.datetime | None = None) -> list[dict[str, Any]]:
         """The files that were loaded into a table, as ``COPY_HISTORY`` tells them, from the oldest.
@@ -59,3 +102,26 @@ class SnowpipeBulkHook(SnowpipeHook):
         earliest = dt.datetime.now(dt.UTC) - REMEMBERED
         statement, values = copy_history((*self.place(), table), max(since or earliest, earliest))
         return self.run_sql(statement, values)
+
+    def loads_of(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
+        """What ``COPY_HISTORY`` says of some files, from the oldest load.
+
+        :param table: the table
+        :param paths: their paths below the stage
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        question = HistoryQuestion(frozenset(paths), dt.datetime.now(dt.UTC) - REMEMBERED)
+        return CopyHistory(self.run_sql, (*self.place(), table)).loads([question], dt.datetime.now(dt.UTC))
+
+
+def _client(settings: SnowpipeConnection, retry: RetryPolicy | None) -> StatementClient:
+    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+
+    return StatementClient(
+        settings.account_url(),
+        settings.credentials(),
+        warehouse=settings.extra.get("warehouse") or None,
+        role=settings.extra.get("role") or None,
+        ca_bundle=settings.ca_bundle(),
+        retry=retry,
+    )

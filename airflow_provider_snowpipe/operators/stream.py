@@ -41,13 +41,15 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.spark.plan import JobPlan
     from airflow_provider_snowpipe.spark.report import RunReport
+    from airflow_provider_snowpipe.spark.source import SourceSpec
+    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 
 TARGETS_KEY = "targets"
 _OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 
 
 class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
-    """Load ordered files into a table through channels, each row exactly once, with a Spark job.
+    """Load ordered files or Kafka topics into a table through channels, each row exactly once, with Spark.
 
     The job resumes each channel from its committed offset token, so that a retry or the next run sends only
     what is not committed yet. The task succeeds when every channel has committed (``wait_for_commit``), or
@@ -72,6 +74,8 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
     :param spark_conn_id: the Spark connection; client deploy mode only
+    :param kafka_conn_id: for a source of kind ``kafka``, the connection with the brokers' addresses and
+        credentials; those go the way of the Snowflake ones (templated)
     :param channel_prefix: first part of the channels' names, stable over runs; None for the DAG's id
         (templated)
     :param source_name: second part of the channels' names, stable over runs; None for the
@@ -98,6 +102,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         "channel_prefix",
         "source_name",
         "snowflake_conn_id",
+        "kafka_conn_id",
         "batch_limits",
         *SparkDriverOperator.template_fields,
     )
@@ -114,6 +119,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         schema: str | None = None,
         snowflake_conn_id: str = SnowpipeHook.default_conn_name,
         spark_conn_id: str = "spark_default",
+        kafka_conn_id: str | None = None,
         channel_prefix: str | None = None,
         source_name: str | None = None,
         on_error: str = "abort",
@@ -139,6 +145,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         self.database = database
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
+        self.kafka_conn_id = kafka_conn_id
         self.channel_prefix = channel_prefix
         self.source_name = source_name
         self.on_error = on_error
@@ -232,9 +239,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         )
 
     def _reported(self, report: RunReport, offset_format: str) -> None:
-        from airflow_provider_snowpipe.spark.sources import source_spec
-
-        address = source_spec(self.source).address
+        address = self._source()[0].address
         self.task_lineage = TaskLineage.of_run(self._pipe_hook(), address, offset_format, report)
 
     def _leave_links(self, context: Context) -> None:
@@ -259,7 +264,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         write_plan(plan, path)
         self.application_args = [str(path)]
         self._hook = None
-        write_credentials(settled(hook.credentials()), plan.credentials_path)
+        write_credentials(settled(hook.credentials()), plan.credentials_path, self._source()[1])
         self.log.info(
             "loading %s through pipe %s as %s (channels %s_%s_<partition>)",
             plan.source.address,
@@ -273,10 +278,9 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
     def _plan(self, hook: SnowpipeHook, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
         from airflow_provider_snowpipe.spark.checked_values import checked_values
         from airflow_provider_snowpipe.spark.plan import JobPlan
-        from airflow_provider_snowpipe.spark.sources import source_spec
         from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
-        source = source_spec(self.source)
+        source, _ = self._source()
         values: dict[str, Any] = {
             "application": self.name,
             "account_url": hook.account_url(),
@@ -295,6 +299,18 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
             **checked_values(BatchLimits, limits_argument(self.batch_limits), "batch_limits")
         )
         return JobPlan(pipe=hook.pipe_name(), source=source, limits=limits, **values)
+
+    def _source(self) -> tuple[SourceSpec, SourceSecrets]:
+        """What to read, and the secrets that no plan holds."""
+        from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+        from airflow_provider_snowpipe.spark.sources import source_spec
+
+        if self.kafka_conn_id is None:
+            return source_spec(self.source), SourceSecrets()
+        from airflow_provider_snowpipe.operators.kafka_connection import with_connection
+
+        values, secrets = with_connection(self.source, self.kafka_conn_id)
+        return source_spec(values), secrets
 
     def _first_look(self, sent: SentLoad) -> SentLoad | None:
         """Look at the channels once; the load if all of it is committed, None if there is to wait."""

@@ -15,9 +15,11 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+_SOURCE = "source"
 CREDENTIALS_FILE_VARIABLE = "SNOWPIPE_CREDENTIALS_FILE"
 CREDENTIALS_VARIABLE = "SNOWPIPE_CREDENTIALS"
 _KEYS = {
@@ -27,14 +29,20 @@ _KEYS = {
 }
 
 
-def write_credentials(credentials: Credentials, path: str | os.PathLike[str]) -> None:
+def write_credentials(
+    credentials: Credentials, path: str | os.PathLike[str], secrets: SourceSecrets | None = None
+) -> None:
     """Write credentials to a new file that only its owner can read.
 
     :param credentials: a key pair, a programmatic access token or an OAuth token
     :param path: a file that does not exist yet, in a directory of the submitting user
+    :param secrets: passwords and keys of the source
     :raises ConfigurationError: if the file exists already, or the credentials are of another type
     """
-    body = json.dumps(_to_mapping(credentials)).encode()
+    values: dict[str, Any] = dict(_to_mapping(credentials))
+    if secrets:
+        values[_SOURCE] = dict(secrets.values)
+    body = json.dumps(values).encode()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
@@ -47,6 +55,16 @@ def write_credentials(credentials: Credentials, path: str | os.PathLike[str]) ->
 
 
 def read_credentials(path: str | os.PathLike[str]) -> Credentials:
+    """Read the credentials file and remove it, for a driver whose source has no secrets.
+
+    :param path: the file that :func:`write_credentials` wrote
+    :raises ConfigurationError: if it is missing, readable by others, or not such a file
+    :raises AuthenticationError: if the private key in it cannot be read
+    """
+    return read_driver_secrets(path)[0]
+
+
+def read_driver_secrets(path: str | os.PathLike[str]) -> tuple[Credentials, SourceSecrets]:
     """Read the credentials file and remove it.
 
     A file that others can read is refused and left where it is: whoever wrote it has to know.
@@ -72,10 +90,11 @@ def standing_credentials(path: str | os.PathLike[str] | None) -> Credentials:
     remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.credentials"
     found = path or os.environ.get(CREDENTIALS_FILE_VARIABLE)
     if found:
-        return _from_mapping(_read_private(found, remedy), f"credentials file {os.fspath(found)!r}", remedy)
+        body, name = _read_private(found, remedy), f"credentials file {os.fspath(found)!r}"
+        return _from_mapping(body, name, remedy)[0]
     text = os.environ.get(CREDENTIALS_VARIABLE)
     if text:
-        return _from_mapping(text.encode(), f"environment variable {CREDENTIALS_VARIABLE}", remedy)
+        return _from_mapping(text.encode(), f"environment variable {CREDENTIALS_VARIABLE}", remedy)[0]
     raise ConfigurationError(
         f"there are no credentials: name a credentials file, or set {CREDENTIALS_FILE_VARIABLE} (its path) "
         f"or {CREDENTIALS_VARIABLE} (what it holds) in the driver's environment"
@@ -101,7 +120,7 @@ def _read_private(path: str | os.PathLike[str], remedy: str) -> bytes:
         return file.read()
 
 
-def read_credentials_variable(name: str) -> Credentials:
+def read_credentials_variable(name: str) -> tuple[Credentials, SourceSecrets]:
     """Take the credentials out of an environment variable, so that no later process inherits them.
 
     :param name: the variable, whose value is what :func:`write_credentials` would write
@@ -141,7 +160,7 @@ def _text(value: str | bytes | None) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _from_mapping(body: bytes, name: str, remedy: str) -> Credentials:
+def _from_mapping(body: bytes, name: str, remedy: str) -> tuple[Credentials, SourceSecrets]:
     try:
         data: Any = json.loads(body)
     except ValueError:
@@ -149,10 +168,17 @@ def _from_mapping(body: bytes, name: str, remedy: str) -> Credentials:
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in _KEYS:
         raise ConfigurationError(f"{name} has the kind {kind!r}: it must be one of {sorted(_KEYS)}")
+    secrets = data.pop(_SOURCE, {})
+    if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
+        raise ConfigurationError(f"{name}: {_SOURCE!r} must give each secret a text")
+    return _credentials(kind, data, name), SourceSecrets(secrets)
+
+
+def _credentials(kind: Any, data: dict[str, Any], name: str) -> Credentials:
     unknown = set(data) - _KEYS[kind]
     if unknown:
         raise ConfigurationError(f"{name} has unknown keys {sorted(unknown)}")
-    values = {key: data.get(key) for key in _KEYS[kind] - {"kind"}}
+    values: dict[str, Any] = {key: data.get(key) for key in _KEYS[kind] - {"kind"}}
     wrong = sorted(key for key, value in values.items() if value is not None and not isinstance(value, str))
     missing = sorted(key for key, value in values.items() if not value and key not in ("role", "passphrase"))
     if wrong or missing:

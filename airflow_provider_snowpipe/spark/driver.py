@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from airflow_provider_snowpipe.spark.rounds import require_plans, rounds_of
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.source import Partition, Source
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
@@ -41,12 +42,19 @@ class Run:
     :param client: the driver's client, which has the credentials
     :param session: starts the Spark session or gives the running one; called by :meth:`prepare` only where
         Spark has to look at the source
+    :param secrets: the source's passwords and keys
     """
 
     def __init__(
-        self, plan: JobPlan, client: SnowpipeClient, session: Callable[[], Any] | None = None
+        self,
+        plan: JobPlan,
+        client: SnowpipeClient,
+        session: Callable[[], Any] | None = None,
+        secrets: SourceSecrets | None = None,
     ) -> None:
         self._plan = plan
+        self._secrets = secrets or SourceSecrets()
+        self._settled: Mapping[str, ChannelStatus] = {}
         self._client = client
         self._session = session or partial(start_spark, plan.application)
         self._offsets = offset_class(plan.offset_format)
@@ -67,7 +75,7 @@ class Run:
         """
         plan = self._plan
         self._client.pipe_info()
-        source = self._source = open_source(plan.source, plan.on_data_loss)
+        source = self._source = open_source(plan.source, plan.on_data_loss, self._secrets)
         if isinstance(source, FrameSource):
             source.use(require_plans(self._session()))
         self._partitions = {plan.channel(one.name): one for one in source.partitions()}
@@ -131,9 +139,28 @@ class Run:
             return
         now = self._client.channel_statuses(list(self._partitions))
         self.channels = settle(self.channels, now, self._offsets)
+        self._settled = now
         refuse_missing_commits(self._plan.pipe, self.channels, now)
         if self._plan.on_error == "abort":
             refuse_rejected_rows(self._plan.pipe, self.channels, now)
+
+    def finish(self) -> None:
+        """Move the source's bookmark to what is committed; to be called when :meth:`verify` is content.
+
+        Where the run did not wait, that is whatever is committed by now.
+
+        :raises SnowpipeError: if the source does not take it; the rows are committed all the same
+        """
+        if self._source is None:
+            return
+        now = self._settled or self._client.channel_statuses(list(self._partitions))
+        self._source.finish(
+            {
+                self._partitions[name].name: self._offsets.parse(status.committed, channel=name)
+                for name, status in now.items()
+                if status.committed is not None
+            }
+        )
 
     def _take(self, results: Iterable[PartitionResult]) -> None:
         failed: list[PartitionResult] = []

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider_snowpipe.spark.connect import is_connect
-from airflow_provider_snowpipe.spark.credentials import read_credentials, read_credentials_variable
+from airflow_provider_snowpipe.spark.credentials import read_credentials_variable, read_driver_secrets
 from airflow_provider_snowpipe.spark.driver import Run, elapsed, start_spark
 from airflow_provider_snowpipe.spark.failures import error_type_of
 from airflow_provider_snowpipe.spark.jvm import check_versions
 from airflow_provider_snowpipe.spark.plan import JobPlan, read_plan
 from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport, write_whole
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.ui_address import UI_FILE, UiAddresses
 from airflow_provider_snowpipe.spark.versions import require_same_spark
 from airflow_provider_snowpipe.streaming.auth import Credentials
@@ -40,20 +41,20 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         plan = read_plan(argv[0])
-        credentials = _credentials(plan)
+        credentials, secrets = _credentials(plan)
         _clear_report(plan)
     except SnowpipeError as error:
         return _complain(error)
-    return _run(plan, credentials)
+    return _run(plan, credentials, secrets)
 
 
-def _run(plan: JobPlan, credentials: Credentials) -> int:
+def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int:
     began = time.monotonic()
     with (
         SnowpipeClient(plan.account_url, credentials, plan.pipe, ca_bundle=plan.ca_bundle) as client,
         JobSession(plan) as session,
     ):
-        run = Run(plan, client, session.start)
+        run = Run(plan, client, session.start, secrets)
         try:
             check_versions()
             run.prepare()
@@ -62,6 +63,7 @@ def _run(plan: JobPlan, credentials: Credentials) -> int:
             run.load(session.executors())
             session.stop()
             run.verify()
+            run.finish()
         except SnowpipeError as error:
             failed = RunReport(
                 plan.application,
@@ -131,10 +133,10 @@ def _has_session() -> bool:
     return SparkSession.getActiveSession() is not None
 
 
-def _credentials(plan: JobPlan) -> Credentials:
+def _credentials(plan: JobPlan) -> tuple[Credentials, SourceSecrets]:
     if plan.credentials_variable:
         return read_credentials_variable(plan.credentials_variable)
-    return read_credentials(plan.credentials_path)
+    return read_driver_secrets(plan.credentials_path)
 
 
 def _leave(plan: JobPlan, name: str, text: str) -> None:

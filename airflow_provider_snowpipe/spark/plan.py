@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.names import PipeName, channel_name
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 PLAN_VERSION = 2
 
@@ -88,7 +88,7 @@ class JobPlan:
 
     def channel(self, partition: str) -> str:
         """Name the channel of a partition of the source."""
-        return channel_name(self.channel_prefix, self.source_name, partition)
+        return self.source.channel(self.channel_prefix, self.source_name, partition)
 
     def to_json(self) -> str:
         """The plan as JSON text."""

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
@@ -58,6 +61,15 @@ class SourceSpec(ABC):
         :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
         """
         return cls(**checked_values(cls, values, "source"))
+
+    def channel(self, prefix: str, source_name: str, partition: str) -> str:
+        """Name the channel of a partition.
+
+        :param prefix: the plan's prefix
+        :param source_name: the plan's source name
+        :param partition: the partition's name
+        """
+        return channel_name(prefix, source_name, partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,23 @@ class Source(ABC):
     Its partitions are :class:`SourcePartition`, except where Spark reads the rows: see
     :class:`~airflow_provider_snowpipe.spark.frames.FrameSource`.
     """
+
+    def take_secrets(self, secrets: SourceSecrets) -> None:
+        """Take the secrets that the submitter gave for this source, before anything else is asked.
+
+        :param secrets: passwords and keys by name
+        :raises ConfigurationError: if the source has no use for them
+        """
+        if secrets:
+            raise ConfigurationError(
+                f"the source takes no secrets, but was given {secrets!r}: leave them out"
+            )
+
+    def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark
+        """Move the source's own bookmark, where it has one; called when the tokens are known as committed.
+
+        :param committed: the committed position of each partition that has one, by partition name
+        """
 
     @abstractmethod
     def partitions(self) -> tuple[Partition, ...]:

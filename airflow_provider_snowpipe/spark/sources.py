@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_snowpipe.spark.source import OnDataLoss, Source, SourceSpec
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+_NO_SECRETS = SourceSecrets()
 DEFAULT_KIND = "files"
 
 
@@ -25,6 +27,13 @@ _ROOM = "airflow_provider_snowpipe.spark"
 _SOURCES: dict[str, _Place] = {
     "files": _Place(
         spec=(f"{_ROOM}.files.spec", "FileSourceSpec"), source=(f"{_ROOM}.files.source", "FileSource")
+    ),
+    "kafka": _Place(
+        spec=(f"{_ROOM}.kafka.spec", "KafkaSourceSpec"), source=(f"{_ROOM}.kafka.source", "KafkaSource")
+    ),
+    "delta": _Place(
+        spec=(f"{_ROOM}.tables.delta_spec", "DeltaSourceSpec"),
+        source=(f"{_ROOM}.tables.delta", "DeltaSource"),
     ),
     "table": _Place(
         spec=(f"{_ROOM}.tables.spec", "TableSourceSpec"), source=(f"{_ROOM}.tables.source", "TableSource")
@@ -48,13 +57,15 @@ def source_spec(values: Any) -> SourceSpec:
     return spec.from_mapping(values)
 
 
-def open_source(spec: SourceSpec, on_data_loss: OnDataLoss) -> Source:
+def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecrets = _NO_SECRETS) -> Source:
     """Make the source that a spec describes; nothing is read yet.
 
     :param spec: the spec
     :param on_data_loss: what to do if a committed position is not in the source any more
+    :param secrets: the source's passwords and keys, which no plan holds
     """
     source: Source = _found(_SOURCES[spec.kind].source)(spec, on_data_loss)
+    source.take_secrets(secrets)
     return source
 
 

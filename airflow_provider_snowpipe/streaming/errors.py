@@ -23,6 +23,10 @@ class SourcePositionError(SnowpipeError):
     """The committed position is not in the source (any more): resuming would lose or double rows."""
 
 
+class SourceUnavailableError(SnowpipeError):
+    """The source does not answer; what was read before stands, and another try goes on from there."""
+
+
 class ContinuityError(SnowpipeError):
     """The caller's rows are not in order after the last accepted one; nothing was sent."""
 

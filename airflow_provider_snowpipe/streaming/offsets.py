@@ -326,6 +326,7 @@ _FORMATS: dict[str, type[Offset]] = {
 
 _ROOM = "airflow_provider_snowpipe.streaming"
 _ELSEWHERE = {
+    "file:line/digest": f"{_ROOM}.verified_offset.VerifiedFileLineOffset",
     "batch:row/digest": f"{_ROOM}.batch_offset.BatchDigestOffset",
     "integer/partitions": f"{_ROOM}.layout_offset.IntegerLayoutOffset",
     "lexicographic/partitions": f"{_ROOM}.layout_offset.TextLayoutOffset",
@@ -334,16 +335,17 @@ _ELSEWHERE = {
 
 
 def known_formats() -> frozenset[str]:
-    """The names of the formats that come with this package; finding their classes imports nothing."""
-    return frozenset(_FORMATS)
+    """The names of the formats that come with this package; finding their classes imports nothing else."""
+    return frozenset({*_FORMATS, *_ELSEWHERE})
 
 
 def offset_class(format_name: str) -> type[Offset]:
     """Find the class of an offset token format.
 
-    :param format_name: ``integer``, ``file:line``, ``topic:partition:offset``, ``batch:row``,
-        ``batch:row/digest``, ``lexicographic``, ``integer/partitions``, ``lexicographic/partitions``, or
-        ``package.module.Class`` for a caller's own subclass of :class:`Offset`
+    :param format_name: ``integer``, ``file:line``, ``file:line/digest``, ``topic:partition:offset``,
+        ``batch:row``, ``batch:row/digest``, ``lexicographic``, ``integer/partitions``,
+        ``lexicographic/partitions``, or ``package.module.Class`` for a caller's own subclass of
+        :class:`Offset`
     :raises ConfigurationError: if there is no such format
     """
     known = _FORMATS.get(format_name)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
 import re
+import threading
 import zlib
+from decimal import Decimal
 
+import psutil
 import pytest
 
-from airflow_provider_snowpipe.spark import register
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from tests.spark_job import wait_until
 from tests.spark_session import Door, session
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
+SLOW = {"batchBytes": 500}
+"""Ten requests a second of half a kilobyte: a write that can be interrupted."""
+
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory):
+    """A session that nobody registered the format with: PySpark finds it by its module's name."""
     with session(tmp_path_factory.mktemp("spark"), "local[2,4]") as running:
-        register(running)
         yield running
 
 
@@ -27,14 +35,12 @@ def door(local_service, tmp_path, request):
     return Door(local_service, table, tmp_path / "credentials.json").create()
 
 
-def _rows(spark, numbers, note="''"):
-    """Rows 0.. in two partitions, each in the order of its numbers."""
-    return (
-        spark.createDataFrame([(n, "ab"[n % 2]) for n in numbers], "ID long, P string")
-        .selectExpr("ID", "P", f"{note} AS NOTE")
-        .repartition(2, "P")
-        .sortWithinPartitions("P", "ID")
+def _rows(spark, numbers, *, partitions=2, order=("P", "ID")):
+    """Rows in partitions by P, each in the order of its numbers."""
+    rows = spark.createDataFrame(
+        [(n, "ab"[n % 2], f"note {n}") for n in numbers], "ID long, P string, NOTE string"
     )
+    return rows.repartition(partitions, "P").sortWithinPartitions(*order)
 
 
 def _write(df, options):
@@ -45,9 +51,17 @@ def _refused(df, options):
     """The text of our error that ended a write."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's classes differ by place
         _write(df, options)
-    found = re.findall(r"^airflow_provider_snowpipe[\w.]*\.(\w+: .*)$", str(caught.value), re.MULTILINE)
-    assert found, str(caught.value)[-3000:]
+    return _our_error(caught.value)
+
+
+def _our_error(error):
+    found = re.findall(r"airflow_provider_snowpipe[\w.]*\.(\w+: .*)$", str(error), re.MULTILINE)
+    assert found, str(error)[-3000:]
     return found[-1]
+
+
+def _parsed(tokens):
+    return [BatchDigestOffset.parse(token) for token in tokens.values() if token is not None]
 
 
 def test_batch_lands_once_in_order_and_its_repeat_sends_nothing(spark, door):
@@ -57,9 +71,8 @@ def test_batch_lands_once_in_order_and_its_repeat_sends_nothing(spark, door):
     assert door.ids("P = 'a'") == list(range(0, 1000, 2))
     assert door.ids("P = 'b'") == list(range(1, 1000, 2))
     before = door.tokens(0, 1)
-    parsed = [BatchDigestOffset.parse(token) for token in before.values() if token]
-    assert sum(token.row for token in parsed) == 1000
-    assert {(token.batch, token.partitions, token.final) for token in parsed} == {(7, 2, True)}
+    assert sum(token.row for token in _parsed(before)) == 1000
+    assert {(token.batch, token.partitions, token.final) for token in _parsed(before)} == {(7, 2, True)}
 
     _write(_rows(spark, range(1000)), options)
 
@@ -69,3 +82,257 @@ def test_batch_lands_once_in_order_and_its_repeat_sends_nothing(spark, door):
     _write(_rows(spark, range(1000, 1100)), door.options(partitions=2, batchId=8))
 
     assert door.ids("P = 'a'") == list(range(0, 1100, 2))
+
+
+def test_repeat_that_brings_something_else_is_refused_and_nothing_is_doubled(spark, door):
+    options = door.options(partitions=2, batchId=7)
+    _write(_rows(spark, range(100)), options)
+
+    disorder = _refused(_rows(spark, range(100), order=("P", "NOTE")), options)
+    more = _refused(_rows(spark, range(102)), options)
+    nothing = _refused(_rows(spark, []), options)
+    layout = _refused(_rows(spark, range(100), partitions=4), door.options(partitions=4, batchId=7))
+    behind = _refused(_rows(spark, range(100)), door.options(partitions=2, batchId=6))
+
+    assert "SourcePositionError: channel 'ds_" in disorder
+    assert "has other rows, or another order, up to row" in disorder
+    assert "sortWithinPartitions by a unique key" in disorder
+    assert "has rows after row 50, its last one" in more
+    assert "of batch 7 has no row now, but" in nothing
+    assert "was written over 2 partitions, option partitions is 4" in layout
+    assert "ConfigurationError" in behind
+    assert "option batchId is 6" in behind
+    assert sorted(door.ids()) == list(range(100))
+
+
+def test_plan_with_another_number_of_partitions_than_promised_is_refused(spark, door):
+    more = _refused(_rows(spark, range(100), partitions=3), door.options(partitions=2, batchId=1))
+    fewer = _refused(
+        _rows(spark, range(100), partitions=2), door.options(partitions=3, batchId=1, channelPrefix="other")
+    )
+
+    assert "the plan has a partition 2, option partitions is 2" in more
+    assert "the plan has 2 partitions, option partitions is 3" in fewer
+
+
+def test_channel_column_names_the_channels_and_a_partition_may_hold_several(spark, door):
+    rows = spark.range(900).selectExpr("id AS ID", "concat('k', id % 5) AS P", "NULL AS NOTE")
+    plan = rows.repartition(2, "P").sortWithinPartitions("P", "ID")
+    options = door.options(channelColumn="P", batchId=1, omitColumns="NOTE")
+    _write(plan, options)
+    _write(plan, options)
+
+    for key in range(5):
+        assert door.ids(f"P = 'k{key}'") == list(range(key, 900, 5))
+    tokens = _parsed(door.tokens(*(f"k{key}" for key in range(5))))
+    assert [(token.batch, token.row, token.partitions, token.final) for token in tokens] == [
+        (1, 180, 0, True)
+    ] * 5
+
+
+def test_channel_whose_rows_do_not_lie_together_is_refused(spark, door):
+    rows = spark.range(10).selectExpr("id AS ID", "concat('k', id % 2) AS P").coalesce(1)
+
+    assert "rows of 'k0' come again" in _refused(rows, door.options(channelColumn="P", batchId=1))
+
+
+def test_offset_column_skips_what_is_committed_whatever_is_read_again(spark, door):
+    options = door.options(partitions=2, offsetColumn="ID")
+    _write(_rows(spark, range(500)), options)
+    assert set(door.tokens(0, 1).values()) == {"498/2", "499/2"}
+
+    _write(_rows(spark, range(700)), options)
+    _write(_rows(spark, range(100)), options)
+
+    assert door.ids("P = 'a'") == list(range(0, 700, 2))
+    assert door.ids("P = 'b'") == list(range(1, 700, 2))
+    layout = _refused(_rows(spark, range(800), partitions=3), door.options(partitions=3, offsetColumn="ID"))
+    assert "was written over 2 partitions, option partitions is 3" in layout
+    assert len(door.ids()) == 700
+
+
+def test_text_offsets_of_a_channel_column_are_plain_tokens(spark, door):
+    rows = _rows(spark, range(1000, 1200), order=("P", "NOTE"))
+    options = door.options(channelColumn="P", offsetColumn="NOTE")
+    _write(rows, options)
+    _write(rows, options)
+
+    assert door.tokens("a", "b") == {"a": "note 1198", "b": "note 1199"}
+    assert door.ids("P = 'a'") == list(range(1000, 1200, 2))
+
+
+def test_disorder_in_the_offset_column_is_refused_before_it_is_sent(spark, door):
+    rows = _rows(spark, range(100)).sortWithinPartitions("P", "NOTE")
+
+    text = _refused(rows, door.options(partitions=2, offsetColumn="ID"))
+
+    assert "ContinuityError" in text
+    assert "'ID' must have a value in each row that lies after the one before" in text
+    assert door.ids() == []
+
+
+def test_rows_that_the_service_skips_fail_the_write_until_they_are_accepted(spark, door):
+    rows = spark.sql(
+        "SELECT CASE id WHEN 3 THEN 'three' ELSE STRING(id) END AS ID, 'a' AS P FROM range(10)"
+    ).coalesce(1)
+
+    first = _refused(rows, door.options(partitions=1, batchId=1))
+    again = _refused(rows, door.options(partitions=1, batchId=1))
+    _write(rows, door.options(partitions=1, batchId=1, onError="continue"))
+
+    for text in (first, again):
+        assert "RowsRejectedError: the service skipped 1 row(s) on 1 channel(s)" in text
+    assert door.ids() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def test_empty_dataframe_sends_nothing_and_makes_no_channel(spark, door):
+    _write(_rows(spark, []), door.options(partitions=2, batchId=1))
+    _write(_rows(spark, []).coalesce(1), door.options(partitions=2, batchId=2))
+
+    assert door.ids() == []
+    assert not any(status.exists for status in door.statuses(0, 1).values())
+
+
+def test_attempt_that_fails_in_the_middle_is_repeated_without_doubles(spark, door):
+    def fail_once(batches):
+        from pyspark import TaskContext
+
+        for number, batch in enumerate(batches):
+            if number == 3 and TaskContext.get().attemptNumber() == 0:
+                raise RuntimeError("the first attempt fails")
+            yield batch
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+    try:
+        rows = _rows(spark, range(2000))
+        _write(
+            rows.mapInArrow(fail_once, rows.schema), door.options(partitions=2, batchId=1, batchBytes=2000)
+        )
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+    assert door.ids("P = 'a'") == list(range(0, 2000, 2))
+    assert door.ids("P = 'b'") == list(range(1, 2000, 2))
+
+
+class _Disturbance(threading.Thread):
+    """Does something to a write once it has committed some rows and not all."""
+
+    def __init__(self, door, deed):
+        super().__init__(daemon=True)
+        self._door = door
+        self._deed = deed
+        self.done = False
+
+    def run(self):
+        wait_until(self._under_way, seconds=90, what="the first commit")
+        self._deed()
+        self.done = True
+
+    def _under_way(self):
+        tokens = self._door.tokens(0, 1).values()
+        return any(token is not None and not token.endswith("-end") for token in tokens)
+
+
+def _kill_workers():
+    killed = 0
+    for process in psutil.Process(os.getpid()).children(recursive=True):
+        try:
+            if "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in process.parent().cmdline():
+                process.kill()
+                killed += 1
+        except psutil.NoSuchProcess:
+            """It has ended by itself."""
+    assert killed
+
+
+def _fence(door):
+    with door.service.client(door.table) as client:
+        client.open_channel("ds_0", fail_on_uncommitted_rows=False)
+        client.open_channel("ds_1", fail_on_uncommitted_rows=False)
+
+
+@pytest.mark.parametrize("deed", [lambda _: _kill_workers(), _fence], ids=["kill-9", "second-writer"])
+def test_disturbed_write_is_repeated_by_spark_and_every_row_is_there_once(spark, door, deed):
+    disturbance = _Disturbance(door, lambda: deed(door))
+    disturbance.start()
+    _write(_rows(spark, range(4000)), door.options(partitions=2, batchId=1, **SLOW))
+    disturbance.join(10)
+
+    assert disturbance.done
+    assert door.ids("P = 'a'") == list(range(0, 4000, 2))
+    assert door.ids("P = 'b'") == list(range(1, 4000, 2))
+
+
+def test_values_arrive_as_they_are(spark, local_service, tmp_path):
+    columns = "D NUMBER(38,9), T TIMESTAMP_NTZ(6), Z TIMESTAMP_TZ(6), B BINARY, S VARIANT, M VARIANT, L ARRAY"
+    door = Door(local_service, "T_VALUES", tmp_path / "credentials.json", columns=columns).create()
+    row = spark.sql(
+        "SELECT CAST('12345678901234567890123456789.123456789' AS DECIMAL(38,9)) AS D,"
+        " TIMESTAMP_NTZ '2013-01-01 05:15:00.123456' AS T, TIMESTAMP '2013-01-01 05:15:00.123456' AS Z,"
+        " X'00FF41' AS B, named_struct('a', 1.10BD, 'b', named_struct('c', 'x')) AS S,"
+        " map('k', CAST(NULL AS STRING)) AS M, array(1, NULL, 3) AS L"
+    )
+    _write(row.coalesce(1), door.options(partitions=1, batchId=1))
+
+    (found,) = local_service.sql(
+        "SELECT TO_VARCHAR(D) D, TO_VARCHAR(T) T,"
+        " B = TO_BINARY('00FF41', 'HEX') B, TO_JSON(S) S, TO_JSON(M) M, TO_JSON(L) L"
+        " FROM LOCAL.PUBLIC.T_VALUES"
+    )
+    assert Decimal(found["D"]) == Decimal("12345678901234567890123456789.123456789")
+    assert dt.datetime.fromisoformat(found["T"]) == dt.datetime(2013, 1, 1, 5, 15, 0, 123456)
+    assert found["B"] is True
+    assert (found["S"], found["M"], found["L"]) == ('{"a":1.1,"b":{"c":"x"}}', '{"k":null}', "[1,null,3]")
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("SELECT parse_json('{}') AS V", "column 'V' has type variant"),
+        ("SELECT INTERVAL '1' DAY AS V", "column 'V' has type interval day"),
+        ("SELECT 1 AS V, 2 AS v2, 3 AS `V2`", "columns 'v2' and 'V2'"),
+    ],
+    ids=["variant", "interval", "names"],
+)
+def test_column_without_a_json_form_is_refused_before_any_row_moves(spark, door, sql, text):
+    assert text in _refused(spark.sql(sql), door.options(partitions=1, batchId=1))
+
+
+def test_options_and_modes_are_checked_before_any_row_moves(spark, door):
+    rows = _rows(spark, range(10))
+
+    assert "option 'wat' is unknown" in _refused(rows, door.options(partitions=2, batchId=1, wat=1))
+    assert "needs the option offsetColumn" in _refused(rows, door.options(partitions=2))
+    assert "PipeNotFoundError" in _refused(rows, door.options(partitions=2, batchId=1, table="NO_SUCH"))
+    with pytest.raises(Exception, match="rows are only ever added"):
+        rows.write.format("snowpipe").options(**door.options(partitions=2, batchId=1)).mode(
+            "overwrite"
+        ).save()
+    assert door.ids() == []
+
+
+def test_readable_credentials_file_is_refused(spark, door):
+    door.credentials.chmod(0o644)
+
+    text = _refused(_rows(spark, range(10)), door.options(partitions=2, batchId=1))
+
+    assert "has mode -rw-r--r--" in text
+    assert "PRIVATE KEY" not in text
+
+
+def test_no_key_travels_to_the_executors(door):
+    from pyspark import cloudpickle
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
+
+    schema = StructType([StructField("ID", LongType())])
+    writer = SnowpipeDataSource(door.options(partitions=1, batchId=1)).writer(schema, False)
+    pickled = cloudpickle.dumps(writer)
+
+    secret = [line for line in door.service.key_file.read_text().splitlines() if "-----" not in line]
+    assert not any(line.encode() in pickled for line in secret)
+    assert writer._prepared.token.token.encode() in pickled
+    assert writer._prepared.token.token not in repr(writer._prepared)
+    assert writer._prepared.token.remaining_seconds() <= 3600

@@ -147,7 +147,8 @@ def test_csv_that_still_grows_loads_whole_records_only(load, local_service, tmp_
 def test_parquet_values_arrive_whole_and_partition_values_with_them(load, local_service, tmp_path):
     local_service.sql(
         "CREATE TABLE LOCAL.PUBLIC.F_TYPES (DEC NUMBER(38, 12), TS TIMESTAMP_NTZ, TZ TIMESTAMP_TZ, DAY DATE, "
-        "T TIME, BIN BINARY, NESTED VARIANT, U NUMBER(20, 0), AT VARCHAR, REGION VARCHAR)"
+        "T TIME, BIN BINARY, NESTED VARIANT, U NUMBER(20, 0), AT VARCHAR, REGION VARCHAR, "
+        "NS TIMESTAMP_NTZ(9))"
     )
     moment = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
     rows = pa.table(
@@ -160,6 +161,7 @@ def test_parquet_values_arrive_whole_and_partition_values_with_them(load, local_
             "BIN": pa.array([b"\x00\xff"]),
             "NESTED": pa.array([{"a": [1, None]}]),
             "U": pa.array([2**64 - 1], pa.uint64()),
+            "NS": pa.array([1709251199123456789], pa.timestamp("ns")),
         }
     )
     for at in ("2024-01-01", "2024-01-02"):
@@ -179,8 +181,8 @@ def test_parquet_values_arrive_whole_and_partition_values_with_them(load, local_
 
     (row,) = local_service.sql(
         "SELECT DEC::VARCHAR A, TS::VARCHAR B, TZ::VARCHAR C, DAY::VARCHAR D, T::VARCHAR E, "
-        "HEX_ENCODE(BIN) F, NESTED G, U::VARCHAR H, AT I, REGION J "
-        "FROM LOCAL.PUBLIC.F_TYPES WHERE AT = '2024-01-02'"
+        "HEX_ENCODE(BIN) F, NESTED G, U::VARCHAR H, AT I, REGION J, NS::VARCHAR K FROM LOCAL.PUBLIC.F_TYPES "
+        "WHERE AT = '2024-01-02'"
     )
     assert row["A"] == "12345678901234567890123456.789012345678"
     assert row["B"].startswith("2024-02-29 23:59:59.123456")
@@ -188,6 +190,7 @@ def test_parquet_values_arrive_whole_and_partition_values_with_them(load, local_
     assert (row["D"], row["E"][:15]) == ("2024-02-29", "23:59:59.123456")
     assert row["F"] == "00FF"
     assert row["G"] == {"a": [1, None]}
+    assert row["K"].startswith("2024-02-29 23:59:59.123456")
     assert (row["H"], row["I"], row["J"]) == (str(2**64 - 1), "2024-01-02", "e/u")
 
 
@@ -206,3 +209,22 @@ def test_a_damaged_file_fails_the_run_by_name_and_the_whole_one_is_resumed(load,
 
     assert load(table, source)["a"][0] == "2.parquet:10"
     assert ids_in(local_service, table) == list(range(20))
+
+
+@pytest.mark.parametrize("ending", ["parquet", "ndjson"])
+def test_a_file_replaced_by_one_with_as_many_rows_is_noticed_by_its_digest(
+    load, local_service, tmp_path, ending
+):
+    table = new_table(local_service, f"F_VERIFIED_{ending.upper()}")
+    source = {"format": ending, "verify": "digest"}
+    path = tmp_path / "source" / "a" / f"1.{ending}"
+    write_file(path, numbered_rows("x", range(100)))
+    ((token, rows),) = load(table, source).values()
+    assert rows == 100
+    assert load(table, source) == {"a": (token, 0)}
+
+    write_file(path, numbered_rows("x", range(100, 200)))
+
+    with pytest.raises(SourcePositionError, match=f"1.{ending}' was changed or replaced after row 100"):
+        load(table, source)
+    assert ids_in(local_service, table) == list(range(100))

@@ -93,7 +93,8 @@ class OrderedRows:
         return ContinuityError(
             f"channel {self.channel!r}: offsetColumn {self.column!r} must have a value in each row that lies "
             f"after the one before, but {what}. Rows from there on were not sent: add "
-            "sortWithinPartitions(channelColumn, offsetColumn) and take a column without ties and nulls"
+            "sortWithinPartitions(channelColumn, offsetColumn) (in a stream, within foreachBatch) "
+            "and take a column without ties and nulls"
         )
 
 

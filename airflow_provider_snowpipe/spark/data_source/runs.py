@@ -37,7 +37,8 @@ class ChannelRuns:
             if value in self._seen:
                 raise ContinuityError(
                     f"channelColumn {self._column!r}: rows of {value!r} come again after those of another "
-                    "channel, so they were not sent: add sortWithinPartitions(channelColumn, a unique key)"
+                    "channel, so they were not sent: add sortWithinPartitions(channelColumn, a unique key), "
+                    "in a stream within foreachBatch"
                 )
             self._seen.add(value)
             rows = self._rows_of(value)

@@ -135,9 +135,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Load one partition; called in a task.
 
+        Within ``foreachBatch`` a task knows the streaming query, and its tokens are bound to that query.
+
         :raises SnowpipeError: for what another attempt may mend
         """
-        return self._run(iterator, self._options.for_batch(), None, _context())
+        context = _context()
+        return self._run(iterator, self._options.for_batch(), context.getLocalProperty(_QUERY_ID), context)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Read the committed tokens after the last task; the write succeeds only if this returns.

@@ -54,6 +54,10 @@ class CsvReader(FileReader):
             spec.compression,
         )
 
+    def may_grow(self, file: SourceFile) -> bool:
+        """True unless the file is compressed."""
+        return compression_of(file, self.compression) == "none"
+
     def place_after(self, file: SourceFile, line: int) -> Place:
         """Count the records up to the committed one."""
         wanted = line + self.header

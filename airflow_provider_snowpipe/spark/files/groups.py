@@ -80,9 +80,10 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
     found = _GROUPINGS[spec.group_by](root, spec)
     groups = tuple(_group(partition, files, spec) for partition, files in sorted(found.items()))
     if not groups:
-        where = {"directory": "in its subdirectories", "name": "in it", "partition": "below it"}
+        places = {"directory": "in its subdirectories", "partition": "below it"}
+        where = places.get(spec.group_by, "in it")
         raise SourcePositionError(
-            f"source path {spec.path!r}: no file {where[spec.group_by]} matches {spec.glob!r}; check "
+            f"source path {spec.path!r}: no file {where} matches {spec.glob!r}; check "
             "the path and the pattern. Nothing was read or sent"
         )
     return groups
@@ -148,7 +149,17 @@ def _partition_values(name: str) -> PartitionValues:
     return tuple((key, None if value == _NULL_VALUE else unquote(value)) for key, _, value in pairs)
 
 
-_GROUPINGS = {"directory": _by_directory, "name": _by_name, "partition": _by_partition}
+def _all_together(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
+    files = [(path.relative_to(root).as_posix(), path) for path in _matching(root, spec.glob)]
+    return {"all": files} if files else {}
+
+
+_GROUPINGS = {
+    "directory": _by_directory,
+    "name": _by_name,
+    "partition": _by_partition,
+    "all": _all_together,
+}
 
 
 def _matching(directory: Path, pattern: str, *, below: bool = True) -> Iterator[Path]:

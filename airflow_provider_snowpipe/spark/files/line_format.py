@@ -37,6 +37,10 @@ class LineReader(FileReader):
     text_column: str | None = None
     compression: str = "auto"
 
+    def may_grow(self, file: SourceFile) -> bool:
+        """True unless the file is compressed."""
+        return compression_of(file, self.compression) == "none"
+
     def place_after(self, file: SourceFile, line: int) -> Place:
         """Count the lines up to the committed one."""
         return place_after_line(file, line, compression=compression_of(file, self.compression))

@@ -56,6 +56,13 @@ class FileReader(ABC):
 
     __slots__ = ()
 
+    def may_grow(self, file: SourceFile) -> bool:
+        """True if rows may be appended to the file between two runs, so that only its begin stays the same.
+
+        :param file: the file
+        """
+        return False
+
     @abstractmethod
     def place_after(self, file: SourceFile, line: int) -> Place:
         """Find the place after a committed row, reading no more than that takes.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_provider_snowpipe.spark.files.formats import reader_of
-from airflow_provider_snowpipe.spark.files.groups import FileGroup, freeze
+from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, freeze
+from airflow_provider_snowpipe.spark.files.reader import RowBlock
 from airflow_provider_snowpipe.spark.files.resume import Resume, file_after, files_to_read, resume_after
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.source import (
@@ -20,6 +21,7 @@ from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset
+from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 
 class FileSource(Source):
@@ -35,9 +37,13 @@ class FileSource(Source):
 
     def partitions(self) -> tuple[FilePartition, ...]:
         """List the groups and their files, with the sizes that they have now."""
+        kind: type[FilePartition] = FilePartition
+        if self._spec.verify == "digest":
+            from airflow_provider_snowpipe.spark.files.verified import VerifiedFilePartition
+
+            kind = VerifiedFilePartition
         return tuple(
-            FilePartition(group.partition, group, self._spec, self._on_data_loss)
-            for group in freeze(self._spec)
+            kind(group.partition, group, self._spec, self._on_data_loss) for group in freeze(self._spec)
         )
 
 
@@ -70,21 +76,35 @@ class FilePartition(SourcePartition[Resume]):
 
     def read(self, place: Resume, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows as blocks of NDJSON, file after file."""
+        for file, block in self.blocks(place, limits):
+            yield Part(
+                block.body,
+                FileLineOffset(file.name, block.first_line),
+                FileLineOffset(file.name, block.last_line),
+                block.rows,
+            )
+
+    def blocks(self, place: Resume, limits: BatchLimits) -> Iterator[tuple[SourceFile, RowBlock]]:
+        """Read the rows from a place to the partition's end.
+
+        :param place: from :meth:`resume`
+        :param limits: what a batch takes
+        :return: blocks, each with the file that it is from
+        """
         reader = reader_of(self.spec)
         for file, start, keep_tail in files_to_read(self.group, place, growing=self.spec.growing):
             for block in reader.blocks(
-                file, after_line=start.after_line, offset=start.offset, keep_tail=keep_tail, limits=limits
+                file,
+                after_line=start.after_line,
+                offset=start.offset,
+                keep_tail=keep_tail or not reader.may_grow(file),
+                limits=limits,
             ):
-                yield Part(
-                    block.body,
-                    FileLineOffset(file.name, block.first_line),
-                    FileLineOffset(file.name, block.last_line),
-                    block.rows,
-                )
+                yield file, block
 
     def behind(self, committed: str | None) -> Behind:
         """Count the files that are not committed; the one that the position is in counts with its size."""
-        committed_file = (committed or "").rpartition(":")[0]
+        committed_file = "" if committed is None else getattr(self.offset_class.parse(committed), "file", "")
         size = sum(file.size for file in self.group.files if file.name >= committed_file)
         files = sum(file.name > committed_file for file in self.group.files)
         return Behind(size, f"files_behind={files}")
@@ -93,4 +113,6 @@ class FilePartition(SourcePartition[Resume]):
 def _file_line(position: Offset | None) -> FileLineOffset | None:
     if position is None or isinstance(position, FileLineOffset):
         return position
+    if isinstance(position, VerifiedFileLineOffset):
+        return position.place
     raise SourcePositionError(f"{position!r} is no file:line position, which a file source needs")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 _GLOBS = {"text": "*.txt"}
 _LINES = ("text", "ndjson")
@@ -40,10 +41,11 @@ class FileSourceSpec(SourceSpec):
 
     :param path: the directory that holds them, as the Spark driver and its executors see it
     :param pattern: glob that a file must match: inside its group's directory, inside ``path`` where
-        ``group_by`` is ``name``, at any depth below it where that is ``partition``; None for the format's
-        own, such as ``*.ndjson``
+        ``group_by`` is ``name`` or ``all``, at any depth below it where that is ``partition``; None for
+        the format's own, such as ``*.ndjson``
     :param group_by: what makes a partition. ``directory``: each directory in ``path`` is one; ``name``: the
-        files' names say; ``partition``: the value of ``partition_key`` in the files' paths
+        files' names say; ``partition``: the value of ``partition_key`` in the files' paths; ``all``: the
+        files in ``path`` are one, named ``all``
     :param name_pattern: regular expression for the whole name with a group ``(?P<partition>…)``; for
         ``group_by="name"``
     :param partition_key: the key, as ``day`` in ``day=2024-01-01/part-0.parquet``; for
@@ -65,12 +67,14 @@ class FileSourceSpec(SourceSpec):
         terminated; of text, NDJSON and CSV that is not compressed
     :param numbering: ``checked`` refuses names like ``log_9`` and ``log_10``, whose order as names is not the
         order of their numbers; ``ignored`` takes them in the order of their names
+    :param verify: ``rows``: a resumed file has to have the committed row; ``digest``: it also has to be the
+        same up to there, which the offset tokens then tell (``file:line/digest``)
     :param kind: always ``files``
     """
 
     path: str
     pattern: str | None = None
-    group_by: Literal["directory", "name", "partition"] = "directory"
+    group_by: Literal["directory", "name", "partition", "all"] = "directory"
     name_pattern: str | None = None
     partition_key: str | None = None
     partition_columns: bool = False
@@ -86,6 +90,7 @@ class FileSourceSpec(SourceSpec):
     null_values: tuple[str, ...] = ("",)
     growing: bool = False
     numbering: Literal["checked", "ignored"] = "checked"
+    verify: Literal["rows", "digest"] = "rows"
     kind: Literal["files"] = "files"
 
     def __post_init__(self) -> None:
@@ -168,8 +173,8 @@ class FileSourceSpec(SourceSpec):
 
     @property
     def offset_format(self) -> str:
-        """``file:line``."""
-        return FileLineOffset.format_name
+        """``file:line``, with ``verify="digest"`` ``file:line/digest``."""
+        return FileLineOffset.format_name if self.verify == "rows" else VerifiedFileLineOffset.format_name
 
     @property
     def default_name(self) -> str:

@@ -42,28 +42,35 @@ def partition_names(rows: DataFrame, column: str, address: str) -> tuple[str, ..
     return tuple(sorted(found))
 
 
-def join_numbers(
-    rows: DataFrame, column: str, numbered: dict[str, dict[str, Any]], schema: pa.Schema
+def with_facts(
+    rows: DataFrame, column: str | None, facts: dict[str, dict[str, Any]], schema: pa.Schema
 ) -> DataFrame:
     """Give each row of the wanted partitions what belongs to its partition; others are left out.
 
-    The small side is sent to every task, so that no row moves.
+    The facts are sent to every task, so that no row moves.
 
     :param rows: the rows
-    :param column: the column whose value is the partition
-    :param numbered: further columns by partition
+    :param column: the column whose value is the partition, None where there is one partition
+    :param facts: further columns by partition
     :param schema: their types
     """
     from pyspark.sql import functions as sf
 
+    if column is None:
+        (only,) = facts.values()
+        for field in schema:
+            kind = "string" if pa.types.is_string(field.type) else str(field.type).replace("int64", "long")
+            rows = rows.withColumn(field.name, sf.lit(only[field.name]).cast(kind.replace("int32", "int")))
+        return rows
+
     session = rows.sparkSession
     name = "snowpipe_partition"
-    columns = {name: pa.array(list(numbered), pa.string())} | {
-        field.name: pa.array([values[field.name] for values in numbered.values()], field.type)
+    columns = {name: pa.array(list(facts), pa.string())} | {
+        field.name: pa.array([values[field.name] for values in facts.values()], field.type)
         for field in schema
     }
     small = session.createDataFrame(pa.table(columns))
-    mine = rows.where(column_of(column).isin(list(numbered))) if len(numbered) <= _MOST_LISTED else rows
+    mine = rows.where(column_of(column).isin(list(facts))) if len(facts) <= _MOST_LISTED else rows
     same = column_of(column).cast("string") == sf.col(name)
     return mine.join(sf.broadcast(small), same).drop(name)
 

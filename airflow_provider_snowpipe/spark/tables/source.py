@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.spark.layout import free_layout, layout_fingerpri
 from airflow_provider_snowpipe.spark.plan_order import refuse_changing_rows, refuse_unordered_rows
 from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss
 from airflow_provider_snowpipe.spark.tables.key_column import KeyColumn, partition_column
-from airflow_provider_snowpipe.spark.tables.partition_values import ONLY, join_numbers, partition_names
+from airflow_provider_snowpipe.spark.tables.partition_values import ONLY, partition_names, with_facts
 from airflow_provider_snowpipe.spark.tables.parts import POSITION, keyed_parts
 from airflow_provider_snowpipe.spark.tables.reading import asked_of_spark, open_rows
 from airflow_provider_snowpipe.spark.tables.row_text import check_row_types, row_text
@@ -207,15 +207,14 @@ class TableSource(FrameSource):
             for number, work in enumerate(works)
         }
         rows = self._pruned(works)
-        if self._by is not None:
+        if self._spec.ranges:
+            for name in (CHANNEL, _AFTER, _END):
+                values = [one[name] for one in facts.values()]
+                rows = rows.withColumn(name, self._by_range(works, values, name))
+        else:
             kind = pa.int64() if self._key.offset_type == "integer" else pa.string()
             schema = pa.schema([(CHANNEL, pa.int32()), (_AFTER, kind), (_END, kind)])
-            rows = join_numbers(rows, self._by, facts, schema)
-        else:
-            for name in (CHANNEL, _AFTER, _END):
-                rows = rows.withColumn(
-                    name, self._by_range(works, [one[name] for one in facts.values()], name)
-                )
+            rows = with_facts(rows, self._by, facts, schema)
         position, after, end = sf.col(POSITION), sf.col(_AFTER), sf.col(_END)
         lower = position >= after if from_committed else position > after
         return rows.withColumn(POSITION, self._key.position).where(
@@ -223,30 +222,21 @@ class TableSource(FrameSource):
         )
 
     def _by_range(self, works: Sequence[FrameWork], values: list[Any], name: str) -> Column:
-        """A value for each range, by a row's key; a constant where there is one channel only."""
+        """A value for each range, by a row's key."""
         from pyspark.sql import functions as sf
 
-        kind = "int" if name == CHANNEL else self._position_type
-        literals = [sf.lit(value).cast(kind) for value in values]
-        bounds = self._spec.ranges
-        if not bounds:
-            return literals[0]
+        bounds, key = self._spec.ranges, self._key.position
         chosen: Any = sf
-        for work, literal in zip(works, literals, strict=True):
+        for work, value in zip(works, values, strict=True):
             number = _partition(work).number
-            key = self._key.position
             inside = sf.lit(True)
             if number > 0:
                 inside = inside & (key >= bounds[number - 1])
             if number < len(bounds):
                 inside = inside & (key < bounds[number])
-            chosen = chosen.when(inside, literal)
+            chosen = chosen.when(inside, sf.lit(value).cast("int" if name == CHANNEL else "long"))
         result: Column = chosen
         return result
-
-    @property
-    def _position_type(self) -> str:
-        return "long" if self._key.offset_type == "integer" else "string"
 
     def _pruned(self, works: Sequence[FrameWork]) -> DataFrame:
         """The rows from the least committed position to the last end, as conditions that a scan can use."""

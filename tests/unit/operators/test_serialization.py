@@ -10,11 +10,13 @@ from airflow.providers.common.compat.sdk import DAG
 
 from airflow_provider_snowpipe.decorators.append import snowpipe_append_task
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
 from airflow_provider_snowpipe.operators.channels import (
     SnowpipeDropChannelOperator,
     SnowpipeOpenChannelOperator,
     SnowpipeResetOffsetOperator,
 )
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
@@ -47,11 +49,13 @@ def tasks() -> dict[str, dict[str, Any]]:
         SnowpipeAppendRowsOperator(task_id="append", table="T", rows=[{"ID": 1}])
         SnowpipeOpenChannelOperator.partial(task_id="mapped", table="T").expand(channel=["a", "b"])
         decorated()
+        SnowpipeBranchOperator(task_id="branch", source="@S", stream="append", shape={"freshness": 5})
+        SnowpipeCopyOperator(task_id="copy", table="T", stage="@S", options={"force": True})
 
     written = json.loads(json.dumps(DagSerialization.to_dict(dag)))
     read = DagSerialization.from_dict(written)
     assert set(read.task_dict) == {
-        "open", "drop", "reset", "backup", "restore", "append", "mapped", "decorated",
+        "open", "drop", "reset", "backup", "restore", "append", "mapped", "decorated", "branch", "copy",
     }  # fmt: skip
     return {task["__var"]["task_id"]: task["__var"] for task in written["dag"]["tasks"]}
 
@@ -59,7 +63,7 @@ def tasks() -> dict[str, dict[str, Any]]:
 def test_every_task_has_its_class_and_its_link(tasks: dict[str, dict[str, Any]]) -> None:
     for task_id, task in tasks.items():
         assert task["_task_module"].startswith("airflow_provider_snowpipe.")
-        if task_id != "mapped":
+        if task_id not in ("mapped", "branch", "copy"):  # those two are on no pipe
             assert task["_operator_extra_links"] == LINK
 
 

@@ -13,8 +13,10 @@ from cryptography.hazmat.primitives.serialization import (
 from airflow_provider_snowpipe.spark.credentials import (
     read_credentials,
     read_credentials_variable,
+    read_driver_secrets,
     write_credentials,
 )
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -56,7 +58,7 @@ def test_credentials_are_taken_out_of_the_environment(tmp_path, monkeypatch):
     write_credentials(OAuthToken("t"), tmp_path / "c.json")
     monkeypatch.setenv("SNOWPIPE_SECRET", (tmp_path / "c.json").read_text())
 
-    assert read_credentials_variable("SNOWPIPE_SECRET") == OAuthToken("t")
+    assert read_credentials_variable("SNOWPIPE_SECRET") == (OAuthToken("t"), SourceSecrets())
     assert "SNOWPIPE_SECRET" not in os.environ
 
 
@@ -135,3 +137,20 @@ def test_other_content_is_refused_without_showing_it(tmp_path, text):
 def test_scoped_token_is_no_credential_for_a_driver(tmp_path):
     with pytest.raises(ConfigurationError, match="ScopedToken cannot be given"):
         write_credentials(ScopedToken("t", "h", 0.0), tmp_path / "c.json")
+
+
+def test_secrets_of_the_source_travel_in_the_same_file(tmp_path):
+    secrets = SourceSecrets({"sasl.password": "hunter2"})
+    write_credentials(OAuthToken("t"), tmp_path / "c.json", secrets)
+
+    assert read_driver_secrets(tmp_path / "c.json") == (OAuthToken("t"), secrets)
+    assert not (tmp_path / "c.json").exists()
+    assert repr(secrets) == "SourceSecrets(sasl.password)"
+
+
+def test_secrets_that_are_no_texts_are_refused(tmp_path):
+    path = tmp_path / "c.json"
+    path.touch(0o600)
+    path.write_text('{"kind": "oauth", "token": "t", "source": {"a": 1}}')
+    with pytest.raises(ConfigurationError, match="'source' must give each secret a text"):
+        read_driver_secrets(path)

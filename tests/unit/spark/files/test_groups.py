@@ -152,3 +152,11 @@ def test_file_without_the_partition_key_is_refused(tmp_path):
 
     with pytest.raises(ConfigurationError, match=r"'hour=1/a\.parquet'.*in no directory day=<value>"):
         freeze(FileSourceSpec(str(tmp_path), **BY_DAY))
+
+
+def test_files_of_one_directory_can_be_one_partition(tmp_path):
+    _make(tmp_path, "b.ndjson", "a.ndjson", "x/c.ndjson")
+
+    assert _names(freeze(FileSourceSpec(str(tmp_path), group_by="all"))) == {"all": ["a.ndjson", "b.ndjson"]}
+    with pytest.raises(SourcePositionError, match=r"no file in it matches '\*\.csv'"):
+        freeze(FileSourceSpec(str(tmp_path), group_by="all", format="csv"))

@@ -1,0 +1,174 @@
+"""The SQL API: statements that outlive the process that submitted them (page "Snowflake SQL REST API").
+
+A request id makes a submission repeatable: Snowflake runs the statement of one id once, and answers a
+repetition with the state of that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_snowpipe.streaming.answer import Answer
+from airflow_provider_snowpipe.streaming.auth import Credentials
+from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
+from airflow_provider_snowpipe.streaming.exchange import base_url
+from airflow_provider_snowpipe.streaming.names import quote_url_segment
+from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
+from airflow_provider_snowpipe.streaming.transport import ControlTransport, Timeouts
+
+_RUNNING = 202
+_FAILED = (408, 422)
+_ENDED_ALREADY = "000709"
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class StatementState:
+    """What the service says of one statement.
+
+    :param handle: names the statement
+    :param rows: its result once it has one, the columns' names in small letters; None while it runs
+    """
+
+    handle: str
+    rows: list[dict[str, Any]] | None = field(default=None, repr=False)
+
+    @property
+    def is_running(self) -> bool:
+        """True while there is no result."""
+        return self.rows is None
+
+
+class StatementClient:
+    """A client of an account's SQL API; takes key pairs, access tokens and OAuth.
+
+    The constructor does no I/O.
+
+    :param account_url: the account's address, ``https://<host>[:<port>]``
+    :param credentials: prove who asks
+    :param warehouse: the warehouse, None for the user's default
+    :param role: the role, None for the user's default
+    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
+    :param retry: pauses and budget of every request
+    :raises ConfigurationError: if the URL or the bundle is not usable
+    """
+
+    def __init__(
+        self,
+        account_url: str,
+        credentials: Credentials,
+        *,
+        warehouse: str | None = None,
+        role: str | None = None,
+        ca_bundle: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._url = f"{base_url(account_url)}/api/v2/statements"
+        self._credentials = credentials
+        self._context = {"warehouse": warehouse, "role": role}
+        self._retry = retry or RetryPolicy()
+        self._control = ControlTransport(ca_bundle, Timeouts())
+
+    def __repr__(self) -> str:
+        return f"StatementClient({self._url!r})"
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._control.close()
+
+    def submit(self, statement: str, request_id: str, *, query_tag: str | None = None) -> StatementState:
+        """Submit one statement, or find the one that was submitted under this id before.
+
+        :param statement: the statement
+        :param request_id: a UUID; the same for the same piece of work, whoever repeats it
+        :param query_tag: shown in the account's query history
+        :raises SqlError: if the statement has failed already
+        """
+        body: dict[str, Any] = {"statement": statement, "timeout": 0}
+        body |= {name: value for name, value in self._context.items() if value}
+        if query_tag:
+            body["parameters"] = {"QUERY_TAG": query_tag}
+        query = {"requestId": request_id, "retry": "true", "async": "true"}
+        return self._state(self._send("POST", self._url, statement, query, body), statement)
+
+    def state(self, handle: str, statement: str) -> StatementState:
+        """Ask whether a statement runs, and for its rows once it has ended.
+
+        :param handle: the statement's handle
+        :param statement: its text, for errors
+        :raises SqlError: if it has failed, or was cancelled
+        """
+        address = f"{self._url}/{quote_url_segment(handle)}"
+        return self._state(self._send("GET", address, statement), statement)
+
+    def cancel(self, handle: str, statement: str) -> bool:
+        """Cancel a statement; False where it had ended already.
+
+        :param handle: the statement's handle
+        :param statement: its text, for errors
+        """
+        address = f"{self._url}/{quote_url_segment(handle)}/cancel"
+        try:
+            self._send("POST", address, statement)
+        except SqlError as error:
+            if error.errno == int(_ENDED_ALREADY):
+                return False
+            raise
+        return True
+
+    def _state(self, answer: Answer, statement: str) -> StatementState:
+        body = answer.json
+        handle = body.get("statementHandle") if isinstance(body, Mapping) else None
+        if not isinstance(handle, str):
+            raise ApiError(
+                f"{_head(statement)!r}: the answer (HTTP {answer.status}) names no statement; check that the "
+                "account URL leads to Snowflake",
+                http_status=answer.status,
+            )
+        if answer.status == _RUNNING:
+            return StatementState(handle)
+        if "resultSetMetaData" not in body:  # the submission of one that ended before is told its handle only
+            return self.state(handle, statement)
+        return StatementState(handle, self._rows(handle, body, statement))
+
+    def _rows(self, handle: str, body: Mapping[str, Any], statement: str) -> list[dict[str, Any]]:
+        described = body["resultSetMetaData"]
+        names = [str(column["name"]).lower() for column in described["rowType"]]
+        data = list(body["data"])
+        for number in range(1, len(described.get("partitionInfo") or [])):
+            address = f"{self._url}/{quote_url_segment(handle)}"
+            data += self._send("GET", address, statement, {"partition": str(number)}).json["data"]
+        return [dict(zip(names, row, strict=True)) for row in data]
+
+    def _send(
+        self, method: str, url: str, statement: str, query: Mapping[str, str] | None = None, body: Any = None
+    ) -> Answer:
+        def attempt(_count: int) -> Answer:
+            answer = self._control.send(
+                method,
+                url,
+                query=query or {},
+                headers={
+                    "Authorization": f"Bearer {self._credentials.bearer()}",
+                    "X-Snowflake-Authorization-Token-Type": self._credentials.token_type,
+                },
+                json_body=body if body is not None else ({} if method == "POST" else None),
+            )
+            if answer.status in _FAILED and isinstance(answer.json, Mapping) and answer.code.isdigit():
+                raise _failure(answer, statement)
+            return answer
+
+        return repeat(self._retry, _head(statement), attempt, refresh=lambda: False)
+
+
+def _failure(answer: Answer, statement: str) -> SqlError:
+    message = " ".join(str(answer.json.get("message") or "no reason given").split())[:600]
+    return SqlError(f"{_head(statement)!r} failed: {message}", errno=int(answer.code))
+
+
+def _head(statement: str) -> str:
+    """The words of a statement that tell which one it is."""
+    words = statement.partition(" FILES = ")[0]
+    return words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"

@@ -1,0 +1,288 @@
+"""The operator that copies staged files into a table, once per run."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator, conf
+
+from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED, CopyOutcome
+from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.copy_files import StagedChoice
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SnowpipeError
+from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.bulk.copy_run import CopyRun, Rows, RunIdentity, Statements
+
+_ON_NOTHING = ("fail", "report")
+
+
+class SnowpipeCopyOperator(BaseOperator):
+    """Load staged files into a table by COPY INTO: once per run, whatever becomes of worker and connection.
+
+    The files are listed first, so every statement names its files. Each goes through the SQL API under a
+    request id that every try of this task in this run derives alike, from DAG, run, task, map index,
+    statement and the files' checksums: a try after an unknown outcome asks load history, joins a statement
+    that still runs, and submits only what neither knows. What each file's status is, is read from the result.
+
+    The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
+    its path below the stage) and ``loaded_before``: the files that COPY skipped, and their loads by history.
+
+    :param table: the table (templated)
+    :param stage: ``@stage``, ``@database.schema.stage``, ``@%table`` or ``@~``, with or without a path
+        (templated)
+    :param files: paths below that, a list or its JSON text (templated)
+    :param prefix: instead of files, the start of their paths (templated)
+    :param pattern: instead of files, a regular expression that the whole path matches (templated)
+    :param columns: the columns to fill, None for all in their order
+    :param expressions: what to fill them with, as SQL such as ``$1:id::NUMBER``, written as it is
+    :param options: parameters of :class:`~airflow_provider_snowpipe.bulk.copy_statement.CopyOptions`:
+        ``file_format``, ``on_error``, ``force``, ``match_by_column_name``, ``purge``, … (templated)
+    :param on_rejected: ``fail`` fails the task when a file was not loaded, or only in part; ``report`` leaves
+        that to whoever reads the value. The rows that fit are in the table either way
+    :param on_nothing: the same for a stage that has no such file
+    :param validation_mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``: load nothing, the
+        value has the ``rows`` of the answer
+    :param deferrable: True waits for each statement in the triggerer, after a first look in the worker
+    :param poll_interval: seconds between two looks in the triggerer
+    :param database: database of table and stage, None for the connection's (templated)
+    :param schema: their schema, None for the connection's (templated)
+    :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` with a key pair, an access
+        token or OAuth (templated)
+    :raises ConfigurationError: if an argument is wrong
+    """
+
+    template_fields: Sequence[str] = (
+        "table",
+        "stage",
+        "files",
+        "prefix",
+        "pattern",
+        "options",
+        "database",
+        "schema",
+        "snowflake_conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"options": "json", "files": "json"}
+    ui_color = "#29b5e8"
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        stage: str,
+        files: Any = None,
+        prefix: str | None = None,
+        pattern: str | None = None,
+        columns: Sequence[str] | None = None,
+        expressions: Sequence[str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        on_rejected: str = "fail",
+        on_nothing: str = "fail",
+        validation_mode: str | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 5.0,
+        database: str | None = None,
+        schema: str | None = None,
+        snowflake_conn_id: str = SnowpipeBulkHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+        self.stage = stage
+        self.files = files
+        self.prefix = prefix
+        self.pattern = pattern
+        self.columns = columns
+        self.expressions = expressions
+        self.options = options
+        self.on_rejected = on_rejected
+        self.on_nothing = on_nothing
+        self.validation_mode = validation_mode
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self.database = database
+        self.schema = schema
+        self.snowflake_conn_id = snowflake_conn_id
+        self._run: CopyRun | None = None
+        for name, value, choices in (
+            ("on_rejected", on_rejected, ON_REJECTED),
+            ("on_nothing", on_nothing, _ON_NOTHING),
+        ):
+            if value not in choices:
+                raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(choices)}")
+        StagedChoice(stage, files, prefix, pattern).check()
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Copy, or find what an earlier try of this run has copied.
+
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
+        """
+        try:
+            return self.perform(context)
+        except SnowpipeError as error:
+            if is_permanent(error):
+                raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
+            raise
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on where the task was deferred: every statement is asked for by its request id.
+
+        :param event: the payload of the statement's trigger
+        """
+        if event.get("message"):
+            self.log.warning("the triggerer could not wait: %s", event["message"])
+        return self.execute(context)
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Do the work and return the task's value."""
+        hook, identity = self._hook(), _identity(context)
+        choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
+        try:
+            staged = choice.find(hook)
+            if not staged.files and self.on_nothing == "fail":
+                raise NothingStagedError(
+                    f"stage {self.stage!r} has no file for {self.table}: stage the files before this "
+                    "task runs, "
+                    "or say on_nothing='report'"
+                )
+        except NothingStagedError:
+            gone = self._purged(choice, hook, identity)
+            if gone is None:
+                raise
+            return gone.result()
+        files = staged.files
+        if not files:
+            self.log.info("nothing is staged for %s", self.table)
+            return (self._purged(choice, hook, identity) or CopyOutcome()).result()
+        copy = self._copy(hook)
+        if self.validation_mode is not None:
+            return self._validated(hook, copy, self.validation_mode, [file.path for file in files])
+        client = hook.get_statement_client()
+        try:
+            self._run = self._made(hook, copy, client, identity, staged.url)
+            outcome = self._run.load(files, self._wait_in_triggerer if self.deferrable else None)
+        finally:
+            client.close()
+        self.log.info(
+            "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
+            self.table,
+            len(outcome.loads),
+            len(files),
+            outcome.rows_loaded,
+            outcome.rejected,
+            len(outcome.before),
+        )
+        outcome.require(self.on_rejected, self.table)
+        return outcome.result()
+
+    def on_kill(self) -> None:
+        """Cancel the statement that runs: COPY then leaves the table as it was."""
+        if self._run is not None:
+            self._run.stop()
+
+    def dry_run(self) -> None:
+        """Print the statements, and the errors that the files would have; loads nothing."""
+        hook = self._hook()
+        staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(hook)
+        files = [file.path for file in staged.files]
+        copy = self._copy(hook)
+        for part, statement in copy.statements(files):
+            self.log.info("dry run: %d files: %s", len(part), statement)
+        if not self.expressions and files:
+            checked = replace(copy, options=replace(copy.options, purge=False))
+            for row in self._validated(hook, checked, "RETURN_ERRORS", files)["rows"]:
+                self.log.info("dry run: %s", row)
+
+    def _purged(
+        self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity
+    ) -> CopyOutcome | None:
+        """What an earlier try has loaded and removed from the stage."""
+        if identity.try_number == 1 or not (self.options or {}).get("purge"):
+            return None
+        found = choice.loaded_and_gone(hook, self.table, identity.since)
+        if found is not None:
+            self.log.info("%s: an earlier try has loaded and removed %d files", self.table, len(found.loads))
+            found.require(self.on_rejected, self.table)
+        return found
+
+    def _wait_in_triggerer(self, handle: str, statement: str) -> Rows:
+        """Look for a moment, then leave the worker; :meth:`execute_complete` comes back."""
+        from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
+
+        rows = None if self._run is None else self._run.look(handle, statement)
+        if rows is not None:
+            return rows
+        self.defer(
+            trigger=SnowpipeStatementTrigger(
+                handle=handle,
+                statement=statement.partition(" FILES = ")[0],
+                snowflake_conn_id=self.snowflake_conn_id,
+                poll_interval=self.poll_interval,
+            ),
+            method_name="execute_complete",
+        )
+
+    def _hook(self) -> SnowpipeBulkHook:
+        return SnowpipeBulkHook(self.snowflake_conn_id, database=self.database, schema=self.schema)
+
+    def _copy(self, hook: SnowpipeBulkHook) -> CopyInto:
+        database, schema = hook.place()
+        root = replace(StageReference.parse(self.stage), path="")
+        try:
+            options = CopyOptions(**(self.options or {}))
+        except TypeError as error:
+            raise ConfigurationError(f"options is {self.options!r}: {error}") from None
+        return CopyInto(
+            (database, schema, self.table),
+            root.location("", database=database, schema=schema),
+            options,
+            self.columns,
+            self.expressions,
+        )
+
+    def _made(
+        self,
+        hook: SnowpipeBulkHook,
+        copy: CopyInto,
+        client: Statements,
+        identity: RunIdentity,
+        url: str | None,
+    ) -> CopyRun:
+        from airflow_provider_snowpipe.bulk.copy_run import CopyRun
+
+        return CopyRun(
+            copy,
+            StageReference.parse(self.stage),
+            client,
+            lambda paths: hook.loads_of(self.table, paths),
+            identity,
+            url,
+        )
+
+    def _validated(
+        self, hook: SnowpipeBulkHook, copy: CopyInto, mode: str, files: Sequence[str]
+    ) -> dict[str, Any]:
+        rows: list[dict[str, Any]] = []
+        for part, _ in copy.statements(files):
+            rows += hook.run_sql(copy.validation(mode, part))
+        self.log.info("%s: validation by %s of %d files: %d rows", self.table, mode, len(files), len(rows))
+        return {"validation_mode": mode, "files": len(files), "rows": rows}
+
+
+def _identity(context: Context) -> RunIdentity:
+    from airflow_provider_snowpipe.bulk.copy_run import RunIdentity
+
+    ti: Any = context["ti"]
+    run: Any = context["dag_run"]
+    began = getattr(run, "start_date", None) or getattr(ti, "start_date", None) or dt.datetime.now(dt.UTC)
+    names = (ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index))
+    return RunIdentity(names, began, max(1, ti.try_number))

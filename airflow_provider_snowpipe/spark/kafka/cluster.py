@@ -1,0 +1,211 @@
+"""What the driver asks a Kafka cluster: its partitions, how far they reach, and a group's offsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from airflow_provider_snowpipe.spark.kafka.client import (
+    ClientSettings,
+    LastError,
+    kafka_error,
+    refused_settings,
+    require_client,
+)
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourcePositionError
+
+TopicAndNumber = tuple[str, int]
+_INTERNAL = "__"
+_NO_OFFSET = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far a topic-partition reached when the run began.
+
+    :param earliest: the first offset that retention has left
+    :param end: the offset behind the last record that may be read; with ``read_committed`` it stops ahead of
+        an open transaction
+    :param high: the offset behind the last record that is there
+    """
+
+    earliest: int
+    end: int
+    high: int
+
+
+class KafkaCluster:
+    """A cluster as the driver asks it; a context manager.
+
+    :param settings: of the clients
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        require_client()
+        from confluent_kafka import Consumer, KafkaException
+
+        self._settings = settings
+        self._timeout = settings.timeout_seconds
+        self._said = LastError()
+        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._said}
+        try:
+            self._consumer = Consumer(config)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise refused_settings(error, settings) from None
+
+    def __enter__(self) -> KafkaCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def partitions(self, topics: Iterable[str], pattern: str | None) -> list[TopicAndNumber]:
+        """List topic-partitions, ordered.
+
+        :param topics: names of topics that must exist
+        :param pattern: regular expression for the names, None to go by ``topics``
+        :raises SourcePositionError: if there is no such topic
+        """
+        names = list(topics) if pattern is None else self._matching(pattern)
+        found: list[TopicAndNumber] = []
+        for name in names:
+            topic = self._ask(f"topic {name!r}", partial(self._metadata, name)).topics[name]
+            if topic.error is not None:
+                raise self._topic_error(name, topic.error)
+            found += [(name, number) for number in topic.partitions]
+        return sorted(found)
+
+    def bounds(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, Bounds]:
+        """Read how far each partition reaches.
+
+        :param partitions: topic-partitions
+        """
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec
+
+        wanted = list(partitions)
+        committed = self._settings.isolation == "read_committed"
+        low = self._offsets({one: OffsetSpec.earliest() for one in wanted}, IsolationLevel.READ_UNCOMMITTED)
+        last = {one: OffsetSpec.latest() for one in wanted}
+        high = self._offsets(last, IsolationLevel.READ_UNCOMMITTED)
+        end = self._offsets(last, IsolationLevel.READ_COMMITTED) if committed else high
+        return {one: Bounds(low[one], min(end[one], high[one]), high[one]) for one in wanted}
+
+    def offsets_at(
+        self, bounds: Mapping[TopicAndNumber, Bounds], milliseconds: int
+    ) -> dict[TopicAndNumber, int]:
+        """Find the first record that is not older than a moment; a partition's end where there is none.
+
+        :param bounds: the partitions
+        :param milliseconds: the moment, since 1970-01-01 UTC
+        """
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec
+
+        found = self._offsets(
+            {one: OffsetSpec.for_timestamp(milliseconds) for one in bounds}, IsolationLevel.READ_UNCOMMITTED
+        )
+        return {
+            one: bounds[one].end if offset < 0 else max(offset, bounds[one].earliest)
+            for one, offset in found.items()
+        }
+
+    def group_offsets(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, int]:
+        """Read the group's committed offsets: the next record to read, by partition; others have none.
+
+        :param partitions: topic-partitions
+        """
+        from confluent_kafka import TopicPartition
+
+        wanted = [TopicPartition(topic, number) for topic, number in partitions]
+        found = self._ask(
+            f"offsets of group {self._settings.group_id!r}",
+            lambda: self._consumer.committed(wanted, timeout=self._timeout),
+        )
+        for one in found:
+            if one.error is not None:
+                raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
+        return {(one.topic, one.partition): one.offset for one in found if one.offset >= _NO_OFFSET}
+
+    def move_group(self, offsets: Mapping[TopicAndNumber, int]) -> None:
+        """Move the group's offsets forward; one that is further already stays.
+
+        :param offsets: the next record to read, by partition
+        :raises WriterActiveError: if the group has members, whose bookmark it is then
+        """
+        from confluent_kafka import TopicPartition
+
+        known = self.group_offsets(offsets)
+        ahead = [
+            TopicPartition(topic, number, offset)
+            for (topic, number), offset in sorted(offsets.items())
+            if known.get((topic, number), -1) < offset
+        ]
+        if ahead:
+            moved = self._ask(
+                f"offsets of group {self._settings.group_id!r}",
+                lambda: self._consumer.commit(offsets=ahead, asynchronous=False),
+            )
+            for one in moved or ():
+                if one.error is not None:
+                    raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
+
+    def _matching(self, pattern: str) -> list[str]:
+        every = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout)).topics
+        names = [
+            name
+            for name in every
+            if not name.startswith(_INTERNAL) and re.fullmatch(pattern, name) is not None
+        ]
+        if not names:
+            raise SourcePositionError(
+                f"no topic of {self._settings.bootstrap_servers} matches {pattern!r} ({len(every)} topics "
+                f"are "
+                "there to see): check the pattern and the user's rights. Nothing was read or sent"
+            )
+        return sorted(names)
+
+    def _metadata(self, topic: str) -> Any:
+        return self._consumer.list_topics(topic, timeout=self._timeout)
+
+    def _topic_error(self, name: str, error: Any) -> SnowpipeError:
+        from confluent_kafka import KafkaError
+
+        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            return SourcePositionError(
+                f"topic {name!r} does not exist on {self._settings.bootstrap_servers}: create it or mend the "
+                "name. Nothing was read or sent"
+            )
+        return kafka_error(error, f"topic {name!r}", self._settings)
+
+    def _offsets(self, wanted: Mapping[TopicAndNumber, Any], isolation: Any) -> dict[TopicAndNumber, int]:
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import AdminClient
+
+        if not wanted:
+            return {}
+        config: dict[str, Any] = {**self._settings.config(), "error_cb": self._said}
+        admin = AdminClient(config)
+        asked = {TopicPartition(topic, number): spec for (topic, number), spec in wanted.items()}
+        futures = self._ask(
+            "offsets",
+            lambda: admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout),
+        )
+        return {
+            (one.topic, one.partition): self._ask(
+                f"partition {one.partition} of topic {one.topic!r}", future.result
+            ).offset
+            for one, future in futures.items()
+        }
+
+    def _ask(self, what: str, question: Callable[[], Any]) -> Any:
+        from confluent_kafka import KafkaException
+
+        try:
+            return question()
+        except KafkaException as error:
+            self._consumer.poll(0)
+            raise kafka_error(error.args[0], what, self._settings, self._said.text) from None

@@ -1,0 +1,72 @@
+"""Records as rows: what a value becomes, and the columns for what Kafka knows of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from airflow_provider_snowpipe.spark.kafka.metadata import metadata_objects
+from airflow_provider_snowpipe.spark.kafka.objects import add_line_ends, body_of, merged
+from airflow_provider_snowpipe.spark.kafka.values import value_writer
+from airflow_provider_snowpipe.spark.source import part_bytes
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.errors import EncodingError
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.kafka.records import Records
+    from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
+    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.streaming.limits import BatchLimits
+
+
+class RowWriter:
+    """Writes the records of one topic-partition as NDJSON.
+
+    :param spec: the source
+    :param topic: the topic
+    :param number: the partition
+    :param secrets: for the schema registry
+    """
+
+    def __init__(self, spec: KafkaSourceSpec, topic: str, number: int, secrets: SourceSecrets) -> None:
+        self._spec = spec
+        self._topic = topic
+        self._number = number
+        self._values = value_writer(spec, f"topic {topic!r}, partition {number}", secrets)
+        every = ("timestamp", "key", "headers") if spec.record_metadata else ()
+        self.fields = frozenset((*every, *spec.metadata))
+
+    def piece_bytes(self, limits: BatchLimits) -> int:
+        """Bytes of values that make a part at most as large as parts may be."""
+        return part_bytes(limits, self._values.growth)
+
+    def part(self, records: Records) -> Part | None:
+        """Write some records as one part, None if none of them is a row.
+
+        :raises EncodingError: naming the topic, the partition and the offset that has no form as a row
+        """
+        records = self._without_tombstones(records)
+        if not len(records):
+            return None
+        rows, is_object = self._values.objects(records)
+        metadata = metadata_objects(records, self._topic, self._number, self._spec)
+        if metadata is not None:
+            rows = merged(metadata, rows, is_object)
+        body = body_of(add_line_ends(rows))
+        first, last = int(records.offsets[0]), int(records.offsets[-1])
+        return Part(body, IntegerOffset(first), IntegerOffset(last), len(records))
+
+    def _without_tombstones(self, records: Records) -> Records:
+        if not records.values.null_count or self._spec.tombstones == "null":
+            return records
+        filled: np.ndarray = records.values.is_valid().to_numpy(zero_copy_only=False)
+        if self._spec.tombstones == "drop":
+            return records.taken(filled)
+        offset = int(records.offsets[~filled][0])
+        raise EncodingError(
+            f"topic {self._topic!r}, partition {self._number}: the record at offset {offset} is a "
+            f"tombstone (it "
+            "has no value): tombstones='drop' leaves such records out, 'null' loads a row for them"
+        )

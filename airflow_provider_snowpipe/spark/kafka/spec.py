@@ -1,0 +1,208 @@
+"""What a plan says of a Kafka source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.spark.kafka.options import checked_options
+from airflow_provider_snowpipe.spark.source import SourceSpec
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import check_channel_name
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+
+METADATA_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers")
+_REGISTERED = ("avro", "protobuf")
+_NEEDS_COLUMN = ("text", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSourceSpec(SourceSpec):
+    """Topics of a Kafka cluster; each topic-partition is a partition of the source.
+
+    :param bootstrap_servers: brokers to ask first, ``host:port`` separated by commas
+    :param topics: the topics' names
+    :param topic_pattern: regular expression for the whole name of a topic, in the place of ``topics``;
+        topics that begin with ``__`` are Kafka's own and never match
+    :param start: where a partition begins whose channel has no token and whose group has no offset
+    :param start_timestamp: with ``start="timestamp"``, the first record is the first that is not older; ISO
+        8601 with a zone
+    :param value_format: ``json``: an object in UTF-8 whose keys are columns, or any JSON value for
+        ``value_column``; ``text`` and ``bytes``: the value of ``value_column``; ``avro`` and ``protobuf``:
+        records in the schema registry's wire format, whose fields are columns
+    :param value_column: the column that takes the whole value; None where its fields are columns
+    :param metadata: columns for what Kafka knows of a record, by field: ``topic``, ``partition``, ``offset``,
+        ``timestamp``, ``key``, ``headers``; as a list, the columns are ``KAFKA_TOPIC`` and so on
+    :param record_metadata: a VARIANT column that takes all of it as one object, as the connector's column
+        ``RECORD_METADATA`` does
+    :param key_format: ``text``: keys are UTF-8; ``bytes``: they are written as BASE64
+    :param tombstones: what to do with a record without a value: ``drop`` it, load a row of ``null``
+        values, or ``fail``
+    :param malformed: what to do with a value that is not what ``value_format="json"`` says: ``fail``, or
+        ``send`` it for the service to skip and to count as the run's ``on_error`` says
+    :param isolation: ``read_committed`` leaves out the records of aborted and open transactions
+    :param group_id: the consumer group whose offsets tell others how far the table is; they move after the
+        tokens are committed, never before
+    :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``
+    :param timeout_seconds: how long a broker may say nothing at all
+    :param options: further settings of librdkafka, none of them a secret
+    :param kind: always ``kafka``
+    """
+
+    bootstrap_servers: str
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    start: Literal["earliest", "latest", "timestamp"] = "earliest"
+    start_timestamp: str | None = None
+    value_format: Literal["json", "avro", "protobuf", "text", "bytes"] = "json"
+    value_column: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    record_metadata: str | None = None
+    key_format: Literal["text", "bytes"] = "text"
+    tombstones: Literal["drop", "null", "fail"] = "fail"
+    malformed: Literal["fail", "send"] = "fail"
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    group_id: str | None = None
+    schema_registry_url: str | None = None
+    timeout_seconds: float = 60.0
+    options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    kind: Literal["kafka"] = "kafka"
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build the spec from its JSON object, where the topics are a list.
+
+        :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
+        """
+        own = frozenset({"topics", "metadata", "options"})
+        found = checked_values(cls, values, "source", skip_types=own)
+        if "topics" in found:
+            found["topics"] = _topics(found["topics"])
+        if "metadata" in found:
+            found["metadata"] = _metadata(found["metadata"])
+        return cls(**found)
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap_servers:
+            raise ConfigurationError(
+                "source bootstrap_servers is empty: give host:port, or the id of a Kafka connection as "
+                "kafka_conn_id"
+            )
+        if bool(self.topics) == bool(self.topic_pattern):
+            raise ConfigurationError(
+                f"source topics is {list(self.topics)} and topic_pattern is {self.topic_pattern!r}: give one "
+                "of the two"
+            )
+        if not self.timeout_seconds > 0:
+            raise ConfigurationError(
+                f"source timeout_seconds is {self.timeout_seconds}: give seconds above 0"
+            )
+        self._check_topics()
+        self._check_start()
+        self._check_columns()
+        checked_options(self.options)
+
+    def _check_topics(self) -> None:
+        if len(set(self.topics)) < len(self.topics):
+            raise ConfigurationError(f"source topics is {list(self.topics)}: name each topic once")
+        try:
+            re.compile(self.topic_pattern or "")
+        except re.error as error:
+            raise ConfigurationError(
+                f"source topic_pattern {self.topic_pattern!r} is no regular expression ({error})"
+            ) from None
+
+    def _check_start(self) -> None:
+        if (self.start == "timestamp") != (self.start_timestamp is not None):
+            raise ConfigurationError(
+                f"source start is {self.start!r} and start_timestamp is {self.start_timestamp!r}: give a "
+                "start_timestamp with start='timestamp', and only then"
+            )
+        if self.start_timestamp is not None:
+            _ = self.start_milliseconds
+        if self.start == "latest" and not self.group_id:
+            raise ConfigurationError(
+                "source start='latest' needs a group_id: a run that finds nothing new leaves no token, and "
+                "without the group's offset the next one would pass over all that came meanwhile"
+            )
+
+    def _check_columns(self) -> None:
+        if self.value_format in _NEEDS_COLUMN and not self.value_column:
+            raise ConfigurationError(
+                f"source value_format={self.value_format!r} needs value_column, the column for the value"
+            )
+        if self.value_format in _REGISTERED and (self.value_column or not self.schema_registry_url):
+            raise ConfigurationError(
+                f"source value_format={self.value_format!r} needs schema_registry_url and no value_column: "
+                "its fields are the columns"
+            )
+        unknown = sorted(set(self.metadata) - set(METADATA_FIELDS))
+        if unknown:
+            raise ConfigurationError(
+                f"source metadata names {unknown[0]!r}: use {', '.join(METADATA_FIELDS)}"
+            )
+        columns = [*self.metadata.values(), *filter(None, (self.record_metadata, self.value_column))]
+        if not all(columns) or len({name.upper() for name in columns}) < len(columns):
+            raise ConfigurationError(f"source columns are {columns}: give each one its own name")
+
+    @property
+    def start_milliseconds(self) -> int:
+        """The start's time since 1970-01-01 UTC."""
+        text = self.start_timestamp or ""
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise ConfigurationError(
+                f"source start_timestamp is {text!r}: give ISO 8601 with a zone, as 2026-01-31T06:00:00+00:00"
+            )
+        return round(moment.timestamp() * 1000)
+
+    @property
+    def offset_format(self) -> str:
+        """``integer``: the offset of the last record, as the connector writes it."""
+        return IntegerOffset.format_name
+
+    @property
+    def default_name(self) -> str:
+        """The topics; each channel has its own topic in its name."""
+        return ",".join(self.topics) or str(self.topic_pattern)
+
+    @property
+    def address(self) -> str:
+        """The topics at the first broker."""
+        return f"kafka://{self.bootstrap_servers.split(',')[0].strip()}/{self.default_name}"
+
+    def channel(self, prefix: str, source_name: str, partition: str) -> str:
+        """Name a channel ``<prefix>_<topic>_<partition>``, as the Kafka connector v4 does.
+
+        :raises ConfigurationError: if the plan has a source name of its own
+        """
+        if source_name != self.default_name:
+            raise ConfigurationError(
+                f"plan source_name is {source_name!r}: channels of a Kafka source are named by their "
+                "topic, as the Kafka connector names them; leave source_name out and use channel_prefix"
+            )
+        return check_channel_name(f"{prefix}_{partition}")
+
+
+def _topics(values: Any) -> tuple[str, ...]:
+    named = (values,) if isinstance(values, str) else values
+    if not isinstance(named, list | tuple) or not all(isinstance(one, str) and one for one in named):
+        raise ConfigurationError(f"source topics is {values!r}: it must be a list of names")
+    return tuple(named)
+
+
+def _metadata(values: Any) -> dict[str, str]:
+    if isinstance(values, list | tuple):
+        values = {str(name): f"KAFKA_{str(name).upper()}" for name in values}
+    if not isinstance(values, Mapping) or not all(isinstance(one, str) for one in values.values()):
+        raise ConfigurationError(
+            f"source metadata is {values!r}: it must be a list of fields or give each field its column"
+        )
+    return dict(values)

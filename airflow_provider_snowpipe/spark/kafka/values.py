@@ -1,0 +1,190 @@
+"""What the value of a record becomes as a row."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_snowpipe.spark.kafka.objects import (
+    are_objects,
+    lines_of,
+    on_one_line,
+    text_of,
+    wrapped,
+)
+from airflow_provider_snowpipe.streaming.errors import EncodingError
+from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.kafka.records import Records
+    from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
+    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+
+_NO_OBJECT = pa.scalar(b'""', pa.large_binary())
+
+
+class ValueWriter(ABC):
+    """Writes the values of records as rows.
+
+    :param where: the topic-partition in words, for errors
+    """
+
+    growth: ClassVar[int] = 1
+    """How many times longer a value may be as a row."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    @abstractmethod
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+        """Write each value on one line without its end; a tombstone is a row of nulls.
+
+        :param records: the records
+        :return: the rows, and True for each that is an object
+        :raises EncodingError: naming the offset of a value that has no form as a row
+        """
+
+    def _refuse(self, records: Records, row: int, reason: str) -> EncodingError:
+        size = len(records.values[row].as_py() or b"")
+        return EncodingError(
+            f"{self._where}: the value at offset {int(records.offsets[row])} ({size} bytes) {reason}"
+        )
+
+
+class JsonObjects(ValueWriter):
+    """Objects whose keys are columns: passed on as they are.
+
+    :param send_malformed: True lets the service skip and count what is no object
+    """
+
+    def __init__(self, where: str, *, send_malformed: bool) -> None:
+        super().__init__(where)
+        self._send_malformed = send_malformed
+
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+        """Check that each value has the braces of an object, and put it on one line."""
+        rows = on_one_line(records.values.fill_null(b"{}") if records.values.null_count else records.values)
+        found = are_objects(rows)
+        if found.all():
+            return rows, found
+        if not self._send_malformed:
+            raise self._refuse(
+                records,
+                int(np.flatnonzero(~found)[0]),
+                "is no JSON object: value_column='…' loads any JSON into one column, value_format='text' or "
+                "'bytes' loads it as it is, and malformed='send' lets the service skip and count such values",
+            )
+        return _nothing_blank(rows), found
+
+
+class JsonValues(ValueWriter):
+    """Any JSON, as the value of one column.
+
+    Each value is parsed: one that is no JSON could end its column and begin another.
+
+    :param column: the column
+    :param send_malformed: True lets the service skip and count what is no JSON
+    """
+
+    def __init__(self, where: str, column: str, *, send_malformed: bool) -> None:
+        super().__init__(where)
+        self._column = json.dumps(column).encode()
+        self._send_malformed = send_malformed
+
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+        """Parse each value and wrap its text."""
+        rows = on_one_line(records.values.fill_null(b"null") if records.values.null_count else records.values)
+        found = np.fromiter(map(_is_json, rows.to_pylist()), bool, len(rows))
+        if found.all():
+            return wrapped(rows, self._column), found
+        if not self._send_malformed:
+            raise self._refuse(
+                records,
+                int(np.flatnonzero(~found)[0]),
+                "is no JSON: value_format='text' or 'bytes' loads it as it is, and malformed='send' lets the "
+                "service skip and count such values",
+            )
+        # An object would load as a row of its own: what is no JSON is never one, so that it is skipped.
+        return pc.if_else(pa.array(found), wrapped(rows, self._column), _nothing_blank(rows)), found
+
+
+class OneColumn(ValueWriter):
+    """Text, or bytes as BASE64, as the value of one column.
+
+    :param column: the column
+    :param text: True for text in UTF-8
+    """
+
+    growth = 8
+
+    def __init__(self, where: str, column: str, *, text: bool) -> None:
+        super().__init__(where)
+        self._column = column
+        self._text = text
+
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+        """Write the values by Arrow."""
+        values: Any = records.values
+        if self._text:
+            try:
+                values = values.cast(pa.large_string())
+            except pa.ArrowInvalid:
+                raise self._refuse(
+                    records, _not_utf8(values), "is not UTF-8 text: use value_format='bytes'"
+                ) from None
+        rows = lines_of(encode_ndjson(pa.table({self._column: values})))
+        return rows, np.ones(len(rows), bool)
+
+
+def value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> ValueWriter:
+    """Choose how values are written.
+
+    :param spec: the source
+    :param where: the topic-partition in words, for errors
+    :param secrets: for the schema registry
+    """
+    if spec.value_format in ("avro", "protobuf"):
+        from airflow_provider_snowpipe.spark.kafka.registered import AvroValues, ProtobufValues
+        from airflow_provider_snowpipe.spark.kafka.registry import SchemaRegistry
+
+        registry = SchemaRegistry(spec.schema_registry_url or "", secrets)
+        return (AvroValues if spec.value_format == "avro" else ProtobufValues)(where, registry)
+    if spec.value_format in ("text", "bytes"):
+        return OneColumn(where, spec.value_column or "", text=spec.value_format == "text")
+    send = spec.malformed == "send"
+    if spec.value_column:
+        return JsonValues(where, spec.value_column, send_malformed=send)
+    return JsonObjects(where, send_malformed=send)
+
+
+def _nothing_blank(rows: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """A blank line would not be counted; a text is, as a row that is no object."""
+    blank = pc.equal(pc.binary_length(pc.ascii_trim_whitespace(text_of(rows))), 0)
+    return pc.if_else(blank, _NO_OBJECT, rows)
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        json.loads(value, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _not_utf8(values: pa.LargeBinaryArray) -> int:
+    """Find the first value that is not UTF-8."""
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            (value or b"").decode()
+        except UnicodeDecodeError:
+            return row
+    return 0

@@ -1,0 +1,105 @@
+"""The trigger that waits in the triggerer for the end of a SQL statement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.streaming.errors import ApiError, SnowpipeError, SqlError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+
+ENDED, LOST = "ended", "lost"
+_BUDGET_SECONDS = 20.0
+
+
+class SnowpipeStatementTrigger(BaseTrigger):
+    """Wait until a statement that was submitted to the SQL API has ended, well or not.
+
+    The event says only ``ended``, or ``lost`` with a message where the service could not be asked; the task
+    itself reads the result.
+
+    :param handle: the statement's handle
+    :param statement: the words that it begins with, for the log
+    :param snowflake_conn_id: the connection's id
+    :param poll_interval: seconds between two looks
+    :param max_consecutive_errors: give up after this many looks in a row that failed
+    """
+
+    supports_triggerer_queue = True
+
+    def __init__(
+        self,
+        *,
+        handle: str,
+        statement: str,
+        snowflake_conn_id: str,
+        poll_interval: float = 5.0,
+        max_consecutive_errors: int = 10,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.handle = handle
+        self.statement = statement
+        self.snowflake_conn_id = snowflake_conn_id
+        self.poll_interval = poll_interval
+        self.max_consecutive_errors = max_consecutive_errors
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class path and the arguments that make this trigger again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "handle": self.handle,
+                "statement": self.statement,
+                "snowflake_conn_id": self.snowflake_conn_id,
+                "poll_interval": self.poll_interval,
+                "max_consecutive_errors": self.max_consecutive_errors,
+            },
+        )
+
+    async def run(self) -> AsyncGenerator[TriggerEvent]:
+        """Look until the statement has ended; one event."""
+        try:
+            client = await self._client()
+        except (SnowpipeError, AirflowNotFoundException) as error:
+            yield _event(LOST, str(error))
+            return
+        try:
+            event = await self._ended(client)
+        finally:
+            client.close()
+        yield event
+
+    async def _ended(self, client: StatementClient) -> TriggerEvent:
+        errors = 0
+        while True:
+            try:
+                state = await asyncio.to_thread(client.state, self.handle, self.statement)
+            except (SqlError, ApiError):  # what the service says of the statement, the task reads itself
+                return _event(ENDED)
+            except SnowpipeError as error:
+                errors += 1
+                if errors >= self.max_consecutive_errors:
+                    return _event(LOST, str(error))
+                self.log.warning("%s: %s", self.statement, error)
+            else:
+                errors = 0
+                if not state.is_running:
+                    return _event(ENDED)
+            await asyncio.sleep(self.poll_interval)
+
+    async def _client(self) -> StatementClient:
+        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+        hook = SnowpipeBulkHook(self.snowflake_conn_id)
+        return await hook.async_get_statement_client(retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS))
+
+
+def _event(status: str, message: str = "") -> TriggerEvent:
+    return TriggerEvent({"status": status, "message": message})  # type: ignore[no-untyped-call]

@@ -1,0 +1,397 @@
+"""``SnowpipeCopyOperator`` against a real local service: once per run, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import snowflake.connector
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+
+from airflow_provider_snowpipe.bulk import copy_run
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SqlError
+from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
+from tests.airflow_connections import SetConnection, set_connection
+from tests.conftest import ServiceFactory
+from tests.local_connection import TaskInstance, connect, ids
+from tests.local_service import LocalService
+
+__all__ = ["set_connection"]
+
+_numbers = itertools.count(1)
+CSV = {"file_format": {"type": "CSV"}}
+
+
+class Place:
+    """A table and a stage of their own for a test."""
+
+    def __init__(self, service: LocalService, folder: Path, conn_id: str) -> None:
+        self.service, self.folder, self.conn_id = service, folder, conn_id
+        self.table = f"COPIED{next(_numbers)}"
+        self.stage = f"{self.table}_STAGE"
+        self.began = dt.datetime.now(dt.UTC)  # of every run of this place
+        service.sql(f"CREATE TABLE {self.table} (ID INTEGER, NAME VARCHAR)")
+        service.sql(f"CREATE STAGE {self.stage}")
+
+    def put(self, files: Mapping[str, str], path: str = "in") -> None:
+        """Stage files below a path by one PUT."""
+        folder = self.folder / self.table / path
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_text(content)
+        with snowflake.connector.connect(**self.service.connector_arguments) as connection:
+            connection.cursor().execute(
+                f"PUT 'file://{folder}/*' '@{self.stage}/{path}' AUTO_COMPRESS = FALSE OVERWRITE = TRUE"
+            )
+
+    def operator(self, **arguments: Any) -> SnowpipeCopyOperator:
+        given = {"stage": f"@{self.stage}", "options": CSV, "table": self.table, **arguments}
+        return SnowpipeCopyOperator(task_id="copy", snowflake_conn_id=self.conn_id, **given)
+
+    def copy(self, run: str = "r1", try_number: int = 1, **arguments: Any) -> dict[str, Any]:
+        return self.operator(**arguments).execute(self.context(run, try_number))
+
+    def context(self, run: str = "r1", try_number: int = 1) -> Any:
+        ti = TaskInstance()
+        ti.run_id, ti.try_number = run, try_number  # type: ignore[attr-defined]
+        return {"ti": ti, "dag_run": SimpleNamespace(start_date=self.began)}
+
+    def ids(self) -> list[int]:
+        return ids(self.service, self.table)
+
+
+@pytest.fixture
+def place(
+    local_service: LocalService,
+    set_connection: SetConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Place:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+    return Place(local_service, tmp_path, connect(local_service, set_connection))
+
+
+class TestFiles:
+    def test_all_files_below_a_path_are_loaded_and_reported(self, place: Place) -> None:
+        place.put({"a.csv": "1,x\n2,y\n", "b.csv": "3,z\n"})
+        place.put({"other.csv": "9,x\n"}, path="other")
+        done = place.copy(stage=f"@{place.stage}/in")
+
+        assert place.ids() == [1, 2, 3]
+        assert (done["rows_loaded"], done["rejected"], done["loaded_before"]) == (3, 0, {})
+        assert {path: (one["status"], one["rows_loaded"]) for path, one in done["files"].items()} == {
+            "in/a.csv": ("LOADED", 2),
+            "in/b.csv": ("LOADED", 1),
+        }
+
+    def test_files_are_chosen_by_name_by_prefix_or_by_pattern(self, place: Place) -> None:
+        place.put({f"{name}.csv": f"{number},x\n" for number, name in enumerate("abcd")})
+        place.copy(stage=f"@{place.stage}/in", files='["b.csv"]')
+        place.copy(prefix="in/c")
+        place.copy(pattern=".*/d[.]csv")
+
+        assert place.ids() == [1, 2, 3]
+
+    def test_names_with_quotes_and_blanks_are_names(self, place: Place) -> None:
+        place.put({"it's a file (1).csv": "1,x\n"}, path="a b")
+
+        assert place.copy()["rows_loaded"] == 1
+
+    def test_another_run_over_the_same_files_loads_nothing(self, place: Place) -> None:
+        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        place.copy(files=["in/a.csv"])
+        place.began = dt.datetime.now(dt.UTC)
+        done = place.copy(run="r2")
+
+        assert place.ids() == [1, 2]
+        assert list(done["files"]) == ["in/b.csv"]
+        assert {path: one["status"] for path, one in done["loaded_before"].items()} == {"in/a.csv": "LOADED"}
+        assert place.copy(run="r3")["rows_loaded"] == 0
+
+    def test_more_than_a_thousand_files_are_several_statements(self, place: Place) -> None:
+        place.put({f"{number:04}.csv": f"{number},x\n" for number in range(1003)})
+        done = place.copy()
+
+        assert done["rows_loaded"] == len(done["files"]) == 1003
+        assert place.ids() == list(range(1003))
+
+    def test_files_of_an_external_stage_are_named_below_it(
+        self, service_factory: ServiceFactory, set_connection: SetConnection, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        (tmp_path / "lake" / "day").mkdir(parents=True)
+        (tmp_path / "lake" / "day" / "a.csv").write_text("7,x\n")
+        service = service_factory(options=("--allow-folder", str(tmp_path / "lake")))
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+        place = Place(service, tmp_path, connect(service, set_connection))
+        service.sql(f"CREATE STAGE LAKE URL = 'file://{tmp_path}/lake/'")
+        done = place.copy(stage="@LAKE/day")
+
+        assert place.ids() == [7]
+        assert done["rows_loaded"] == 1
+
+    def test_nothing_staged_is_an_error_or_a_report(self, place: Place) -> None:
+        with pytest.raises(NothingStagedError, match="has no file for"):
+            place.copy()
+        assert place.copy(on_nothing="report")["files"] == {}
+        place.put({"a.csv": "1,x\n"})
+        with pytest.raises(NothingStagedError, match=r"1 of 2 files are not in stage .*'in/z.csv'"):
+            place.copy(files=["in/a.csv", "in/z.csv"])
+        assert place.ids() == []
+
+
+class TestOptions:
+    def test_expressions_fill_columns(self, place: Place) -> None:
+        place.put({"a.csv": "x,1\n"})
+        place.copy(columns=["ID", "NAME"], expressions=["$2", "UPPER($1)"])
+
+        assert place.service.sql(f"SELECT ID, NAME FROM {place.table}") == [{"ID": 1, "NAME": "X"}]
+
+    def test_columns_are_matched_by_name(self, place: Place) -> None:
+        place.put({"a.json": '{"name": "x", "id": 4}\n'})
+        options = {"file_format": {"type": "JSON"}, "match_by_column_name": "CASE_INSENSITIVE"}
+
+        assert place.copy(options=options)["rows_loaded"] == 1
+        assert place.ids() == [4]
+
+    def test_an_unknown_option_is_refused_by_its_name(self, place: Place) -> None:
+        place.put({"a.csv": "1,x\n"})
+        with pytest.raises(AirflowFailException, match=r"options is .*'speed'"):
+            place.copy(options={"speed": 1})
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [{"on_rejected": "skip"}, {"on_nothing": "skip"}, {"files": ["a"], "prefix": "b"}],
+        ids=["on_rejected", "on_nothing", "files"],
+    )
+    def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(
+        self, arguments: dict[str, Any]
+    ) -> None:
+        with pytest.raises(ConfigurationError):
+            SnowpipeCopyOperator(task_id="copy", table="T", stage="@S", **arguments)
+
+
+class TestRejectedRows:
+    FILES: Mapping[str, str] = {"good.csv": "1,x\n", "bad.csv": "2,x\nthree,y\n"}
+
+    def test_a_file_loaded_in_part_fails_the_task_with_its_first_error(self, place: Place) -> None:
+        place.put(self.FILES)
+        with pytest.raises(AirflowFailException, match=r"1 of 2 files .*PARTIALLY_LOADED.*'three'.*line 2"):
+            place.copy(options={**CSV, "on_error": "CONTINUE"})
+        assert place.ids() == [1, 2]
+
+    def test_or_is_reported(self, place: Place) -> None:
+        place.put(self.FILES)
+        done = place.copy(options={**CSV, "on_error": "SKIP_FILE"}, on_rejected="report")
+
+        assert {path: one["status"] for path, one in done["files"].items()} == {
+            "in/good.csv": "LOADED",
+            "in/bad.csv": "LOAD_FAILED",
+        }
+        assert (done["rows_loaded"], done["rejected"]) == (1, 1)
+
+    def test_a_statement_that_aborts_loads_nothing_and_can_be_repaired(self, place: Place) -> None:
+        place.put(self.FILES)
+        with pytest.raises(AirflowFailException, match=r"SqlError.*'three'"):
+            place.copy()
+        assert place.ids() == []
+        place.put({"bad.csv": "2,x\n3,y\n"})
+        assert place.copy(try_number=2)["rows_loaded"] == 3
+
+    def test_a_failed_statement_is_run_again_by_the_next_try(self, place: Place) -> None:
+        place.put({"a.csv": "1,longer\n"})
+        place.service.sql(f"CREATE OR REPLACE TABLE {place.table} (ID INTEGER, NAME VARCHAR(2))")
+        with pytest.raises(AirflowFailException, match="length limit"):
+            place.copy()
+        place.service.sql(f"CREATE OR REPLACE TABLE {place.table} (ID INTEGER, NAME VARCHAR(9))")
+
+        assert place.copy(try_number=2)["rows_loaded"] == 1
+
+    def test_a_validation_loads_nothing(self, place: Place) -> None:
+        place.put(self.FILES)
+        done = place.copy(validation_mode="RETURN_ERRORS")
+
+        assert [row["line"] for row in done["rows"]] == [2]
+        assert place.ids() == []
+        place.operator().dry_run()
+        assert place.ids() == []
+
+
+class TestOncePerRun:
+    FORCED: Mapping[str, Any] = {**CSV, "force": True}
+
+    def test_a_try_after_a_success_that_was_not_heard_of_loads_nothing_again(self, place: Place) -> None:
+        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        first = place.copy(options=self.FORCED)
+        second = place.copy(options=self.FORCED, try_number=2)
+
+        assert place.ids() == [1, 2]
+        assert second == first
+
+    def test_another_run_is_other_work(self, place: Place) -> None:
+        place.put({"a.csv": "1,x\n"})
+        place.copy(options=self.FORCED)
+        place.copy(options=self.FORCED, run="r2")
+
+        assert place.ids() == [1, 1]
+
+    def test_a_statement_that_still_runs_is_joined(self, place: Place) -> None:
+        place.put({"a.csv": "1,x\n"})
+        operators = [place.operator(options=self.FORCED) for _ in range(3)]
+        threads = [threading.Thread(target=one.execute, args=(place.context(),)) for one in operators]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+        assert place.ids() == [1]
+
+    @pytest.mark.parametrize("files", [None, ["in/a.csv", "in/b.csv"]], ids=["all", "named"])
+    def test_files_that_an_earlier_try_loaded_and_removed_are_known(
+        self, place: Place, files: list[str] | None
+    ) -> None:
+        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        first = place.copy(options={**CSV, "purge": True}, files=files)
+        second = place.copy(options={**CSV, "purge": True}, files=files, try_number=2)
+
+        assert place.ids() == [1, 2]
+        assert first["rows_loaded"] == second["rows_loaded"] == 2
+        with pytest.raises(NothingStagedError):
+            place.copy(options={**CSV, "purge": True}, files=files, run="r2")
+
+    def test_a_deferred_task_comes_back_for_its_result(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place.put({"a.csv": "1,x\n"})
+        operator = place.operator(options=self.FORCED, deferrable=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(copy_run, "_FIRST_LOOKS", ())
+            with pytest.raises(TaskDeferred) as deferred:
+                operator.execute(place.context())
+        trigger: Any = deferred.value.trigger
+        event = asyncio.run(_first(trigger.run()))
+
+        assert event.payload == {"status": "ended", "message": ""}
+        assert "'" not in trigger.statement
+        done = operator.execute_complete(place.context(), event.payload)
+        assert done["rows_loaded"] == 1
+        assert place.ids() == [1]
+
+    @pytest.mark.parametrize(("point", "known"), [("after-load-commit", True), ("before-load-commit", False)])
+    def test_a_service_that_dies_with_the_answer_leaves_exact_rows(
+        self, service_factory: ServiceFactory, set_connection: SetConnection, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch, point: str, known: bool,
+    ) -> None:  # fmt: skip
+        service = service_factory(f"kill-{point}=1")
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+        place = Place(service, tmp_path, connect(service, set_connection))
+        place.put({f"{number}.csv": f"{number},x\n" for number in range(5)})
+        dying = psutil.Process(service.pid)
+        done: list[Any] = []
+        task = threading.Thread(target=lambda: done.append(place.copy(options=self.FORCED)))
+        task.start()
+        dying.wait(60)
+        service.kill()
+        service.restart()
+        task.join(120)
+
+        assert place.ids() == list(range(5))
+        assert done[0]["rows_loaded"] == 5
+        again = place.copy(options=self.FORCED, try_number=2)
+        assert place.ids() == list(range(5))
+        assert (again["rows_loaded"], again["loaded_before"]) == (5, {})
+
+
+def ended(client: StatementClient, handle: str, statement: str) -> StatementState:
+    """Wait for a statement."""
+    deadline = time.monotonic() + 60
+    while (state := client.state(handle, statement)).is_running:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return state
+
+
+async def _first(events: Any) -> Any:
+    async with aclosing(events):
+        return await anext(events)
+
+
+class TestStatementClient:
+    @pytest.fixture
+    def hook(self, place: Place) -> SnowpipeBulkHook:
+        return SnowpipeBulkHook(place.conn_id)
+
+    def test_a_running_statement_is_cancelled_once(self, place: Place, hook: SnowpipeBulkHook) -> None:
+        place.service.sql("CREATE OR REPLACE TABLE LOCAL.PUBLIC.MANY (N INTEGER)")
+        place.service.sql(
+            "INSERT INTO LOCAL.PUBLIC.MANY SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 5000))"
+        )
+        slow = (
+            "SELECT SUM(a.n * b.n * c.n) FROM LOCAL.PUBLIC.MANY a, LOCAL.PUBLIC.MANY b, LOCAL.PUBLIC.MANY c"
+        )
+        client = hook.get_statement_client()
+        try:
+            state = client.submit(slow, "3e2f7a52-0000-4000-8000-000000000001")
+            assert state.is_running
+            assert client.cancel(state.handle, slow)
+            with pytest.raises(SqlError, match="cancel"):
+                ended(client, state.handle, slow)
+            assert not client.cancel(state.handle, slow)
+        finally:
+            client.close()
+
+    def test_the_trigger_ends_with_the_statement(self, place: Place, hook: SnowpipeBulkHook) -> None:
+        client = hook.get_statement_client()
+        slow = "SELECT SUM(a.n * b.n * c.n) FROM LOCAL.PUBLIC.FEW a, LOCAL.PUBLIC.FEW b, LOCAL.PUBLIC.FEW c"
+        place.service.sql("CREATE OR REPLACE TABLE LOCAL.PUBLIC.FEW (N INTEGER)")
+        place.service.sql(
+            "INSERT INTO LOCAL.PUBLIC.FEW SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 5000))"
+        )
+        state = client.submit(slow, "3e2f7a52-0000-4000-8000-000000000003")
+        trigger = SnowpipeStatementTrigger(
+            handle=state.handle, statement=slow, snowflake_conn_id=place.conn_id, poll_interval=0.1
+        )
+
+        async def watch() -> Any:
+            waiting = asyncio.create_task(_first(trigger.run()))
+            done, _ = await asyncio.wait([waiting], timeout=1)
+            assert not done
+            await asyncio.to_thread(client.cancel, state.handle, slow)
+            return await waiting
+
+        try:
+            assert asyncio.run(watch()).payload["status"] == "ended"
+        finally:
+            client.close()
+
+    def test_a_trigger_without_a_connection_says_so(self) -> None:
+        trigger = SnowpipeStatementTrigger(handle="h", statement="COPY", snowflake_conn_id="missing")
+        event = asyncio.run(_first(trigger.run()))
+
+        assert event.payload["status"] == "lost"
+        assert "missing" in event.payload["message"]
+
+    def test_a_long_result_is_read_to_its_end(self, hook: SnowpipeBulkHook) -> None:
+        client = hook.get_statement_client()
+        statement = "SELECT SEQ4() AS N FROM TABLE(GENERATOR(ROWCOUNT => 25000))"
+        try:
+            state = client.submit(statement, "3e2f7a52-0000-4000-8000-000000000002")
+            rows = ended(client, state.handle, statement).rows
+        finally:
+            client.close()
+
+        assert rows is not None
+        assert len({row["n"] for row in rows}) == 25000

@@ -1,0 +1,233 @@
+"""``df.writeStream.format("snowpipe")`` on real Spark against the local service."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zlib
+
+import pytest
+
+from airflow_provider_snowpipe.spark import register
+from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from tests.spark_session import Door, session
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    with session(tmp_path_factory.mktemp("spark"), "local[2,4]") as running:
+        register(running)
+        yield running
+
+
+class Stream:
+    """A stream of JSON files, one a micro-batch, into a table of its own."""
+
+    def __init__(self, spark, door, folder):
+        self.spark = spark
+        self.door = door
+        self.source = folder / "source"
+        self.source.mkdir()
+        self.checkpoint = folder / "checkpoint"
+        self._files_put = 0
+
+    def put(self, name, numbers):
+        """Add a file; Spark takes files in the order of their times."""
+        rows = [json.dumps({"ID": number, "P": "ab"[number % 2]}) for number in numbers]
+        (self.source / name).write_text("\n".join(rows) + "\n")
+        self._files_put += 1
+        os.utime(self.source / name, (self._files_put, self._files_put))
+
+    def run(self, *, partitions=1, checkpoint=None, **options):
+        """Load all files that the checkpoint does not know as loaded."""
+        plan = self._files()
+        plan = plan.coalesce(1) if partitions == 1 else plan.repartition(partitions, "P")
+        writer = plan.writeStream.format("snowpipe").options(
+            **self.door.options(partitions=partitions, **options)
+        )
+        self._finish(writer, checkpoint)
+
+    def run_sorted(self, *, checkpoint=None, order=("P", "ID"), **options):
+        """The same by foreachBatch, in which rows can be sorted."""
+        given = self.door.options(**options)
+
+        def write(rows, batch):
+            (
+                rows.repartition(2, "P")
+                .sortWithinPartitions(*order)
+                .write.format("snowpipe")
+                .options(**given, batchId=batch)
+                .mode("append")
+                .save()
+            )
+
+        self._finish(self._files().writeStream.foreachBatch(write), checkpoint)
+
+    def _files(self):
+        files = self.spark.readStream.schema("ID BIGINT, P STRING").option("maxFilesPerTrigger", 1)
+        return files.json(str(self.source))
+
+    def _finish(self, writer, checkpoint):
+        place = writer.option("checkpointLocation", str(checkpoint or self.checkpoint))
+        place.trigger(availableNow=True).start().awaitTermination()
+
+    def refused(self, run=None, **changes):
+        """The text of our error that ended a run."""
+        with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's classes differ by place
+            (run or self.run)(**changes)
+        found = re.findall(r"airflow_provider_snowpipe[\w.]*\.(\w+: .*)$", str(caught.value), re.MULTILINE)
+        assert found, str(caught.value)[-3000:]
+        return found[-1]
+
+    def forget_commit(self, batch):
+        """Take back Spark's note that a batch is done, as if the driver had died just before it."""
+        (self.checkpoint / "commits" / str(batch)).unlink()
+        (self.checkpoint / "commits" / f".{batch}.crc").unlink()
+
+    def batches(self, *parts):
+        """Batch and final flag of the channels' tokens."""
+        tokens = self.door.tokens(*parts)
+        return {
+            part: None if token is None else (BatchDigestOffset.parse(token).batch, token.endswith("-end"))
+            for part, token in tokens.items()
+        }
+
+
+@pytest.fixture
+def stream(spark, local_service, tmp_path, request):
+    table = f"T_{zlib.crc32(request.node.nodeid.encode()):08X}"
+    door = Door(local_service, table, tmp_path / "credentials.json", columns="ID NUMBER, P VARCHAR").create()
+    return Stream(spark, door, tmp_path)
+
+
+def test_stream_goes_on_from_its_checkpoint_and_a_repeated_batch_sends_nothing(stream):
+    stream.put("1.json", range(100))
+    stream.put("2.json", range(100, 200, 2))  # rows of one partition only
+    stream.run(partitions=2)
+
+    assert stream.door.ids("P = 'a'") == list(range(0, 200, 2))
+    assert stream.door.ids("P = 'b'") == list(range(1, 100, 2))
+    assert sorted(stream.batches(0, 1).values()) == [(0, True), (1, True)]
+    before = stream.door.tokens(0, 1)
+
+    stream.forget_commit(1)
+    stream.run(partitions=2)
+
+    assert stream.door.tokens(0, 1) == before
+    assert len(stream.door.ids()) == 150
+
+    stream.put("3.json", range(201, 301, 2))
+    stream.run(partitions=2)
+
+    assert stream.door.ids("P = 'b'") == [*range(1, 100, 2), *range(201, 301, 2)]
+    assert sorted(stream.batches(0, 1).values()) == [(1, True), (2, True)]
+
+
+def test_repeated_batch_with_another_order_layout_or_other_rows_is_refused(stream):
+    stream.put("1.json", range(100))
+    stream.run()
+    stream.forget_commit(0)
+
+    layout = stream.refused(partitions=2)
+    stream.put("1.json", reversed(range(100)))
+    disorder = stream.refused()
+    stream.put("1.json", range(99))
+    fewer = stream.refused()
+    stream.put("1.json", range(101))
+    more = stream.refused()
+
+    assert "was written over 1 partitions, option partitions is 2" in layout
+    assert "SourcePositionError" in disorder
+    assert "the replay of batch 0 has other rows, or another order, up to row 100" in disorder
+    assert "the replay of batch 0 ends at row 99" in fewer
+    assert "the replay of batch 0 has rows after row 100" in more
+    assert stream.door.ids() == list(range(100))
+
+    stream.put("1.json", range(100))
+    stream.run()
+
+    assert stream.door.ids() == list(range(100))
+
+
+@pytest.mark.parametrize("sort", [False, True], ids=["writeStream", "foreachBatch"])
+def test_restart_without_the_checkpoint_is_refused_and_nothing_is_doubled(stream, sort):
+    run, how = (stream.run_sorted if sort else stream.run), {"partitions": 2}
+    stream.put("1.json", range(0, 100, 2))  # one channel stays empty
+    run(**how)
+    stream.put("2.json", range(1, 100, 2))
+
+    text = stream.refused(run, **how, checkpoint=stream.checkpoint.with_name("fresh"))
+
+    assert "was written by another query" in text
+    assert "If the query's checkpoint was lost or changed, put it back" in text
+    assert stream.door.ids() == list(range(0, 100, 2))
+
+    run(**how)
+
+    assert sorted(stream.door.ids()) == list(range(100))
+
+
+def test_restart_without_the_checkpoint_resumes_by_the_offset_column(stream):
+    keys = {"offsetColumn": "ID", "partitions": 1}
+    stream.put("1.json", range(100))
+    stream.run(**keys)
+    stream.put("2.json", range(100, 160))
+    stream.run(**keys, checkpoint=stream.checkpoint.with_name("fresh"))
+
+    assert stream.door.ids() == list(range(160))
+    assert stream.door.tokens(0) == {0: "159/1"}
+
+
+def test_batches_sorted_in_foreach_batch_are_exactly_once_too(stream):
+    stream.put("1.json", reversed(range(100)))
+    stream.put("2.json", range(100, 200))
+    stream.run_sorted(channelColumn="P")
+    stream.forget_commit(1)
+    disorder = stream.refused(stream.run_sorted, channelColumn="P", order=("P", "ID % 7"))
+    stream.run_sorted(channelColumn="P")
+
+    assert "the replay of batch 1 has other rows, or another order" in disorder
+    assert stream.door.ids("P = 'a'") == list(range(0, 200, 2))
+    assert stream.door.ids("P = 'b'") == list(range(1, 200, 2))
+    assert stream.batches("a", "b") == {"a": (1, True), "b": (1, True)}
+
+
+def test_older_copy_of_the_checkpoint_sends_nothing(stream):
+    stream.put("1.json", range(50))
+    stream.run()
+    copy = stream.checkpoint.with_name("copy")
+    shutil.copytree(stream.checkpoint, copy)
+    stream.put("2.json", range(50, 100))
+    stream.put("3.json", range(100, 150))
+    stream.run()
+
+    text = stream.refused(checkpoint=copy)
+
+    assert "WriterActiveError: batch=1: channel 'ds_0'" in text
+    assert "has committed batch 2 of this query already, so nothing was sent" in text
+    assert stream.door.ids() == list(range(150))
+
+
+def test_rejected_rows_stop_the_stream_until_they_are_accepted(spark, local_service, tmp_path):
+    columns = "ID NUMBER, P NUMBER"
+    door = Door(local_service, "T_REJECTED", tmp_path / "credentials.json", columns=columns).create()
+    stream = Stream(spark, door, tmp_path)
+    stream.put("1.json", range(10))
+
+    first = stream.refused()
+    again = stream.refused()
+    stream.run(onError="continue")
+
+    for text in (first, again):
+        assert "RowsRejectedError: the service skipped 10 row(s) on 1 channel(s)" in text
+    assert door.ids() == []
+
+
+def test_a_batch_id_is_the_streams_own(stream):
+    stream.put("1.json", range(10))
+
+    assert "option batchId is 5: a stream counts" in stream.refused(batchId=5)

@@ -1,0 +1,77 @@
+"""Topics on a broker for tests: librdkafka's mock in this process, or a real one by its address."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+class MockCluster:
+    """Librdkafka's mock brokers; they live as long as this object, for other processes too."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self._holder = Producer({"test.mock.num.brokers": brokers, "log_level": 2})
+        found = self._holder.list_topics(timeout=10).brokers.values()
+        self.address = ",".join(f"{broker.host}:{broker.port}" for broker in found)
+
+    def make_topic(self, topic: str) -> None:
+        """Make a topic of four partitions, which is all that the mock knows."""
+        self._holder.list_topics(topic, timeout=10)
+
+
+def create_topic(
+    address: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
+) -> None:
+    """Create a topic, and wait until it is there."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
+    made = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    admin.create_topics([made], operation_timeout=20)[topic].result(30)
+
+
+def produce(
+    address: str,
+    topic: str,
+    values: Iterable[bytes | None],
+    partition: int | Callable[[int], int] = 0,
+    config: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> None:
+    """Write records and wait until the broker has them."""
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "log_level": 2, **(config or {})})
+    for row, value in enumerate(values):
+        place = partition if isinstance(partition, int) else partition(row)
+        while True:
+            try:
+                producer.produce(topic, value, partition=place, on_delivery=_delivered, **fields)
+                break
+            except BufferError:
+                producer.poll(0.5)
+    assert producer.flush(60) == 0
+
+
+def numbered(ids: Iterable[int], note: str = "") -> list[bytes]:
+    """Values of numbered rows."""
+    return [json.dumps({"ID": number, "NOTE": note}).encode() for number in ids]
+
+
+def group_offsets(address: str, group: str, topic: str, partitions: int) -> list[int | None]:
+    """What a group has committed, None for nothing."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group, "log_level": 2})
+    found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)], timeout=20)
+    consumer.close()
+    return [one.offset if one.offset >= 0 else None for one in found]
+
+
+def commit_group(address: str, group: str, topic: str, partition: int, offset: int) -> None:
+    """Commit an offset for a group."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group, "log_level": 2})
+    consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+    consumer.close()
+
+
+def _delivered(error: Any, _: Any) -> None:
+    assert error is None, error

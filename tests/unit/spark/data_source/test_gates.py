@@ -1,0 +1,98 @@
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity, SupersededError
+from airflow_provider_snowpipe.spark.data_source.gates import describe_abort, settle_batch
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    ContinuityError,
+    SourcePositionError,
+    WriterActiveError,
+)
+
+OPTIONS = WriteOptions.parse(
+    {
+        "accountUrl": "https://a.b.c",
+        "database": "D",
+        "schema": "S",
+        "table": "T",
+        "channelPrefix": "ds",
+        "partitions": "2",
+    }
+)
+DONE = ChannelOutcome("ds_0", target_token="5:1/2-00000000-00000001-0-end", rows=1)
+LEFT = TaskOutcome(0, 0, (DONE,))
+RIGHT = TaskOutcome(1, 0, (replace(DONE, channel="ds_1"),))
+
+
+def _settle(*tasks, options=OPTIONS):
+    return settle_batch(options, tasks, "batch=5", integer_offsets=False)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "error", "text"),
+    [
+        pytest.param((LEFT, None), WriterActiveError, "without the messages of 1 tasks", id="no-message"),
+        pytest.param(
+            (LEFT, replace(RIGHT, error_type="SourcePositionError", error="other rows")),
+            SourcePositionError,
+            "^other rows$",
+            id="failed",
+        ),
+        pytest.param(
+            (LEFT, replace(RIGHT, complete=False)), AuthenticationError, "partitions .1. took", id="slow"
+        ),
+        pytest.param(
+            (LEFT, replace(RIGHT, channels=(ChannelOutcome("ds_1", superseded_by=9),))),
+            WriterActiveError,
+            "'ds_1' has committed batch 9",
+            id="superseded",
+        ),
+        pytest.param(
+            (LEFT, replace(RIGHT, channels=LEFT.channels)),
+            ContinuityError,
+            "rows of channel 'ds_0' came from 2 partitions",
+            id="shared-channel",
+        ),
+        pytest.param(
+            (LEFT,), ConfigurationError, "plan has 1 partitions, option partitions is 2", id="layout"
+        ),
+    ],
+)
+def test_batch_is_no_success_whatever_spark_says(tasks, error, text):
+    with pytest.raises(error, match=text):
+        _settle(*tasks)
+
+
+@pytest.mark.parametrize(
+    "tasks", [(), (TaskOutcome(0, 0, (ChannelOutcome("ds_0"),)),)], ids=["none", "empty"]
+)
+def test_batch_without_rows_asks_nobody(tasks):
+    assert _settle(*tasks) is None
+
+
+def test_abort_says_what_may_be_there():
+    line = describe_abort(OPTIONS, [LEFT, None], "batch=5")
+
+    assert line.startswith("snowpipe aborted batch=5: rows that were committed stay in the table")
+    assert "ds_0 to 5:1/2-00000000-00000001-0-end" in line
+    assert "channels ds_*" in line
+
+
+def _seen(batch, writer="00000001"):
+    return BatchesSeen({writer: ("ds_7", BatchDigestOffset(batch, 1, 2, 0, writer))}, {})
+
+
+def test_all_channels_together_tell_of_another_query_or_a_later_batch():
+    mine = BatchIdentity(5, "00000001", 2)
+
+    _seen(5).check(mine)
+    with pytest.raises(SupersededError):
+        _seen(6).check(mine)
+    with pytest.raises(SourcePositionError, match=r"channel 'ds_7'.*another query"):
+        _seen(1, "00000002").check(mine)

@@ -1,0 +1,203 @@
+"""Avro and Protobuf values, written by the libraries that writers use, read through a registry over HTTP."""
+
+import base64
+import io
+import json
+import struct
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_provider_snowpipe.spark.kafka.records import Records
+from airflow_provider_snowpipe.spark.kafka.rows import RowWriter
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    EncodingError,
+    SourceUnavailableError,
+)
+from tests.schema_registry import RegistryService
+
+pytest.importorskip("confluent_kafka.schema_registry", reason="the extra 'kafka' is not installed")
+fastavro = pytest.importorskip("fastavro", reason="the extra 'kafka' is not installed")
+
+FIRST = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "ID", "type": "long"},
+        {"name": "PRICE", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "AT", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "NOTE", "type": ["null", "string"], "default": None},
+    ],
+}
+SECOND = {
+    **FIRST,
+    "fields": [*FIRST["fields"], {"name": "TAGS", "type": {"type": "array", "items": "string"}}],
+}
+ROW = {
+    "ID": 9007199254740993,
+    "PRICE": Decimal("1.10"),
+    "AT": datetime(2026, 1, 31, 6, 0, 0, 123456, tzinfo=UTC),
+    "NOTE": 'ä"',
+}
+
+
+@pytest.fixture(scope="module")
+def registry():
+    with RegistryService() as service:
+        service.add(1, json.dumps(FIRST), "AVRO")
+        service.add(70000, json.dumps(SECOND), "AVRO")
+        service.add(3, '"string"', "AVRO")
+        yield service
+
+
+def _avro(number, schema, row):
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), row)
+    return b"\0" + struct.pack(">I", number) + out.getvalue()
+
+
+def _part(registry, values, kind="avro", secrets=None, **changes):
+    spec = source_spec(
+        {
+            "kind": "kafka",
+            "bootstrap_servers": "a:9092",
+            "topics": ["orders"],
+            "value_format": kind,
+            "schema_registry_url": registry if isinstance(registry, str) else registry.url,
+            **changes,
+        }
+    )
+    records = Records(np.arange(10, 10 + len(values)), pa.array(values, pa.large_binary()))
+    return RowWriter(spec, "orders", 3, SourceSecrets(secrets or {})).part(records)
+
+
+def _lines(part):
+    return [json.loads(line, parse_float=Decimal) for line in bytes(part.body).splitlines()]
+
+
+def test_avro_records_become_rows_with_every_digit(registry):
+    (row,) = _lines(_part(registry, [_avro(1, FIRST, ROW)]))
+
+    assert row == {
+        "ID": 9007199254740993,
+        "PRICE": Decimal("1.10"),
+        "AT": "2026-01-31T06:00:00.123456Z",
+        "NOTE": 'ä"',
+    }
+
+
+def test_schemas_that_alternate_keep_the_order_of_the_records(registry):
+    values = [
+        _avro(1, FIRST, {**ROW, "ID": number})
+        if number % 3
+        else _avro(70000, SECOND, {**ROW, "ID": number, "TAGS": ["a"]})
+        for number in range(100)
+    ]
+    values.insert(50, None)
+
+    rows = _lines(_part(registry, values, tombstones="null", metadata=["offset"]))
+
+    assert [row.get("ID") for row in rows] == [*range(50), None, *range(50, 100)]
+    assert [row["KAFKA_OFFSET"] for row in rows] == list(range(10, 111))
+    assert [row["ID"] for row in rows if "TAGS" in row] == list(range(0, 100, 3))
+
+
+@pytest.mark.parametrize("value", [b'{"A":1}', b"", b"\0\0\0", b"\1\0\0\0\1x"], ids=repr)
+def test_value_without_the_wire_formats_head_is_refused_with_its_offset(registry, value):
+    with pytest.raises(
+        EncodingError, match=r"offset 11 .* does not begin as the schema registry's wire format"
+    ):
+        _part(registry, [_avro(1, FIRST, ROW), value])
+
+
+def test_value_of_another_schema_is_refused(registry):
+    with pytest.raises(EncodingError, match=r"values of schema 1 from offset 10 on cannot be decoded"):
+        _part(registry, [b"\0" + struct.pack(">I", 1) + b"\x02"])
+
+
+def test_schema_that_makes_no_columns_is_refused(registry):
+    with pytest.raises(
+        EncodingError, match=r"partition 3: Avro schema 3: its rows are 'string', not records"
+    ):
+        _part(registry, [_avro(3, "string", "x")])
+
+
+def test_schema_that_the_registry_lacks_is_named(registry):
+    with pytest.raises(EncodingError, match=r"schema 9: not there \(HTTP 404\)"):
+        _part(registry, [_avro(9, FIRST, ROW)])
+
+
+def test_registry_with_a_password_takes_it_from_the_secrets():
+    with RegistryService("loader:hunter2") as service:
+        service.add(1, json.dumps(FIRST), "AVRO")
+        secrets = {"schema.registry.basic.auth.user.info": "loader:hunter2"}
+        assert len(_lines(_part(service, [_avro(1, FIRST, ROW)], secrets=secrets))) == 1
+        with pytest.raises(AuthenticationError, match=r"refused \(HTTP 401\)") as caught:
+            _part(
+                service,
+                [_avro(1, FIRST, ROW)],
+                secrets={"schema.registry.basic.auth.user.info": "loader:wrong1"},
+            )
+        assert "wrong1" not in str(caught.value)
+
+
+def test_registry_that_does_not_run_is_named_in_time():
+    with pytest.raises(SourceUnavailableError, match=r"schema registry http://127.0.0.1:1: schema 1"):
+        _part("http://127.0.0.1:1", [_avro(1, FIRST, ROW)])
+
+
+def test_protobuf_messages_become_their_own_json(registry):
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+    from google.protobuf.timestamp_pb2 import DESCRIPTOR, Timestamp
+
+    file = FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    file.message_type.add(name="Other")
+    message = file.message_type.add(name="Order")
+    optional = FieldDescriptorProto.LABEL_OPTIONAL
+    message.field.add(name="order_id", number=1, type=FieldDescriptorProto.TYPE_INT64, label=optional)
+    message.field.add(name="note", number=2, type=FieldDescriptorProto.TYPE_STRING, label=optional)
+    message.field.add(
+        name="at",
+        number=3,
+        type=FieldDescriptorProto.TYPE_MESSAGE,
+        type_name=".google.protobuf.Timestamp",
+        label=optional,
+    )
+    line = message.nested_type.add(name="Line")
+    line.field.add(name="sku", number=1, type=FieldDescriptorProto.TYPE_STRING, label=optional)
+    registry.add(5, "", "PROTOBUF", serialized=base64.b64encode(file.SerializeToString()).decode())
+    pool = DescriptorPool()
+    pool.AddSerializedFile(DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    order = GetMessageClass(pool.FindMessageTypeByName("shop.Order"))(order_id=9007199254740993, note="ä")
+    order.at.ParseFromString(Timestamp(seconds=1700000000, nanos=5000).SerializeToString())
+    nested = GetMessageClass(pool.FindMessageTypeByName("shop.Order.Line"))(sku="x")
+    head = b"\0" + struct.pack(">I", 5)
+
+    rows = _lines(
+        _part(
+            registry,
+            [
+                head + b"\x02\x02" + order.SerializeToString(),
+                head + b"\x04\x02\x00" + nested.SerializeToString(),
+            ],
+            "protobuf",
+        )
+    )
+
+    assert rows == [
+        {"order_id": "9007199254740993", "note": "ä", "at": "2023-11-14T22:13:20.000005Z"},
+        {"sku": "x"},
+    ]
+    with pytest.raises(EncodingError, match="schema 5 from offset 10 on cannot be decoded"):
+        _part(registry, [head + b"\x00\xff\xff"], "protobuf")
