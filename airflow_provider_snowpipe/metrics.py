@@ -18,6 +18,7 @@ def count_load(
     rows: int,
     raw_bytes: int,
     rejected: int,
+    dead_lettered: int = 0,
     retries: int = 0,
     append_seconds: float | None = None,
     commit_seconds: float | None = None,
@@ -31,6 +32,7 @@ def count_load(
     :param rows: rows that the service received
     :param raw_bytes: their bytes of NDJSON
     :param rejected: rows that the service skipped
+    :param dead_lettered: rows put aside before the others were sent
     :param retries: requests that were repeated
     :param append_seconds: time until the rows were received, None when not measured
     :param commit_seconds: time from then until they were committed, None when not waited for
@@ -38,7 +40,13 @@ def count_load(
     :param lag_channels: channels that had not committed everything when the task ended
     """
     tags = {"pipe": pipe, "operator": operator}
-    for name, value in (("rows", rows), ("bytes", raw_bytes), ("rejected", rejected), ("retries", retries)):
+    for name, value in (
+        ("rows", rows),
+        ("bytes", raw_bytes),
+        ("rejected", rejected),
+        ("dead_lettered", dead_lettered),
+        ("retries", retries),
+    ):
         Stats.incr(f"snowpipe.{name}", value, tags=tags)
     for name, seconds in (
         ("append_latency", append_seconds),
@@ -76,6 +84,7 @@ def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool)
         rows=report.rows,
         raw_bytes=report.bytes,
         rejected=sum(channel.rejected for channel in channels),
+        dead_lettered=report.dead_lettered,
         retries=sum(channel.retries for channel in channels),
         append_seconds=max((channel.append_seconds for channel in channels), default=None),
         commit_seconds=commit if waited else None,

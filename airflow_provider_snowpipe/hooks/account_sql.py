@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.hooks.connection import SNOWFLAKE, SnowpipeConnection
@@ -19,6 +19,9 @@ from airflow_provider_snowpipe.streaming.listing import (
     show_channels,
 )
 from airflow_provider_snowpipe.streaming.names import PipeName
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 _LOGIN_SECONDS = 30
 _LONGEST_HEAD = 60
@@ -45,6 +48,17 @@ class AccountSql:
         :raises SqlError: if the statement fails
         """
         return [ListedChannel.from_row(row) for row in self.rows(show_channels(pipe))]
+
+    def table_columns(self, pipe: PipeName) -> tuple[TableColumn, ...]:
+        """Describe the table of a default pipe.
+
+        :param pipe: the pipe
+        :raises SqlError: if the statement fails, as it does where there is no such table
+        """
+        from airflow_provider_snowpipe.streaming.table_columns import columns_of_describe
+        from airflow_provider_snowpipe.streaming.table_ddl import table_of
+
+        return columns_of_describe(self.rows(f"DESCRIBE TABLE {table_of(pipe)}"))
 
     def set_offset_token(self, pipe: PipeName, table: str, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function.

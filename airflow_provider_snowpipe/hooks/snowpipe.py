@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.listing import ListedChannel
     from airflow_provider_snowpipe.streaming.retry import RetryPolicy
     from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 _TEST_BUDGET_SECONDS = 10.0
 _REMEDIES = {
@@ -201,6 +202,27 @@ class SnowpipeHook(BaseHook):
         from airflow_provider_snowpipe.hooks.load_history import staged_files
 
         return staged_files(self._connection(), self._names(), stage, prefix)
+
+    def table_columns(self) -> tuple[TableColumn, ...]:
+        """Describe the columns of the table whose default pipe this hook is for.
+
+        :raises SqlError: if there is no such table, or signing in fails
+        :raises ConfigurationError: if the pipe is not a table's default pipe
+        """
+        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+
+        settings = self._connection()
+        return AccountSql(settings).table_columns(self._pipe_of(settings))
+
+    def run_sql(self, statement: str) -> list[dict[str, Any]]:
+        """Run one statement in the account; its rows.
+
+        :param statement: the statement
+        :raises SqlError: if it fails, or signing in for it
+        """
+        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+
+        return AccountSql(self._connection()).rows(statement)
 
     def set_offset_token(self, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function, whoever writes to it.

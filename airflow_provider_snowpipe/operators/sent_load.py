@@ -84,7 +84,7 @@ def settle_load(load: SentLoad, hook: SnowpipeHook, *, on_error: str, awaited: b
 
     :param load: what was sent
     :param hook: for its pipe
-    :param on_error: ``abort`` refuses skipped rows
+    :param on_error: anything but ``continue`` refuses skipped rows
     :param awaited: True where everything must be committed by now
     :returns: the load with what is committed
     :raises AirflowException: if a channel is behind although it was awaited, or the service skipped rows
@@ -96,7 +96,7 @@ def settle_load(load: SentLoad, hook: SnowpipeHook, *, on_error: str, awaited: b
     try:
         if awaited:
             refuse_missing_commits(hook.pipe_name(), settled.report.channels, now)
-        if settled.is_committed and on_error == "abort":
+        if settled.is_committed and on_error != "continue":
             refuse_rejected_rows(hook.pipe_name(), settled.report.channels, now)
     except (CommitTimeoutError, RowsRejectedError) as error:
         raise end_of_task(error) from error

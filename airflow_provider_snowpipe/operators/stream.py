@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.operators.submission import (
     targets_of,
     value_of,
 )
+from airflow_provider_snowpipe.operators.table_room import TableRoom
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -80,7 +81,13 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         (templated)
     :param source_name: second part of the channels' names, stable over runs; None for the
         source's own, such as the last part of a path (templated)
-    :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports them
+    :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports them,
+        ``dead_letter`` puts rows aside that do not fit the table before the others are sent
+    :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
+    :param dead_letter_path: the directory or URL for such rows, which all executors reach (templated)
+    :param create_table: ``if_missing`` makes the table from the source's first rows, as this worker sees them
+    :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
+        leaves them to the service, which passes unknown keys over
     :param on_data_loss: ``fail`` fails the task when the committed position is not in the source any more,
         ``skip`` goes on after it
     :param wait_for_commit: False ends the task when the rows are received, committed or not
@@ -104,6 +111,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         "snowflake_conn_id",
         "kafka_conn_id",
         "batch_limits",
+        "dead_letter_path",
         *SparkDriverOperator.template_fields,
     )
     operator_extra_links = (SnowsightLink(), SparkUiLink(), *CHANNEL_PAGE_LINKS)
@@ -123,6 +131,10 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         channel_prefix: str | None = None,
         source_name: str | None = None,
         on_error: str = "abort",
+        check_rows: bool = False,
+        dead_letter_path: str | None = None,
+        create_table: str | None = None,
+        evolve_columns: bool | None = None,
         on_data_loss: str = "fail",
         wait_for_commit: bool = True,
         commit_timeout: float = 600.0,
@@ -149,6 +161,10 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         self.channel_prefix = channel_prefix
         self.source_name = source_name
         self.on_error = on_error
+        self.check_rows = check_rows
+        self.dead_letter_path = dead_letter_path
+        self.create_table = create_table
+        self.evolve_columns = evolve_columns
         self.on_data_loss = on_data_loss
         self.wait_for_commit = wait_for_commit
         self.commit_timeout = commit_timeout
@@ -280,25 +296,30 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         from airflow_provider_snowpipe.spark.plan import JobPlan
         from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
-        source, _ = self._source()
+        source, secrets = self._source()
         values: dict[str, Any] = {
             "application": self.name,
             "account_url": hook.account_url(),
             "ca_bundle": hook.ca_bundle(),
             "channel_prefix": self.channel_prefix or self.dag_id,
             "source_name": self.source_name or source.default_name,
-            "on_error": self.on_error,
             "on_data_loss": self.on_data_loss,
             "wait_for_commit": self.wait_for_commit and not self._defers,
             "commit_timeout": self.commit_timeout,
             "report_path": str(directory / "report.json"),
             "credentials_path": str(directory / "credentials.json"),
             "rejected_before": dict(rejected_before),
+            **self._table_room().prepare(hook, source, self.log.info, secrets),
         }
         limits = BatchLimits(
             **checked_values(BatchLimits, limits_argument(self.batch_limits), "batch_limits")
         )
         return JobPlan(pipe=hook.pipe_name(), source=source, limits=limits, **values)
+
+    def _table_room(self) -> TableRoom:
+        return TableRoom(
+            self.on_error, self.check_rows, self.dead_letter_path, self.create_table, self.evolve_columns
+        )
 
     def _source(self) -> tuple[SourceSpec, SourceSecrets]:
         """What to read, and the secrets that no plan holds."""
@@ -352,12 +373,11 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
             raise ConfigurationError(
                 f"table {self.table!r} and pipe {self.pipe!r} are both given: drop one of them"
             )
-        for name, value, choices in (
-            ("on_error", self.on_error, ("abort", "continue")),
-            ("on_data_loss", self.on_data_loss, ("fail", "skip")),
-        ):
-            if value not in choices:
-                raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(choices)}")
+        self._table_room().check()
+        if self.on_data_loss not in ("fail", "skip"):
+            raise ConfigurationError(
+                f"on_data_loss is {self.on_data_loss!r}: it must be one of ['fail', 'skip']"
+            )
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"commit_timeout is {self.commit_timeout}: give seconds above 0")
         if isinstance(self.source, Mapping) and not (self.source.get("path") or self.source.get("kind")):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 _JOB_ERROR = re.compile(r"^.*?snowpipe error: (?P<kind>\w+): (?P<text>.*)$", re.MULTILINE)
-_PERMANENT = frozenset({"ConfigurationError", "OffsetTokenError", "RowsRejectedError"})
+_PERMANENT = frozenset({"ConfigurationError", "OffsetTokenError", "RowsRejectedError", "UnfitRowsError"})
 """A retry cannot mend these. After RowsRejectedError it would even succeed: the tokens have moved on."""
 _UNUSABLE_IN_NAME = re.compile(r"[^A-Za-z0-9_.:+-]+")
 
@@ -105,13 +105,14 @@ def is_permanent(kind: str) -> bool:
 
 def report_lines(report: RunReport) -> list[str]:
     """Lay a run report out as a table, one line for each channel."""
-    header = ("channel", "rows", "bytes", "rejected", "from", "to", "committed")
+    header = ("channel", "rows", "bytes", "rejected", "dead letters", "from", "to", "committed")
     rows = [
         (
             channel.channel,
             f"{channel.rows:,}",
             f"{channel.bytes:,}",
             f"{channel.rejected:,}",
+            f"{channel.dead_lettered:,}",
             channel.from_token or "NULL",
             channel.to_token or "NULL",
             "yes" if channel.committed else "no",
@@ -187,6 +188,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
         "offset_format": offset_format,
         "rows": report.rows,
         "bytes": report.bytes,
+        "dead_lettered": report.dead_lettered,
         "seconds": report.seconds,
         "channels": {
             channel.channel: {
@@ -195,6 +197,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
                 "rows": channel.rows,
                 "bytes": channel.bytes,
                 "rejected": channel.rejected,
+                "dead_lettered": channel.dead_lettered,
             }
             for channel in report.channels
         },

@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.spark.frames import FrameSource
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
 from airflow_provider_snowpipe.spark.report import ChannelReport
-from airflow_provider_snowpipe.spark.rounds import rounds_of
+from airflow_provider_snowpipe.spark.rounds import require_plans, rounds_of
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.source import Partition, Source
@@ -77,7 +77,7 @@ class Run:
         self._client.pipe_info()
         source = self._source = open_source(plan.source, plan.on_data_loss, self._secrets)
         if isinstance(source, FrameSource):
-            source.use(self._session())
+            source.use(require_plans(self._session()))
         self._partitions = {plan.channel(one.name): one for one in source.partitions()}
         self._start = self._client.channel_statuses(list(self._partitions))
         for name, status in self._start.items():
@@ -132,7 +132,7 @@ class Run:
         """Read what is committed now and hold it against what was sent; the run's only evidence.
 
         :raises CommitTimeoutError: if a channel's committed token is behind its target
-        :raises RowsRejectedError: if the service skipped rows and the plan says ``abort``
+        :raises RowsRejectedError: if the service skipped rows, unless the plan says ``continue``
         """
         self.channels = tuple(self._report(name) for name in self._partitions)
         if not self._plan.wait_for_commit:
@@ -141,7 +141,7 @@ class Run:
         self.channels = settle(self.channels, now, self._offsets)
         self._settled = now
         refuse_missing_commits(self._plan.pipe, self.channels, now)
-        if self._plan.on_error == "abort":
+        if self._plan.on_error != "continue":
             refuse_rejected_rows(self._plan.pipe, self.channels, now)
 
     def finish(self) -> None:
@@ -177,6 +177,7 @@ class Run:
                 append_seconds=before.append_seconds + result.append_seconds,
                 commit_seconds=before.commit_seconds + result.commit_seconds,
                 retries=before.retries + result.retries,
+                dead_lettered=before.dead_lettered + result.dead_lettered,
                 complete=result.complete,
             )
         if failed:
@@ -201,6 +202,7 @@ class Run:
             append_seconds=round(result.append_seconds, 3),
             commit_seconds=round(result.commit_seconds, 3),
             retries=result.retries,
+            dead_lettered=result.dead_lettered,
             inserted_before=start.rows_inserted,
             errors_before=start.rows_error_count,
             rejected_before=self.rejected_before[name],

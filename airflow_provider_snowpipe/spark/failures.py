@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     SnowpipeError,
     SourcePositionError,
+    UnfitRowsError,
 )
 
 _RAISED = re.compile(
@@ -43,6 +44,7 @@ _PLAIN: dict[str, type[SnowpipeError]] = {
         EncodingError,
         OffsetTokenError,
         SourcePositionError,
+        UnfitRowsError,
     )
 }
 

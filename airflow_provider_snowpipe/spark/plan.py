@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 PLAN_VERSION = 2
 
@@ -33,7 +35,12 @@ class JobPlan:
     :param credentials_path: the credentials file, removed by the driver as soon as it is read; or
     :param credentials_variable: the environment variable of the driver that holds what would be in the file
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
-    :param on_error: ``abort``: the run fails if the service skips a row; ``continue``: it reports them
+    :param on_error: ``abort``: the run fails if the service skips a row; ``continue``: it reports them;
+        ``dead_letter``: rows that do not fit ``columns`` are put aside before the others are sent, and the
+        run fails if the service skips one of those
+    :param check_rows: with ``abort``, True fails the run before a row is sent that does not fit ``columns``
+    :param dead_letter_path: where such rows go: a directory or a URL that all executors reach
+    :param columns: the table's columns, for the check
     :param on_data_loss: ``fail``: the run fails if the committed position is not in the source any more;
         ``skip``: it goes on with what the source still has after that position
     :param wait_for_commit: False ends the run when the service has received the rows, committed or not
@@ -53,7 +60,10 @@ class JobPlan:
     credentials_path: str = ""
     credentials_variable: str = ""
     ca_bundle: str | None = None
-    on_error: Literal["abort", "continue"] = "abort"
+    on_error: Literal["abort", "continue", "dead_letter"] = "abort"
+    check_rows: bool = False
+    dead_letter_path: str | None = None
+    columns: tuple[TableColumn, ...] = ()
     on_data_loss: OnDataLoss = "fail"
     wait_for_commit: bool = True
     commit_timeout: float = 600.0
@@ -77,6 +87,7 @@ class JobPlan:
             )
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"plan commit_timeout is {self.commit_timeout}: give seconds above 0")
+        self.row_rules()
         for channel, count in checked_counts(self.rejected_before).items():
             if count < 0:
                 raise ConfigurationError(f"plan rejected_before of {channel!r} is {count}: give 0 or more")
@@ -89,6 +100,15 @@ class JobPlan:
     def channel(self, partition: str) -> str:
         """Name the channel of a partition of the source."""
         return self.source.channel(self.channel_prefix, self.source_name, partition)
+
+    def row_rules(self) -> RowRules | None:
+        """How rows are checked before they are sent, None if they are not.
+
+        :raises ConfigurationError: if the keys about it do not go together
+        """
+        return RowRules.of(
+            self.on_error, self.check_rows, self.dead_letter_path, self.columns, self.application
+        )
 
     def to_json(self) -> str:
         """The plan as JSON text."""
@@ -113,9 +133,10 @@ class JobPlan:
                 "airflow-provider-snowpipe where Airflow and where Spark run"
             )
         nested: dict[str, Any] = {"pipe": PipeName, "limits": BatchLimits}
-        skipped = frozenset(nested) | {"source", "rejected_before"}
+        skipped = frozenset(nested) | {"source", "rejected_before", "columns"}
         values = checked_values(cls, data, "plan", skip_types=skipped)
         values["source"] = source_spec(values["source"])
+        values["columns"] = _columns(values.get("columns", []))
         for key, kind in nested.items():
             if key in values:
                 values[key] = kind(**checked_values(kind, values[key], f"plan {key}"))
@@ -144,6 +165,15 @@ def read_plan(path: str | os.PathLike[str]) -> JobPlan:
 def write_plan(plan: JobPlan, path: str | os.PathLike[str]) -> None:
     """Write a plan's file."""
     Path(path).write_text(plan.to_json(), encoding="utf-8")
+
+
+def _columns(values: Any) -> tuple[TableColumn, ...]:
+    if not isinstance(values, list):
+        raise ConfigurationError(f"plan columns is {values!r}: give a list of the table's columns")
+    return tuple(
+        TableColumn(**checked_values(TableColumn, value, f"plan columns[{index}]"))
+        for index, value in enumerate(values)
+    )
 
 
 def checked_counts(values: Any) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-REPORT_VERSION = 3
+REPORT_VERSION = 4
 START_FILE = "start.json"
 """Beside the report: rows that were skipped before the run began, by channel."""
 
@@ -35,6 +35,8 @@ class ChannelReport:
     :param append_seconds: time until the service had received the rows
     :param commit_seconds: time from then until they were committed, 0 where nobody waited
     :param retries: requests that had to be repeated
+    :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``; of tries that
+        could not report any more the dead letters' files alone tell
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
     :param rejected_before: rows that it had skipped before the first try that could not report any more
@@ -52,6 +54,7 @@ class ChannelReport:
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
     retries: int = 0
+    dead_lettered: int = 0
     inserted_before: int = 0
     errors_before: int = 0
     rejected_before: int = 0
@@ -78,6 +81,11 @@ class RunReport:
     def rows(self) -> int:
         """Rows over all channels."""
         return sum(channel.rows for channel in self.channels)
+
+    @property
+    def dead_lettered(self) -> int:
+        """Rows put aside over all channels."""
+        return sum(channel.dead_lettered for channel in self.channels)
 
     @property
     def bytes(self) -> int:

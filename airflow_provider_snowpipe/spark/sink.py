@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.spark.row_gate import RowGate
+from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.source import SourcePartition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
@@ -25,6 +27,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     EncodingError,
     PipeNotFoundError,
     SourcePositionError,
+    UnfitRowsError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -44,6 +47,7 @@ FINAL_ERRORS = (
     EncodingError,
     PipeNotFoundError,
     SourcePositionError,
+    UnfitRowsError,
 )
 """Errors that another attempt of the same task would meet again: reported, not raised."""
 
@@ -58,6 +62,7 @@ class SinkSettings:
     :param wait_for_commit: False ends the task when its rows are received
     :param commit_timeout: seconds to wait for the commit
     :param limits: when a batch is closed
+    :param row_rules: how rows are checked before they are sent, None if they are not
     """
 
     account_url: str
@@ -66,6 +71,7 @@ class SinkSettings:
     wait_for_commit: bool
     commit_timeout: float
     limits: BatchLimits
+    row_rules: RowRules | None = None
 
     @classmethod
     def of(cls, plan: JobPlan) -> SinkSettings:
@@ -77,6 +83,7 @@ class SinkSettings:
             wait_for_commit=plan.wait_for_commit,
             commit_timeout=plan.commit_timeout,
             limits=plan.limits,
+            row_rules=plan.row_rules(),
         )
 
 
@@ -107,6 +114,7 @@ class PartitionResult:
     :param append_seconds: time until the service had received them
     :param commit_seconds: time from then until they were committed
     :param retries: requests that had to be repeated
+    :param dead_lettered: rows put aside by this attempt, not among ``rows``
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can mend, None for success
@@ -120,6 +128,7 @@ class PartitionResult:
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
     retries: int = 0
+    dead_lettered: int = 0
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -205,6 +214,7 @@ class _Sink:
         self._stop_at = time.time() + _TOKEN_LIFE_USED * token.remaining_seconds()
         self._rows = 0
         self._bytes = 0
+        self._gate: RowGate | None = None
 
     def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
         settings, name = self._settings, self._name
@@ -220,6 +230,8 @@ class _Sink:
             ) as channel,
         ):
             committed = channel.committed
+            if settings.row_rules is not None:
+                self._gate = RowGate(settings.row_rules, name, offset_class, committed)
             began = time.monotonic()
             complete = self._send(channel, committed)
             channel.flush()
@@ -227,6 +239,8 @@ class _Sink:
             sent = channel.sent
             if sent is not None and settings.wait_for_commit:
                 channel.wait_for_commit(sent, timeout=settings.commit_timeout)
+                if self._gate is not None:
+                    self._gate.settle(sent)
             waited = time.monotonic() - received
         return PartitionResult(
             channel=name,
@@ -236,6 +250,7 @@ class _Sink:
             append_seconds=received - began,
             commit_seconds=waited,
             retries=client.retries,
+            dead_lettered=0 if self._gate is None else self._gate.dead_lettered,
             complete=complete,
         )
 
@@ -244,7 +259,10 @@ class _Sink:
         for part in self._rows_after(committed):
             if time.time() >= self._stop_at:
                 return False
-            channel.append(part.body, part.start, part.end, rows=part.rows)
-            self._rows += part.rows
-            self._bytes += len(part.body)
+            good = part if self._gate is None else self._gate.admit(part)
+            if good is None:
+                continue
+            channel.append(good.body, good.start, good.end, rows=good.rows)
+            self._rows += good.rows
+            self._bytes += len(good.body)
         return True

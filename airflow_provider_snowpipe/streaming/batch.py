@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -26,12 +26,15 @@ class Part:
     :param start: position of the first row
     :param end: position of the last row
     :param rows: number of rows
+    :param positions: tells the position of a row by its number from 0; None where rows, or lines, follow each
+        other without a gap
     """
 
     body: bytes | memoryview = field(repr=False)
     start: Offset
     end: Offset
     rows: int
+    positions: Callable[[int], Offset] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,11 @@ class BlockLines:
         return len(self.starts)
 
     @property
+    def line_count(self) -> int:
+        """Number of lines up to the last row, blank ones among them."""
+        return int(self.numbers[-1]) + 1 if len(self.numbers) else 0
+
+    @property
     def whole(self) -> pa.Array:
         """The body as the only value of an Arrow column."""
         offsets = np.array([0, len(self.data)], np.int64)

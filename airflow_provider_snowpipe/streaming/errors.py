@@ -112,6 +112,14 @@ class SqlError(SnowpipeError):
         self.errno = errno
 
 
+class UnfitRowsError(SnowpipeError):
+    """Rows do not fit the table's columns; neither they nor the rest of their batch were sent."""
+
+
+class DeadLetterError(SnowpipeError):
+    """Rows that do not fit the table could not be put aside, so that nothing after them was sent."""
+
+
 class NothingStagedError(SnowpipeError):
     """A stage holds no file of those that were asked for."""
 

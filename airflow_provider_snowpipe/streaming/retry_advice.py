@@ -66,6 +66,8 @@ _RULES: dict[type[SnowpipeError], RetryAdvice] = {
     errors.CommitTimeoutError: RetryAdvice(
         Worth.RETRY, "the commit is late; another try resumes from the token"
     ),
+    errors.UnfitRowsError: RetryAdvice(Worth.FAIL, "the same rows would not fit the table again"),
+    errors.DeadLetterError: RetryAdvice(Worth.RETRY, "the dead letters' place may be reached again"),
     errors.NothingStagedError: RetryAdvice(Worth.RETRY, "no file is staged yet"),
     errors.RetriesExhaustedError: RetryAdvice(Worth.RETRY, "the service is unreachable or overloaded"),
 }

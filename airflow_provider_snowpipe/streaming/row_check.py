@@ -30,6 +30,8 @@ _ALONE = 32
 """Rows that are looked at one by one rather than parsed again."""
 _STOPS = 64
 """Once one row in so many has stopped the parser, the others are looked at one by one, too."""
+_DOUBTFUL = 4
+"""Once one row in so many is not sure, the source is looked at anew: it may write its columns otherwise."""
 _IN_ROW = re.compile(r" in row ([0-9]{1,18})\s*\Z")
 """Arrow says in which row of what it parses it met an error (observed with pyarrow 26), not always."""
 _SAMPLE = 16
@@ -74,7 +76,7 @@ class RowCheck:
     """The check of one channel's rows; remembers how its source writes the columns.
 
     :param columns: the table's columns
-    :raises ConfigurationError: if there is none
+    :raises ConfigurationError: if there is none, or two differ only in case
     """
 
     def __init__(self, columns: Sequence[TableColumn]) -> None:
@@ -84,12 +86,23 @@ class RowCheck:
             )
         self._values = RowValues(columns)
         self._forms = [ColumnForm(column) for column in columns]
+        self._refuse_twins()
         self._by_key = {form.column.name.upper(): form for form in reversed(self._forms)}
         self._plain = all(form.has_plain_name for form in self._forms)
         self._met = False
         self._spelled: Mapping[str, ColumnForm] = {}
         self._stopped_at: int | None = None
         self.parses = 0
+
+    def _refuse_twins(self) -> None:
+        seen: dict[str, str] = {}
+        for form in self._forms:
+            twin = seen.setdefault(form.column.name.upper(), form.column.name)
+            if twin != form.column.name:
+                raise ConfigurationError(
+                    f"columns {twin!r} and {form.column.name!r} differ only in case, which keys of rows do "
+                    "not: such a table's rows cannot be checked before they are sent; rename one"
+                )
 
     def check(self, body: bytes | memoryview) -> CheckedBlock:
         """Find the rows that the service would skip.
@@ -98,8 +111,8 @@ class RowCheck:
         """
         lines = BlockLines.of(body)
         if not self._met:
-            self._learn(lines, 0, lines.rows)
             self._met = True
+            self._learn(lines, 0, lines.rows)
         self._spelled = spelled_otherwise(self._forms, lines.whole, lines.data)
         suspects = (self._escaped_keys(lines), self._suspects(lines, 0, lines.rows, may_learn=True))
         faults = []
@@ -122,9 +135,10 @@ class RowCheck:
         suspects, stops, most_stops = [_NO_ROWS], 0, 1 + (high - low) // _STOPS
         while low < high:
             found = self._parsed(lines, low, high)
-            if found is None and may_learn:
+            if may_learn and (found is None or len(found) > (high - low) // _DOUBTFUL):
                 may_learn = False
                 if self._learn(lines, low, high):
+                    self._spelled = spelled_otherwise(self._forms, lines.whole, lines.data)
                     continue
             if found is not None:
                 suspects.append(found + low)

@@ -56,7 +56,14 @@ class RowWriter:
             rows = merged(metadata, rows, is_object)
         body = body_of(add_line_ends(rows))
         first, last = int(records.offsets[0]), int(records.offsets[-1])
-        return Part(body, IntegerOffset(first), IntegerOffset(last), len(records))
+        offsets = records.offsets
+        return Part(
+            body,
+            IntegerOffset(first),
+            IntegerOffset(last),
+            len(records),
+            lambda row: IntegerOffset(int(offsets[row])),
+        )
 
     def _without_tombstones(self, records: Records) -> Records:
         if not records.values.null_count or self._spec.tombstones == "null":

@@ -213,6 +213,7 @@ class TestResult:
             "rows": 2,
             "bytes": 20,
             "rejected": 0,
+            "dead_lettered": 0,
         }
         assert instance.xcoms["targets"] == {"p_src_EWR": "a:2", "p_src_JFK": "b:1"}
         assert json.loads(json.dumps(value)) == value
@@ -226,7 +227,7 @@ class TestResult:
         run(make(spark_binary=program))
 
         printed = capsys.readouterr().out
-        assert "p_src_EWR  2     20     0         NULL  a:2   yes" in printed
+        assert "p_src_EWR  2     20     0         0             NULL  a:2   yes" in printed
         assert PASSPHRASE not in printed
 
     def test_is_reported_to_airflows_metrics(self, submit: Any, tmp_path: Path, receiver: Receiver) -> None:
@@ -238,6 +239,7 @@ class TestResult:
             "snowpipe.rows": 2,
             "snowpipe.bytes": 20,
             "snowpipe.rejected": 0,
+            "snowpipe.dead_lettered": 0,
             "snowpipe.retries": 3,
             "snowpipe.append_latency": 500.0,
             "snowpipe.commit_latency": 2000.0,

@@ -107,6 +107,6 @@ def test_report_is_a_table_with_a_line_for_each_channel() -> None:
     lines = report_lines(RunReport("a", (CHANNEL,), 1.0))
 
     assert lines == [
-        "channel  rows   bytes  rejected  from  to   committed",
-        "p_s_EWR  1,234  99     0         NULL  a:2  yes",
+        "channel  rows   bytes  rejected  dead letters  from  to   committed",
+        "p_s_EWR  1,234  99     0         0             NULL  a:2  yes",
     ]

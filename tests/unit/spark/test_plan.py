@@ -8,6 +8,7 @@ from airflow_provider_snowpipe.spark.plan import JobPlan, read_plan, write_plan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 PLAN = JobPlan(
     application="load_flights",
@@ -19,6 +20,7 @@ PLAN = JobPlan(
     report_path="/run/report.json",
     credentials_path="/run/credentials.json",
     limits=BatchLimits(rows=100, bytes_per_second=None),
+    columns=(TableColumn("ID", "NUMBER(38,0)", nullable=False, identity=True),),
 )
 
 
@@ -53,7 +55,10 @@ def _changed(**changes):
         ("[]", "list"),
         (_changed(plan_version=1), "plan_version is 1"),
         (_changed(colour="red"), "unknown key 'colour' (value 'red')"),
-        (_changed(on_error="explode"), "on_error is 'explode': it must be one of ['abort', 'continue']"),
+        (
+            _changed(on_error="explode"),
+            "on_error is 'explode': it must be one of ['abort', 'continue', 'dead_letter']",
+        ),
         (_changed(on_data_loss=None), "on_data_loss is None"),
         (_changed(wait_for_commit="yes"), "wait_for_commit is 'yes'"),
         (_changed(commit_timeout=True), "commit_timeout is True"),
@@ -73,6 +78,11 @@ def _changed(**changes):
         (_changed(limits={"rows": 0}), "rows is 0"),
         (_changed(limits={"rows": 1.5}), "limits rows is 1.5: it must be int"),
         (_changed(pipe={"database": "D"}), "plan pipe lacks the key"),
+        (_changed(columns={}), "plan columns is {}: give a list"),
+        (_changed(columns=[{"name": "A"}]), "plan columns[0] lacks the key 'type'"),
+        (_changed(columns=[{"name": "A", "type": "NUMBR"}]), "column type 'NUMBR' is unknown"),
+        (_changed(check_rows=True, columns=[]), "the plan has no columns"),
+        (_changed(dead_letter_path="/dead"), "on_error is 'abort': set on_error='dead_letter'"),
     ],
 )
 def test_wrong_plan_is_refused_by_key_and_value(text, named):

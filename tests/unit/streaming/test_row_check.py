@@ -99,6 +99,33 @@ def test_other_spelling_of_a_key_is_judged_as_the_same_column():
     assert _faults(_body(rows)) == [(50, "ID", "the value cannot be converted to NUMBER(6,0)")]
 
 
+def test_source_that_changes_its_spelling_is_learned_anew_and_still_judged(looked_at):
+    check = RowCheck(COLUMNS)
+    check.check(_body(_rows(200)))
+    small = [{key.lower(): value for key, value in row.items()} for row in _rows(200)]
+
+    assert check.check(_body(small)).faults == ()
+    assert looked_at == []
+    small[71]["id"] = "x"
+    small[72] = {"ID": "x"}
+    assert [one.row for one in check.check(_body(small)).faults] == [71, 72]
+
+
+def test_spelling_that_changes_together_with_a_bad_value_hides_nothing():
+    check = RowCheck(COLUMNS)
+    check.check(_body(_rows(200)))
+    mixed = [{key.lower(): value for key, value in row.items()} for row in _rows(200)]
+    mixed[33] = {"ID": "x"}
+    mixed[44]["id"] = "x"
+
+    assert [one.row for one in check.check(_body(mixed)).faults] == [33, 44]
+
+
+def test_columns_that_differ_only_in_case_are_refused():
+    with pytest.raises(ConfigurationError, match="'id' and 'ID' differ only in case"):
+        RowCheck([TableColumn("id", "NUMBER(38,0)"), TableColumn("ID", "NUMBER(38,0)")])
+
+
 def test_key_written_with_escapes_is_judged_as_the_same_column():
     assert [row for row, *_ in _faults(b'{"ID":1}\n{"I\\u0044":"x"}\n')] == [1]
 

@@ -1,0 +1,116 @@
+"""What a load does about its table before it starts: make it, widen it, learn its columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+    from airflow_provider_snowpipe.spark.source import SourceSpec
+    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+
+ON_ERROR = ("abort", "continue", "dead_letter")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRoom:
+    """An author's wishes about a table and rows that do not fit it.
+
+    :param on_error: ``abort``, ``continue`` or ``dead_letter``
+    :param check_rows: True checks rows before they are sent with ``abort``, too
+    :param dead_letter_path: where rows go that do not fit
+    :param create_table: ``if_missing`` makes the table from the source's first rows, None does not
+    :param evolve_columns: True adds the columns that the source has and the table lacks, False refuses such a
+        source, None leaves it to the service, which passes unknown keys over
+    """
+
+    on_error: str
+    check_rows: bool
+    dead_letter_path: str | None
+    create_table: str | None
+    evolve_columns: bool | None
+
+    def check(self) -> None:
+        """Refuse wishes that no template could mend.
+
+        :raises ConfigurationError: if a value is unknown or lacks another
+        """
+        if self.on_error not in ON_ERROR:
+            raise ConfigurationError(f"on_error is {self.on_error!r}: it must be one of {list(ON_ERROR)}")
+        if self.on_error == "dead_letter" and self.dead_letter_path is None:
+            raise ConfigurationError(
+                "on_error is 'dead_letter', but dead_letter_path is not given: name a directory or a URL "
+                "that all executors reach"
+            )
+        if self.create_table not in (None, "if_missing"):
+            raise ConfigurationError(
+                f"create_table is {self.create_table!r}: it must be 'if_missing' or None"
+            )
+        if self.evolve_columns not in (None, True, False):
+            raise ConfigurationError(
+                f"evolve_columns is {self.evolve_columns!r}: it must be True, False or None"
+            )
+
+    def prepare(
+        self,
+        hook: SnowpipeHook,
+        source: SourceSpec,
+        say: Callable[..., None],
+        secrets: SourceSecrets | None = None,
+    ) -> dict[str, Any]:
+        """Make room in the table, and say what the plan must know of rows.
+
+        :param hook: for the pipe and its account
+        :param source: what is to be loaded
+        :param say: writes a line to the task's log
+        :param secrets: the source's passwords and keys
+        :returns: values of the plan
+        :raises ConfigurationError: if the table lacks columns and must not get them
+        :raises SqlError: if a statement fails
+        """
+        if self.create_table is not None or self.evolve_columns is not None:
+            from airflow_provider_snowpipe.spark.source_rows import first_rows
+
+            self._make_room(hook, first_rows(source, secrets), source.address, say)
+        checked = self.on_error == "dead_letter" or self.check_rows
+        return {
+            "on_error": self.on_error,
+            "check_rows": self.check_rows,
+            "dead_letter_path": self.dead_letter_path or None,
+            "columns": hook.table_columns() if checked else (),
+        }
+
+    def _make_room(
+        self, hook: SnowpipeHook, rows: list[bytes], address: str, say: Callable[..., None]
+    ) -> None:
+        from airflow_provider_snowpipe.streaming.table_ddl import (
+            add_columns,
+            columns_of_rows,
+            create_table_if_missing,
+            missing_columns,
+            table_of,
+        )
+
+        table = table_of(hook.pipe_name())
+        wanted = columns_of_rows(rows)
+        if self.create_table is not None:
+            hook.run_sql(create_table_if_missing(table, wanted))
+        if self.evolve_columns is None:
+            return
+        missing = missing_columns(wanted, hook.table_columns())
+        if not missing:
+            return
+        named = ", ".join(column.ddl for column in missing)
+        if not self.evolve_columns:
+            raise ConfigurationError(
+                f"table {table} lacks {len(missing)} column(s) that source {address!r} has: {named}. "
+                "Nothing was sent, since their values would be passed over: set evolve_columns=True to add "
+                "them, or evolve_columns=None to load without them"
+            )
+        hook.run_sql(add_columns(table, missing))
+        say("table %s: added %s", table, named)

@@ -1,0 +1,115 @@
+"""The gate between source and channel: only rows that fit the table go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterFolder
+from airflow_provider_snowpipe.spark.row_rules import RowRules
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.block_lines import BlockLines
+from airflow_provider_snowpipe.streaming.errors import UnfitRowsError
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
+
+
+class RowGate:
+    """Checks one channel's parts in their order.
+
+    A part keeps its last position even where its last rows are bad, so that the commit passes them. A part
+    without a good row is not sent; the next one that is sent passes its rows, too.
+
+    :param rules: the columns, and what becomes of rows that do not fit
+    :param channel: the channel's name
+    :param offset_class: the format of its positions
+    :param committed: the committed position when the channel was opened, None for NULL
+    :raises DeadLetterError: if the dead letters' place cannot be read
+    """
+
+    def __init__(
+        self, rules: RowRules, channel: str, offset_class: type[Offset], committed: Offset | None
+    ) -> None:
+        self._rules, self._channel = rules, channel
+        self._check = RowCheck(rules.columns)
+        self._skipped_from: Offset | None = None
+        self._folder = (
+            None
+            if rules.dead_letter_path is None
+            else DeadLetterFolder(rules.dead_letter_path, channel, offset_class, committed)
+        )
+        self.dead_lettered = 0
+
+    def admit(self, part: Part) -> Part | None:
+        """Take the rows out of a part that do not fit.
+
+        :param part: rows that follow those of the part before
+        :returns: the part with its good rows, None if it has none
+        :raises UnfitRowsError: if there is a row that does not fit and no place for it
+        :raises DeadLetterError: if it cannot be put aside
+        """
+        found = self._check.check(part.body)
+        if found.faults:
+            self._put_aside(part, found)
+        if self._folder is not None:
+            self._folder.pass_by(part.end)
+        rows = found.lines.rows - len(found.faults)
+        start = part.start if self._skipped_from is None else self._skipped_from
+        if not rows:
+            self._skipped_from = start
+            return None
+        self._skipped_from = None
+        if not found.faults and start is part.start:
+            return part
+        return replace(part, body=found.good_rows(), start=start, rows=rows, positions=None)
+
+    def settle(self, committed: Offset | None) -> None:
+        """Clear away what a shut-out attempt left among the rows that are committed now."""
+        if self._folder is not None and committed is not None:
+            self._folder.settle(committed)
+
+    def _put_aside(self, part: Part, found: CheckedBlock) -> None:
+        positions = list(row_positions(part, found.lines, found.faults))
+        if self._folder is None:
+            first, position = found.faults[0], positions[0]
+            where = (
+                f"row {first.row + 1} of {part.start} to {part.end}"
+                if position is None
+                else f"row {position}"
+            )
+            raise UnfitRowsError(
+                f"channel {self._channel!r}: {where} does not fit the table: {first.fault} "
+                f"({len(found.faults)} such row(s) from {part.start} to {part.end}). Neither it nor a row "
+                "after it was sent; mend the source or the table and run again, or put such rows aside with "
+                "on_error='dead_letter'"
+            )
+        letters = [
+            DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))
+            for position, one in zip(positions, found.faults, strict=True)
+        ]
+        self._folder.write(part.start, part.end, letters, self._rules.application)
+        self.dead_lettered += len(letters)
+
+
+def row_positions(part: Part, lines: BlockLines, faults: Sequence[RowFault]) -> Iterator[Offset | None]:
+    """Tell the positions of some rows of a part.
+
+    :param part: the part
+    :param lines: its rows
+    :param faults: the rows asked for, in order
+    :returns: for each its position, None where the part has gaps and does not tell
+    """
+    if part.positions is not None:
+        yield from (part.positions(one.row) for one in faults)
+        return
+    steps = part.start.steps_to(part.end)
+    by_line = steps is not None and steps + 1 == lines.line_count
+    if not by_line and (steps is None or steps + 1 != lines.rows):
+        yield from (None for _ in faults)
+        return
+    at, position = 0, part.start
+    for one in faults:
+        index = one.line if by_line else one.row
+        while at < index:
+            position, at = position.next(), at + 1
+        yield position

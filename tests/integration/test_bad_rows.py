@@ -1,0 +1,159 @@
+"""Rows that do not fit the table, through the real job: put aside once, or the end of the run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.table_columns import columns_of_describe
+from tests.spark_job import SparkJob, ids_in, new_table, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+BAD = {"ID": "no number"}
+
+
+def _write(path: Path, rows: dict[int, Any], *, append: bool = False) -> None:
+    """Write rows by their line numbers; a text is written as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows.values()]
+    with path.open("a" if append else "w", encoding="utf-8") as file:
+        file.write("".join(line + "\n" for line in lines))
+
+
+def _good(number: int) -> dict[str, Any]:
+    return {"ID": number, "FILE": "f", "NOTE": "n"}
+
+
+@pytest.fixture
+def job(local_service, tmp_path, request):
+    table = new_table(local_service, "BAD_" + request.node.name.upper().partition("[")[0][5:40])
+    return _job(local_service, tmp_path, table)
+
+
+def _job(service, tmp_path, table, **options):
+    (tmp_path / "source").mkdir()
+    return SparkJob(
+        service,
+        tmp_path / "runs",
+        table,
+        FileSourceSpec(path=str(tmp_path / "source")),
+        {
+            "on_error": "dead_letter",
+            "dead_letter_path": str(tmp_path / "dead letters"),
+            "columns": columns_of_describe(service.sql(f"DESCRIBE TABLE LOCAL.PUBLIC.{table}")),
+            **options,
+        },
+    )
+
+
+def _letters(tmp_path: Path) -> list[dict[str, Any]]:
+    files = sorted((tmp_path / "dead letters").rglob("*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def _places(tmp_path: Path) -> Counter[tuple[str, str]]:
+    return Counter((row["channel"], row["position"]) for row in _letters(tmp_path))
+
+
+def test_bad_rows_are_put_aside_once_and_all_others_are_loaded(job, tmp_path):
+    rows: dict[int, Any] = {line: _good(line) for line in range(1, 301)}
+    rows |= {7: BAD, 8: "", 9: "{torn", 150: "[1]", 299: BAD, 300: BAD}
+    _write(tmp_path / "source" / "a" / "1.ndjson", rows)
+    _write(tmp_path / "source" / "b" / "1.ndjson", {1: BAD, 2: BAD})
+
+    first = job.run(limits=BatchLimits(rows=50))
+
+    assert first.code == 0, first.err[-3000:]
+    loaded = [line for line in range(1, 299) if line not in (7, 8, 9, 150)]
+    assert ids_in(job.service, job.table) == loaded
+    a, b = job.channel("a"), job.channel("b")
+    wanted = [(a, line) for line in (7, 9, 150, 299, 300)] + [(b, 1), (b, 2)]
+    assert _places(tmp_path) == Counter((channel, f"1.ndjson:{line}") for channel, line in wanted)
+    found = {(row["channel"], row["position"]): row for row in _letters(tmp_path)}
+    assert found[a, "1.ndjson:7"]["column"] == "ID"
+    assert found[a, "1.ndjson:7"]["reason"] == "the value cannot be converted to NUMBER(38,0)"
+    assert found[a, "1.ndjson:7"]["payload"] == json.dumps(BAD).encode()
+    assert found[a, "1.ndjson:7"]["application"] == f"load {job.table}"
+    assert (found[a, "1.ndjson:9"]["column"], found[a, "1.ndjson:9"]["payload"]) == (None, b"{torn")
+    assert [(one.rows, one.rejected, one.dead_lettered) for one in first.report.channels] == [
+        (len(loaded), 0, 5),
+        (0, 0, 2),
+    ]
+    assert f"rows={len(loaded)} rejected=0 dead_lettered=5" in first.out
+    # Rows from 251 to 300 are one part, whose token passes the bad ones at its end.
+    assert job.committed("a", "b") == {"a": "1.ndjson:300", "b": None}
+
+    _write(tmp_path / "source" / "b" / "1.ndjson", {3: _good(1003)}, append=True)
+    second = job.run()
+
+    assert second.code == 0, second.err[-3000:]
+    assert job.committed("a", "b") == {"a": "1.ndjson:300", "b": "1.ndjson:3"}
+    assert ids_in(job.service, job.table) == [*loaded, 1003]
+    assert _places(tmp_path) == Counter((channel, f"1.ndjson:{line}") for channel, line in wanted)
+
+
+def test_first_bad_row_ends_the_run_before_anything_of_its_batch_is_sent(job, tmp_path):
+    rows: dict[int, Any] = {line: _good(line) for line in range(1, 201)}
+    _write(tmp_path / "source" / "a" / "1.ndjson", {**rows, 120: {"ID": 1e40}})
+
+    refused = job.run(on_error="abort", check_rows=True, dead_letter_path=None, limits=BatchLimits(rows=100))
+
+    assert refused.code == 1
+    (line,) = refused.error_lines
+    assert line.startswith(
+        f"snowpipe error: UnfitRowsError: channel {job.channel('a')!r}: row 1.ndjson:120 does not fit the "
+        'table: column "ID": the value cannot be converted to NUMBER(38,0) (1 such row(s) from 1.ndjson:101 '
+        "to 1.ndjson:200)"
+    ), line
+    assert refused.report.error_type == "UnfitRowsError"
+    assert "Traceback" not in refused.out
+    assert job.committed("a")["a"] in (None, "1.ndjson:100")
+    assert ids_in(job.service, job.table) in ([], list(range(1, 101)))
+    assert job.statuses("a")["a"].rows_error_count == 0
+
+    _write(tmp_path / "source" / "a" / "1.ndjson", rows)
+    mended = job.run(on_error="abort", check_rows=True, dead_letter_path=None)
+
+    assert mended.code == 0, mended.err[-3000:]
+    assert ids_in(job.service, job.table) == list(range(1, 201))
+
+
+def test_killed_run_leaves_each_bad_row_in_one_file_after_the_next_one(service_factory, tmp_path):
+    service = service_factory()
+    slow = BatchLimits(rows=100, requests_per_second=2.0)
+    job = _job(service, tmp_path, new_table(service, "KILLED"), limits=slow)
+    rows = {line: BAD if line % 37 == 0 else _good(line) for line in range(1, 4001)}
+    _write(tmp_path / "source" / "a" / "1.ndjson", rows)
+    with job.start() as running:
+        wait_until(lambda: job.committed("a")["a"] is not None, seconds=240, what="the first commit")
+        running.kill_all()
+    assert job.committed("a")["a"] != "1.ndjson:4000", "the run was over before it could be killed"
+
+    finished = job.run(limits=BatchLimits(rows=130))
+
+    assert finished.code == 0, finished.err[-3000:]
+    assert ids_in(service, job.table) == [line for line in range(1, 4001) if line % 37]
+    assert _places(tmp_path) == Counter(
+        (job.channel("a"), f"1.ndjson:{line}") for line in range(37, 4001, 37)
+    )
+    assert not [path for path in (tmp_path / "dead letters").rglob(".*")]
+
+
+def test_dead_letters_that_cannot_be_written_end_the_run_with_the_place(job, tmp_path):
+    _write(tmp_path / "source" / "a" / "1.ndjson", {1: _good(1), 2: BAD})
+    (tmp_path / "dead letters").write_text("a file")
+
+    finished = job.run()
+
+    assert finished.code == 1
+    assert finished.error_lines[-1].startswith("snowpipe error: DeadLetterError: channel ")
+    assert str(tmp_path / "dead letters") in finished.error_lines[-1]
+    assert ids_in(job.service, job.table) == []

@@ -1,0 +1,151 @@
+"""The operator and its table: made from the source, widened, described; rows that do not fit put aside."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.operators.table_room import TableRoom
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError, SqlError
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from tests.airflow_connections import SetConnection, pem, private_key, set_connection
+from tests.local_connection import connect, connect_by_form, context
+from tests.local_service import LocalService
+
+__all__ = ["pem", "private_key", "set_connection"]
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def table() -> str:
+    return f"ROOM_{next(_numbers)}"
+
+
+@pytest.fixture
+def hook(local_service: LocalService, set_connection: SetConnection, table: str) -> SnowpipeHook:
+    return SnowpipeHook(connect(local_service, set_connection), table=table)
+
+
+def _source(path: Path, *rows: Any) -> FileSourceSpec:
+    (path / "p").mkdir(parents=True)
+    (path / "p" / "1.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return FileSourceSpec(path=str(path))
+
+
+def _room(**changes: Any) -> TableRoom:
+    wishes: dict[str, Any] = {
+        "on_error": "abort",
+        "check_rows": False,
+        "dead_letter_path": None,
+        "create_table": None,
+        "evolve_columns": None,
+    }
+    return TableRoom(**{**wishes, **changes})
+
+
+@pytest.mark.parametrize("define", [connect, connect_by_form])
+def test_columns_are_described_with_what_a_check_needs(
+    local_service: LocalService, set_connection: SetConnection, table: str, define: Any
+) -> None:
+    local_service.sql(
+        f"CREATE TABLE LOCAL.PUBLIC.{table} (ID INT AUTOINCREMENT NOT NULL, NAME VARCHAR(5) NOT NULL "
+        "DEFAULT 'x', AT TIMESTAMP_TZ, PRICE NUMBER(8,3), RAW BINARY(4), V VARIANT)"
+    )
+
+    columns = SnowpipeHook(define(local_service, set_connection), table=table).table_columns()
+
+    assert [(one.name, one.type, one.nullable, one.fills_itself) for one in columns] == [
+        ("ID", "NUMBER(38,0)", False, True),
+        ("NAME", "VARCHAR(5)", False, True),
+        ("AT", "TIMESTAMP_TZ(9)", True, False),
+        ("PRICE", "NUMBER(8,3)", True, False),
+        ("RAW", "BINARY(4)", True, False),
+        ("V", "VARIANT", True, False),
+    ]
+
+
+def test_table_that_is_missing_is_named_where_rows_are_to_be_checked(hook: SnowpipeHook, table: str) -> None:
+    with pytest.raises(SqlError, match=table):
+        _room(check_rows=True).prepare(hook, FileSourceSpec(path="/none"), print)
+
+
+def test_account_is_not_asked_where_nothing_concerns_columns(hook: SnowpipeHook) -> None:
+    assert _room().prepare(hook, FileSourceSpec(path="/none"), print)["columns"] == ()
+
+
+def test_table_is_made_once_and_then_widened_as_the_author_says(
+    hook: SnowpipeHook, table: str, tmp_path: Path
+) -> None:
+    first = _source(tmp_path / "first", {"id": 1, "at": "2026-01-02T03:04:05Z"}, {"id": 2, "v": {"a": 1}})
+    made = _room(create_table="if_missing").prepare(hook, first, print)["columns"]
+    assert made == ()  # nothing is checked with on_error="abort" alone
+    described = hook.table_columns()
+    assert [(one.name, one.type) for one in described] == [
+        ("ID", "NUMBER(38,0)"),
+        ("AT", "TIMESTAMP_TZ(9)"),
+        ("V", "VARIANT"),
+    ]
+
+    wider = _source(tmp_path / "wider", {"ID": 1, "note": "x", "day": "2026-01-02"})
+    _room(create_table="if_missing").prepare(hook, wider, print)
+    assert hook.table_columns() == described, "unknown keys are left to the service"
+    with pytest.raises(ConfigurationError) as refused:
+        _room(evolve_columns=False).prepare(hook, wider, print)
+    assert '"NOTE" VARCHAR(16777216), "DAY" DATE' in str(refused.value)
+    said: list[str] = []
+    _room(evolve_columns=True).prepare(hook, wider, lambda text, *values: said.append(text % values))
+
+    assert hook.table_columns() == (
+        *described,
+        TableColumn("NOTE", "VARCHAR(16777216)"),
+        TableColumn("DAY", "DATE"),
+    )
+    assert said == [f'table "LOCAL"."PUBLIC"."{table}": added "NOTE" VARCHAR(16777216), "DAY" DATE']
+
+
+def test_source_that_this_worker_does_not_see_is_named(hook: SnowpipeHook, tmp_path: Path) -> None:
+    with pytest.raises(SourcePositionError, match="nowhere' does not exist"):
+        _room(create_table="if_missing").prepare(hook, FileSourceSpec(path=str(tmp_path / "nowhere")), print)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_operator_makes_the_table_and_puts_bad_rows_aside(
+    local_service: LocalService, set_connection: SetConnection, table: str, tmp_path: Path
+) -> None:
+    rows: list[Any] = [{"id": number, "name": "n"} for number in range(1200)]
+    rows[1100] = {"id": "x", "name": "n"}
+    rows[1150] = {"id": 1150, "extra": 1}
+    _source(tmp_path / "source", *rows)
+    conn_id = connect(local_service, set_connection)
+    set_connection("spark_default", conn_type="spark", host="local[2]")
+    operator = SnowpipeStreamOperator(
+        task_id="load",
+        source={"path": str(tmp_path / "source")},
+        table=table,
+        snowflake_conn_id=conn_id,
+        channel_prefix="p",
+        conf={"spark.ui.enabled": "false"},
+        on_error="dead_letter",
+        dead_letter_path=str(tmp_path / "dead"),
+        create_table="if_missing",
+    )
+
+    value = operator.execute(context())
+
+    assert (value["rows"], value["dead_lettered"]) == (1199, 1)
+    assert value["channels"]["p_source_p"]["dead_lettered"] == 1
+    counted = local_service.sql(f"SELECT COUNT(*) N, SUM(ID) S FROM LOCAL.PUBLIC.{table}")
+    assert (int(counted[0]["N"]), int(counted[0]["S"])) == (1199, sum(range(1200)) - 1100)
+    (file,) = (tmp_path / "dead").rglob("*.parquet")
+    (letter,) = pq.read_table(file).to_pylist()
+    assert (letter["position"], letter["column"]) == ("1.ndjson:1101", "ID")

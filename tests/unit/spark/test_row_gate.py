@@ -1,0 +1,164 @@
+"""The gate between source and channel, and the files of dead letters that attempts leave."""
+
+from urllib.parse import quote
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder
+from airflow_provider_snowpipe.spark.row_gate import RowGate
+from airflow_provider_snowpipe.spark.row_rules import RowRules
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError, UnfitRowsError
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+
+COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
+
+
+def _gate(path, committed=None, offset_class=IntegerOffset):
+    return RowGate(
+        RowRules(COLUMNS, None if path is None else str(path), "app"), "a/b", offset_class, committed
+    )
+
+
+def _part(first, *values):
+    body = "".join(f'{{"ID":{value}}}\n' for value in values).encode()
+    return Part(body, IntegerOffset(first), IntegerOffset(first + len(values) - 1), len(values))
+
+
+def _positions(path):
+    return [
+        row["position"] for file in sorted(path.rglob("*.parquet")) for row in pq.read_table(file).to_pylist()
+    ]
+
+
+def test_good_part_goes_on_as_it_is(tmp_path):
+    part = _part(10, 1, 2)
+
+    assert _gate(tmp_path).admit(part) is part
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_part_keeps_its_last_position_although_its_last_row_is_bad(tmp_path):
+    gate = _gate(tmp_path)
+
+    good = gate.admit(_part(10, 1, '"x"', 3, '"y"'))
+
+    assert (good.body, good.start, good.end, good.rows) == (
+        b'{"ID":1}\n{"ID":3}\n', IntegerOffset(10), IntegerOffset(13), 2,
+    )  # fmt: skip
+    assert (gate.dead_lettered, _positions(tmp_path)) == (2, ["11", "13"])
+    assert (tmp_path / quote("a/b", safe="") / "10.parquet").is_file()
+
+
+def test_part_without_a_good_row_is_passed_by_the_next_one(tmp_path):
+    gate = _gate(tmp_path)
+
+    assert gate.admit(_part(10, '"x"')) is None
+    assert gate.admit(_part(11, '"x"', '"x"')) is None
+    good = gate.admit(_part(13, 4))
+
+    assert (good.start, good.end, good.rows) == (IntegerOffset(10), IntegerOffset(13), 1)
+    assert gate.admit(_part(14, 5)).start == IntegerOffset(14)
+
+
+def test_another_attempt_with_other_parts_leaves_each_row_in_one_file(tmp_path):
+    killed = _gate(tmp_path)
+    for part in (_part(1, 1, '"x"'), _part(3, '"x"', 4), _part(5, 5, '"x"')):
+        killed.admit(part)
+
+    again = _gate(tmp_path, committed=IntegerOffset(2))
+    again.admit(_part(3, '"x"', 4, 5))
+    assert sorted(_positions(tmp_path)) == ["2", "3"], "row 6 is not committed, and is met again"
+    again.admit(_part(6, '"x"', 7))
+
+    assert sorted(_positions(tmp_path)) == ["2", "3", "6"]
+
+
+def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
+    gate = _gate(tmp_path, committed=IntegerOffset(2))
+    gate.admit(_part(3, '"x"', 4, '"x"', 6))
+    zombie = _gate(tmp_path, committed=IntegerOffset(2))
+    zombie._folder._left.clear()
+    zombie.admit(_part(5, '"x"', 6))
+    zombie.admit(_part(7, '"x"', 8))
+    assert sorted(_positions(tmp_path)) == ["3", "5", "5", "7"]
+
+    gate.settle(IntegerOffset(6))
+
+    assert sorted(_positions(tmp_path)) == ["3", "5", "7"]
+
+
+def test_files_of_other_makers_and_older_rows_are_left_alone(tmp_path):
+    folder = tmp_path / quote("a/b", safe="")
+    folder.mkdir()
+    for name in ("1.parquet", "notes.parquet", "5.csv"):
+        (folder / name).write_text("mine")
+    gate = _gate(tmp_path, committed=IntegerOffset(2))
+
+    gate.admit(_part(3, 3, 4, 5, 6))
+    gate.settle(IntegerOffset(6))
+
+    assert sorted(path.name for path in folder.iterdir()) == ["1.parquet", "5.csv", "notes.parquet"]
+
+
+def test_position_of_a_row_counts_blank_lines_where_the_part_does(tmp_path):
+    gate = _gate(tmp_path, offset_class=FileLineOffset)
+    body = b'\n{"ID":1}\n\n{"ID":"x"}\n'
+
+    gate.admit(Part(body, FileLineOffset("f", 7), FileLineOffset("f", 10), 2))
+
+    assert _positions(tmp_path) == ["f:10"]
+
+
+def test_position_of_a_row_is_the_sources_where_it_has_gaps(tmp_path):
+    gate = _gate(tmp_path)
+    body, at = b'{"ID":1}\n{"ID":"x"}\n', [20, 29]
+
+    gate.admit(Part(body, IntegerOffset(20), IntegerOffset(29), 2, lambda row: IntegerOffset(at[row])))
+    gate.admit(Part(body, IntegerOffset(30), IntegerOffset(39), 2))
+
+    assert _positions(tmp_path) == ["29", None]
+
+
+def test_without_a_place_for_it_the_first_bad_row_is_named():
+    with pytest.raises(UnfitRowsError) as refused:
+        _gate(None).admit(_part(10, 1, '"secret"', '"x"'))
+
+    assert str(refused.value).startswith(
+        "channel 'a/b': row 11 does not fit the table: column \"ID\": the value cannot be converted to "
+        "NUMBER(38,0) (2 such row(s) from 10 to 12). Neither it nor a row after it was sent; "
+    )
+    assert "secret" not in str(refused.value)
+
+
+def test_place_that_cannot_be_reached_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(DeadLetterError, match=r"dead letters at '.*file' cannot be read or written"):
+        DeadLetterFolder(str(tmp_path / "file"), "c", LexicographicOffset, None).write(
+            LexicographicOffset("1"), LexicographicOffset("1"), [], "app"
+        )
+
+
+@pytest.mark.parametrize(
+    ("on_error", "check", "path", "columns", "said"),
+    [
+        ("abort", False, "/dead", COLUMNS, "set on_error='dead_letter', or drop the path"),
+        ("continue", True, None, COLUMNS, "check_rows is True, but on_error is 'continue'"),
+        ("abort", True, None, (), "the plan has no columns"),
+        ("dead_letter", False, None, COLUMNS, "dead_letter_path is not given"),
+        ("dead_letter", False, "dead", COLUMNS, "give an absolute path"),
+        ("dead_letter", False, "s3://key:hidden@bucket/dead", COLUMNS, "holds credentials"),
+    ],
+)
+def test_rules_that_do_not_go_together_are_refused(on_error, check, path, columns, said):
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        RowRules.of(on_error, check, path, columns, "app")
+    assert "hidden" not in str(refused.value)
+
+
+def test_rows_are_not_checked_where_nobody_asks():
+    assert RowRules.of("abort", False, None, COLUMNS, "app") is None
+    assert RowRules.of("continue", False, None, (), "app") is None
