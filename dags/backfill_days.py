@@ -1,9 +1,10 @@
 """Load a range of days in bulk, each day in a task of its own, and none of them twice.
 
-Each day's files lie in a folder of a stage. COPY loads the files of one day, and the sensor passes when load
-history says that every one of them is in the table. COPY remembers what it has loaded for 64 days, so a run
-over days that are loaded already finds nothing to do: clear a day, or run an overlapping range, whenever you
-like. The days' files are made up here; where they are in a stage of yours already, leave ``stage_day`` out.
+Each day's files lie in a folder of a stage. COPY loads the files of one day, once per run whatever becomes
+of the worker, and the sensor passes when load history says that every one of them is in the table. COPY
+remembers what it has loaded for 64 days, so a run over days that are loaded already finds nothing to do:
+clear a day, or run an overlapping range, whenever you like. The days' files are made up here; where they
+are in a stage of yours already, leave ``stage_day`` out.
 """
 
 from __future__ import annotations
@@ -14,16 +15,13 @@ from typing import Any
 from airflow.providers.common.compat.sdk import Param, dag, task, task_group
 from airflow.providers.common.sql.operators.sql import SQLExecuteQueryOperator
 
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 
 CREATE = [
     'CREATE TABLE IF NOT EXISTS "{{ params.table }}" (DAY DATE, STATION VARCHAR, HOUR INTEGER, C FLOAT)',
     'CREATE STAGE IF NOT EXISTS "{{ params.stage }}"',
 ]
-COPY = """
-COPY INTO "{{ params.table }}" FROM @"{{ params.stage }}"
-PATTERN = %(pattern)s FILE_FORMAT = (TYPE = CSV)
-"""
 ROWS_BY_DAY = (
     'SELECT TO_VARCHAR(DAY), COUNT(*) FROM "{table}" WHERE DAY BETWEEN %s AND %s GROUP BY 1 ORDER BY 1'
 )
@@ -71,18 +69,19 @@ def backfill_days() -> None:
             SnowflakeHook().run(
                 f"PUT 'file://{folder}/*.csv' @\"{params['stage']}\"/{day} AUTO_COMPRESS = FALSE"
             )
-        return {"prefix": f"{day}/", "pattern": f".*{day}/.*[.]csv"}
+        return {"prefix": f"{day}/"}
 
     @task_group
     def load_day(day: str) -> None:
         """What happens to one day."""
         staged = stage_day(day)
-        copy = SQLExecuteQueryOperator(
+        copy = SnowpipeCopyOperator(
             task_id="copy",
-            conn_id="snowflake_default",
-            sql=COPY,
-            parameters={"pattern": staged["pattern"]},
-            split_statements=False,
+            table="{{ params.table }}",
+            stage='@"{{ params.stage }}"',
+            prefix=staged["prefix"],
+            options={"file_format": {"type": "CSV"}},
+            deferrable=True,
         )
         loaded = SnowpipeFilesLoadedSensor(
             task_id="loaded",

@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import psutil
 
-from airflow_provider_snowpipe.spark import driver, sink
+from airflow_provider_snowpipe.spark import rounds, sink
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings
 from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
@@ -231,7 +231,7 @@ def load_with_deeds(
 @contextmanager
 def doing(deeds: Deeds) -> Iterator[None]:
     """Let the tasks of every job of this process pass the points of the deeds."""
-    with patch.object(driver, "load_partition", partial(load_with_deeds, deeds)):
+    with patch.object(rounds, "load_partition", partial(load_with_deeds, deeds)):
         yield
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _NAMESPACE = uuid.UUID("5c0c4a0e-4df5-4f0c-9a53-0c1f0c1f5a11")
 _CANCELLED = 604
 _UNKNOWN = 404
+_MOST_LOST = 3
 _NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _FIRST_LOOKS = (0.2, 0.4, 0.8)
@@ -147,45 +148,52 @@ class CopyRun:
         return None
 
     def _part(self, paths: tuple[str, ...], statement: str, marks: list[str], wait: Wait) -> CopyOutcome:
-        known = self._loaded_by_this_run(paths) if self.identity.try_number > 1 else None
-        while known is None:
+        asks, lost = self.identity.try_number > 1, 0
+        while True:
+            known = self._loaded_by_this_run(paths) if asks else None
+            if known is not None:
+                return known
             try:
                 rows = self._rows(statement, self.identity.request_ids(statement, marks), wait)
             except ApiError as error:
-                if error.http_status != _UNKNOWN:
+                if error.http_status != _UNKNOWN or lost == _MOST_LOST:
                     raise
-                # The service has lost the statement with its outcome, so load history has to say.
-                known = self._loaded_by_this_run(paths)
+                # The service has lost the statement with its outcome, so history has to say.
+                asks, lost = True, lost + 1
             else:
-                return self._read(paths, rows)
-        return known
+                return self._read(paths, rows, asks)
 
-    def _read(self, paths: tuple[str, ...], rows: Rows) -> CopyOutcome:
+    def _read(self, paths: tuple[str, ...], rows: Rows, tried_before: bool) -> CopyOutcome:
         outcome = CopyOutcome.read(rows, self.stage, self.url)
         if self.copy.options.return_failed_only:
             return outcome
         skipped = tuple(dict.fromkeys((*outcome.skipped(), *outcome.unnamed(paths))))
         if not skipped:
             return outcome
-        # What the first try skips was loaded by somebody else, however lately.
-        since = self.identity.since if self.identity.try_number > 1 else _NEVER
+        # What a first submission skips was loaded by somebody else, however lately.
+        since = self.identity.since if tried_before else _NEVER
         return outcome.with_history(skipped, self.history(skipped), since)
 
     def _loaded_by_this_run(self, paths: tuple[str, ...]) -> CopyOutcome | None:
-        """What load history says since the run began, None where none of the files is loaded.
+        """What load history says since the run began, where it says that the statement has run.
 
-        One statement is one transaction: if one of its files is loaded, it has dealt with all of them.
+        Asked for with FORCE only: without it, COPY itself skips what is loaded. One statement is one
+        transaction, so it has dealt with all of its files (with SIZE_LIMIT, with some), or with none; where
+        history knows some of them only, somebody else has loaded those.
         """
+        if not self.copy.options.force:
+            return None
         found = CopyOutcome().with_history(paths, self.history(paths), self.identity.since)
-        return found if any(load.status in (LOADED, PARTIALLY_LOADED) for load in found.loads) else None
+        some = any(load.status in (LOADED, PARTIALLY_LOADED) for load in found.loads)
+        every = not found.before or self.copy.options.size_limit is not None
+        return found if some and every else None
 
     def _rows(self, statement: str, request_ids: list[str], wait: Wait) -> Rows:
         for request_id in request_ids[:-1]:
             try:
                 return self._wait(statement, request_id, wait)
-            except SqlError as error:
-                if error.errno is None:
-                    raise
+            except SqlError:
+                continue  # that try's statement failed, and left the table as it was
         return self._wait(statement, request_ids[-1], wait)
 
     def _wait(self, statement: str, request_id: str, wait: Wait) -> Rows:

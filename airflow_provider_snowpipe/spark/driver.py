@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.spark.frames import FrameSource
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
 from airflow_provider_snowpipe.spark.report import ChannelReport
-from airflow_provider_snowpipe.spark.rounds import rounds_of
+from airflow_provider_snowpipe.spark.rounds import require_plans, rounds_of
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.source import Partition, Source
@@ -77,7 +77,7 @@ class Run:
         self._client.pipe_info()
         source = self._source = open_source(plan.source, plan.on_data_loss, self._secrets)
         if isinstance(source, FrameSource):
-            source.use(self._session())
+            source.use(require_plans(self._session()))
         self._partitions = {plan.channel(one.name): one for one in source.partitions()}
         self._start = self._client.channel_statuses(list(self._partitions))
         for name, status in self._start.items():

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings, load_channel
 from airflow_provider_snowpipe.spark.source import Partition, Source
+from airflow_provider_snowpipe.spark.versions import Versions
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, SourcePositionError
@@ -143,7 +144,10 @@ def _ended(work: FrameWork, result: PartitionResult) -> PartitionResult:
 def _task(
     settings: SinkSettings, token: ScopedToken, works: tuple[FrameWork, ...]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    driver = Versions.here()
+
     def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Versions.here().require(driver)
         return load_batches(settings, token, works, batches)
 
     return load

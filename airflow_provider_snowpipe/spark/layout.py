@@ -73,7 +73,7 @@ def unpinned(session: Any) -> dict[str, str]:
 def _same(session: Any, name: str, value: str) -> bool:
     """True when a setting has a value; Spark shows sizes with a unit."""
     now = str(session.conf.get(name)).lower()
-    return now == value or (value.isdecimal() and now.rstrip("b") == value)
+    return now == value.lower() or (value.isdecimal() and now.rstrip("b") == value)
 
 
 def layout_fingerprint(*facts: Any) -> str:

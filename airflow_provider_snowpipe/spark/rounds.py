@@ -154,16 +154,23 @@ def rounds_of(source: Source | None, spark: SparkContext) -> Rounds[Any]:
 
     :param source: the source
     :param spark: the context whose executors do the work, or a session of Spark Connect
-    :raises ConfigurationError: if that source cannot be read over Spark Connect
     """
-    if not isinstance(source, FrameSource):
-        return TaskRounds(spark)
-    if is_connect(spark):
+    return FrameRounds(spark, source) if isinstance(source, FrameSource) else TaskRounds(spark)
+
+
+def require_plans(session: Any) -> Any:
+    """Make sure that a session shows the plans of its queries, by which a source checks its order.
+
+    :param session: the session
+    :return: the same
+    :raises ConfigurationError: if it is one of Spark Connect
+    """
+    if is_connect(session):
         raise ConfigurationError(
             "Spark Connect shows no plan of a query, so that the order of this source's rows cannot be "
-            "checked: submit the job to the cluster with spark-submit"
+            "checked: submit the job to the cluster with spark-submit. Over Spark Connect the job loads files"
         )
-    return FrameRounds(spark, source)
+    return session
 
 
 @dataclass(frozen=True, slots=True)

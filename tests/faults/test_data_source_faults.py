@@ -95,9 +95,9 @@ def test_killed_stream_goes_on_from_its_checkpoint_and_every_row_is_there_once(
         if moment == "between write and commit":
             service.admin("faults", set="slow-status=60x500")
             wait_until(
-                lambda: [token.endswith("-end") for token in program.tokens()] == [True, True],
+                lambda: any(token.endswith("-end") for token in program.tokens()),
                 seconds=90,
-                what="the commit of batch 0 on both channels",
+                what="the commit of all rows of a channel, of which no task can hear",
             )
     finally:
         kill_all(process)

@@ -248,6 +248,16 @@ class TestOncePerRun:
 
         assert place.ids() == [1, 1]
 
+    @pytest.mark.parametrize(("force", "rows"), [(False, [1, 2]), (True, [1, 1, 2])], ids=["once", "forced"])
+    def test_a_file_that_somebody_else_loaded_meanwhile_does_not_stand_for_the_others(
+        self, place: Place, force: bool, rows: list[int]
+    ) -> None:
+        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        place.copy(run="another", files=["in/a.csv"])
+        place.copy(options={**CSV, "force": force}, try_number=2)
+
+        assert place.ids() == rows
+
     def test_a_statement_that_still_runs_is_joined(self, place: Place) -> None:
         place.put({"a.csv": "1,x\n"})
         operators = [place.operator(options=self.FORCED) for _ in range(3)]

@@ -187,7 +187,9 @@ def test_batches_sorted_in_foreach_batch_are_exactly_once_too(stream):
     stream.put("2.json", range(100, 200))
     stream.run_sorted(channelColumn="P")
     stream.forget_commit(1)
-    disorder = stream.refused(stream.run_sorted, channelColumn="P", order=("P", "ID % 7"))
+    from pyspark.sql import functions as F  # noqa: N812  its usual name
+
+    disorder = stream.refused(stream.run_sorted, channelColumn="P", order=("P", F.expr("ID % 7")))
     stream.run_sorted(channelColumn="P")
 
     assert "the replay of batch 1 has other rows, or another order" in disorder

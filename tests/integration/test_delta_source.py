@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from airflow_provider_snowpipe.spark.driver import Run
-from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.sources import source_spec
-from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 from tests.maven_jars import maven_jars
-from tests.spark_job import ids_in, new_table
-from tests.spark_session import spark_in_process
+from tests.spark_in_process import spark_in_process
+from tests.spark_job import new_table
+from tests.table_loads import TableLoads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -39,75 +32,45 @@ def spark(tmp_path_factory):
         yield session
 
 
-class Loads:
-    def __init__(self, service, spark, folder, table):
-        self.service = service
-        self.spark = spark
-        self.folder = folder
-        self.table = table
-        self.path = str(folder / "rows")
+class DeltaLoads(TableLoads):
+    """Loads of a Delta table in ``delta``."""
 
-    def insert(self, first, end, note="x"):
+    @property
+    def path(self):
+        return str(self.folder / "delta")
+
+    def insert(self, first, end):
         rows = self.spark.range(first, end, 1, 3).selectExpr(
-            "id AS ID", "concat('g', id % 2) AS FILE", f"'{note}' AS NOTE"
+            "id AS ID", "concat('g', id % 2) AS FILE", "'x' AS NOTE"
         )
         writer = rows.write.format("delta").mode("append").option("delta.enableChangeDataFeed", "true")
         writer.save(self.path)
 
-    def load(self, **source):
-        plan = JobPlan(
-            application="delta",
-            account_url=self.service.url,
-            ca_bundle=str(self.service.ca_file),
-            pipe=PipeName.default_for_table("LOCAL", "PUBLIC", self.table),
-            channel_prefix="test",
-            source_name=self.table,
-            source=source_spec({"kind": "delta", "path": self.path, "order_by": "ID", **source}),
-            report_path=str(self.folder / "report.json"),
-            credentials_path=str(self.folder / "credentials.json"),
-            commit_timeout=60.0,
-            limits=BatchLimits(rows=7, requests_per_second=200.0),
-        )
-        key = KeyPair(self.service.account, self.service.user, Path(self.service.key_file).read_bytes())
-        with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
-            run = Run(plan, client, lambda: self.spark)
-            run.prepare()
-            run.load(self.spark.sparkContext)
-            run.verify()
-        return [(c.partition, c.to_token, c.rows) for c in run.channels]
-
-    def commit(self, partition, token):
-        with self.service.client(self.table) as client:
-            client.pipe_info()
-            with Channel.open(client, f"test_{self.table}_{partition}", BatchRowOffset) as channel:
-                channel.append(b'{"ID": -1}\n', token, token, rows=1)
-                channel.wait_for_commit(timeout=30)
-
-    @property
-    def ids(self):
-        return ids_in(self.service, self.table)
+    def load_versions(self, **source):
+        given = {"kind": "delta", "path": self.path, "order_by": "ID", **source}
+        reports = self.load(source_spec(given), limits=BatchLimits(rows=7, requests_per_second=200.0))
+        return [(report.partition, report.to_token, report.rows) for report in reports]
 
 
 @pytest.fixture
 def loads(local_service, spark, tmp_path, request):
     table = new_table(local_service, "D_" + str(abs(hash(request.node.nodeid)) % 10**9))
-    return Loads(local_service, spark, tmp_path, table)
+    return DeltaLoads(local_service, spark, tmp_path, table)
 
 
 def test_versions_load_once_in_order_and_a_second_run_only_the_new_ones(loads):
     loads.insert(50, 100)
     loads.insert(0, 20)
 
-    assert loads.load() == [("all", "1:20", 70)]
+    assert loads.load_versions() == [("all", "1:20", 70)]
 
-    rows = loads.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{loads.table}")
-    assert [int(row["ID"]) for row in rows] == [*range(50, 100), *range(20)]
-    assert loads.load() == [("all", "1:20", 0)]
+    assert loads.ids_as_stored == [*range(50, 100), *range(20)]
+    assert loads.load_versions() == [("all", "1:20", 0)]
 
     loads.insert(200, 205)
     loads.spark.sql(f"OPTIMIZE delta.`{loads.path}`")
 
-    assert loads.load() == [("all", "2:5", 5)]
+    assert loads.load_versions() == [("all", "2:5", 5)]
     assert loads.ids == [*range(20), *range(50, 100), *range(200, 205)]
 
 
@@ -116,23 +79,23 @@ def test_resume_in_the_middle_of_a_version_goes_on_with_the_next_row(loads):
     loads.insert(30, 40)
     loads.commit("g0", BatchRowOffset(0, 12))
 
-    assert loads.load(partition_by="FILE") == [("g0", "1:5", 8), ("g1", "1:5", 20)]
+    assert loads.load_versions(partition_by="FILE") == [("g0", "1:5", 8), ("g1", "1:5", 20)]
     assert loads.ids == [-1, *sorted([*range(1, 40, 2), *range(24, 40, 2)])]
 
 
 def test_version_that_deleted_or_a_table_that_is_another_is_refused(loads):
     loads.insert(0, 10)
-    assert loads.load() == [("all", "0:10", 10)]
+    assert loads.load_versions() == [("all", "0:10", 10)]
     loads.insert(10, 20)
     loads.spark.sql(f"DELETE FROM delta.`{loads.path}` WHERE ID = 3")
 
-    with pytest.raises(SourcePositionError, match=r"version 2 of .* changed or deleted rows \(1 of them\)"):
-        loads.load()
+    with pytest.raises(SourcePositionError, match=r"version 2 of .* changed or deleted 1 row"):
+        loads.load_versions()
     assert loads.ids == list(range(10))
 
     loads.commit("all", BatchRowOffset(9, 1))
     with pytest.raises(SourcePositionError, match=r"'9:1' is committed, but the latest version .* is 2"):
-        loads.load()
+        loads.load_versions()
 
 
 def test_committed_version_with_fewer_rows_than_committed_is_refused(loads):
@@ -140,14 +103,14 @@ def test_committed_version_with_fewer_rows_than_committed_is_refused(loads):
     loads.commit("all", BatchRowOffset(0, 11))
 
     with pytest.raises(SourcePositionError, match=r"'0:11' is committed, but version 0 has 10 row"):
-        loads.load()
+        loads.load_versions()
 
 
 def test_key_that_is_not_unique_within_a_version_is_refused(loads):
     loads.insert(0, 10)
 
     with pytest.raises(Exception, match="two rows have NOTE = 'x': neither"):
-        loads.load(order_by="NOTE", offset_type="text")
+        loads.load_versions(order_by="NOTE", offset_type="text")
     assert loads.ids == []
 
 
@@ -155,4 +118,4 @@ def test_table_without_a_change_data_feed_is_refused(loads):
     loads.spark.range(3).selectExpr("id AS ID").write.format("delta").save(loads.path)
 
     with pytest.raises((SourcePositionError, ConfigurationError), match=r"delta\.enableChangeDataFeed"):
-        loads.load()
+        loads.load_versions()

@@ -3,6 +3,11 @@
 The brokers are librdkafka's mock, which serves other processes too.
 """
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
 from airflow_provider_snowpipe.spark.sources import source_spec
@@ -82,3 +87,59 @@ def test_topic_loads_once_then_nothing_then_only_what_came(job, topic, cluster):
         for row in rows
         if int(row["ID"]) < 4000
     )
+
+
+CONNECTOR = """
+import json, os, sys, time
+from snowflake.ingest.streaming import StreamingIngestClient
+
+table, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+client = StreamingIngestClient(
+    "connector", "LOCAL", "PUBLIC", table + "-STREAMING", profile_json=None,
+    properties={
+        "account": os.environ["SNOWPIPE_LOCAL_ACCOUNT"],
+        "user": os.environ["SNOWPIPE_LOCAL_USER"],
+        "url": os.environ["SNOWPIPE_LOCAL_URL"],
+        "private_key": open(os.environ["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"]).read(),
+    })
+channel, status = client.open_channel(f"test_{table}_0")
+print("OPENED", json.dumps(status.latest_committed_offset_token))
+for offset in range(first, last + 1):
+    channel.append_row({"ID": offset, "NOTE": "connector"}, str(offset))
+channel.wait_for_commit(lambda seen: seen is not None and int(seen) >= last, timeout_seconds=60)
+channel.close()
+client.close()
+"""
+
+
+def _connector(service, table, first, last):
+    """Load records as the Kafka connector v4 does: its SDK, its channel's name, the offset as the token."""
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECTOR, table, str(first), str(last)],
+        env=service.process_env({**os.environ, "SS_LOG_LEVEL": "warn"}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    opened = next(line for line in done.stdout.splitlines() if line.startswith("OPENED "))
+    return json.loads(opened.removeprefix("OPENED "))
+
+
+def test_job_takes_over_from_the_connector_and_hands_back(job, topic, cluster):
+    pytest.importorskip("snowflake.ingest.streaming", reason="the SDK is not installed")
+    produce(cluster.address, topic, numbered(range(30), note="job"), partition=0)
+    assert _connector(job.service, topic, 0, 9) is None
+
+    finished = job.run()
+
+    assert finished.code == 0, finished.err[-3000:]
+    first = finished.report.channels[0]
+    assert (first.from_token, first.to_token, first.rows) == ("9", "29", 20)
+    assert group_offsets(cluster.address, f"g-{topic}", topic, PARTITIONS) == [30, 0, 0, 0]
+    assert _connector(job.service, topic, 30, 34) == "29"
+    assert job.committed("0") == {"0": "34"}
+    rows = job.service.sql(f"SELECT ID, NOTE FROM LOCAL.PUBLIC.{topic} ORDER BY ID")
+    notes = [row["NOTE"] for row in rows]
+    assert [int(row["ID"]) for row in rows] == list(range(35))
+    assert notes == ["connector"] * 10 + ["job"] * 20 + ["connector"] * 5

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_snowpipe.spark.tables.spec import TableSourceSpec
 from tests.local_service import LocalService
 from tests.spark_cluster import write_bare_python
 from tests.spark_connect import ConnectServer
@@ -83,6 +84,15 @@ session.stop()
     )
 
     assert done.stdout.split() == ["True", "150"], done.stderr[-2000:]
+
+
+def test_a_source_that_needs_the_plan_of_a_query_is_refused(job: SparkJob) -> None:
+    finished = job.run(source=TableSourceSpec(offset_column="ID", query="SELECT 1 ID", name="one"))
+
+    assert finished.code == 1
+    (line,) = finished.error_lines
+    assert line.startswith("snowpipe error: ConfigurationError: Spark Connect shows no plan of a query")
+    assert "spark-submit" in line
 
 
 def test_what_a_task_refuses_is_said_in_its_words(job: SparkJob, tmp_path: Path) -> None:

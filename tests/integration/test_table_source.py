@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.spark.driver import Run
-from airflow_provider_snowpipe.spark.plan import JobPlan
-from airflow_provider_snowpipe.spark.tables.spec import TableSourceSpec
-from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,
@@ -26,7 +18,8 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.spark_in_process import spark_in_process
-from tests.spark_job import SparkJob, ids_in, new_table
+from tests.spark_job import SparkJob, new_table
+from tests.table_loads import TableLoads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -38,81 +31,10 @@ def spark(tmp_path_factory):
         yield session
 
 
-class Loads:
-    """Runs of the job's driver on one table, in this process."""
-
-    def __init__(self, service, spark, folder, table):
-        self.service = service
-        self.spark = spark
-        self.folder = folder
-        self.table = table
-        self.rows = folder / "rows"
-        self.rows.mkdir()
-
-    def write(self, name: str, ids, **columns: Any) -> None:
-        ids = list(ids)
-        table = pa.table(
-            {
-                "ID": pa.array(ids, pa.int64()),
-                "FILE": [f"g{one % 3}" for one in ids],
-                "NOTE": [name] * len(ids),
-            }
-            | columns
-        )
-        pq.write_table(table, self.rows / name)
-
-    def spec(self, **values: Any) -> TableSourceSpec:
-        given = {"offset_column": "ID", **values}
-        if not {"table", "query", "path"} & set(given):
-            given["path"] = str(self.rows)
-        return TableSourceSpec.from_mapping(given)
-
-    def load(self, spec: TableSourceSpec | None = None, **changes: Any) -> tuple[Any, ...]:
-        job = SparkJob(self.service, self.folder, self.table, spec or self.spec())
-        plan = JobPlan(
-            **{
-                "application": "tables",
-                "account_url": self.service.url,
-                "ca_bundle": str(self.service.ca_file),
-                "pipe": job.pipe,
-                "channel_prefix": "test",
-                "source_name": self.table,
-                "source": job.source,
-                "report_path": str(self.folder / "report.json"),
-                "credentials_path": str(self.folder / "credentials.json"),
-                "commit_timeout": 60.0,
-                **changes,
-            }
-        )
-        key = KeyPair(self.service.account, self.service.user, Path(self.service.key_file).read_bytes())
-        with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
-            run = Run(plan, client, lambda: self.spark)
-            run.prepare()
-            run.load(self.spark.sparkContext)
-            run.verify()
-        return run.channels
-
-    def commit(self, partition: str, token: int) -> None:
-        """Put a channel where a test wants it."""
-        with self.service.client(self.table) as client:
-            client.pipe_info()
-            with Channel.open(client, f"test_{self.table}_{partition}", IntegerOffset) as channel:
-                channel.append(b'{"ID": -1}\n', IntegerOffset(token), IntegerOffset(token), rows=1)
-                channel.wait_for_commit(timeout=30)
-
-    def committed(self, *partitions: str) -> list[str | None]:
-        job = SparkJob(self.service, self.folder, self.table, self.spec())
-        return list(job.committed(*partitions).values())
-
-    @property
-    def ids(self) -> list[int]:
-        return ids_in(self.service, self.table)
-
-
 @pytest.fixture
 def loads(local_service, spark, tmp_path, request):
     table = new_table(local_service, "T_" + str(abs(hash(request.node.nodeid)) % 10**9))
-    return Loads(local_service, spark, tmp_path, table)
+    return TableLoads(local_service, spark, tmp_path, table)
 
 
 def test_partitions_by_value_load_once_then_nothing_then_only_new_rows(loads):
@@ -142,11 +64,10 @@ def test_rows_of_a_channel_are_committed_in_the_order_of_the_key(loads):
     for part in range(4):
         loads.write(f"{part}.parquet", ids[part::4])
 
-    loads.load(limits=BatchLimits(rows=170, requests_per_second=100.0))
+    (channel,) = loads.load(limits=BatchLimits(rows=170, requests_per_second=100.0))
 
-    rows = loads.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{loads.table}")
-    assert [int(row["ID"]) for row in rows] == list(range(2000))
-    assert loads.committed("all") == ["1999"]
+    assert loads.ids_as_stored == list(range(2000))
+    assert channel.to_token == "1999"
 
 
 def test_ranges_of_the_key_are_channels_and_other_ranges_are_refused(loads):
@@ -165,7 +86,7 @@ def test_ranges_of_the_key_are_channels_and_other_ranges_are_refused(loads):
 
 def test_resume_goes_on_behind_the_committed_key(loads):
     loads.write("a.parquet", range(50))
-    loads.commit("all", 29)
+    loads.commit("all", IntegerOffset(29))
 
     (channel,) = loads.load()
 

@@ -98,3 +98,7 @@ def test_a_shipped_file_is_written_once_and_never_half(tmp_path: Path) -> None:
     _write_once(file, b"two\n")
     assert file.read_bytes() == b"two\n"
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_the_routed_dag_has_both_ways(parsed: dict[str, Any]) -> None:
+    assert {"route", "append", "stage_file", "copy"} <= set(parsed["dags"]["trickle_or_flood"])

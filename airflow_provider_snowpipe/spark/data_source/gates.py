@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_snowpipe.spark.credentials import standing_credentials
 from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.ordered import ordered_offset_class
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.tokens import driver_token
 from airflow_provider_snowpipe.spark.failures import final_error
 from airflow_provider_snowpipe.spark.report import ChannelReport
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
@@ -40,14 +40,8 @@ class Prepared:
     seen: BatchesSeen
 
 
-def driver_client(options: WriteOptions) -> SnowpipeClient:
-    """A client with the driver's credentials, read anew."""
-    return SnowpipeClient(
-        options.account_url,
-        standing_credentials(options.credentials_file),
-        options.pipe,
-        ca_bundle=options.ca_bundle,
-    )
+def _client(options: WriteOptions, token: ScopedToken) -> SnowpipeClient:
+    return SnowpipeClient(options.account_url, token, options.pipe, ca_bundle=options.ca_bundle)
 
 
 def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
@@ -57,14 +51,15 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
     :param integer_offsets: True if the offset column holds numbers
     :raises SourcePositionError: if a channel was written over another number of partitions
     """
-    with driver_client(options) as client:
+    token = driver_token(options)
+    with _client(options, token) as client:
         client.pipe_info()
         if options.partitions is None:
-            return Prepared(client.scoped_token(), BatchesSeen({}, {}))
+            return Prepared(token, BatchesSeen({}, {}))
         # Channels beyond the own ones are there if there were more partitions once.
         rounded = -(-options.partitions // STATUS_NAMES_PER_REQUEST) * STATUS_NAMES_PER_REQUEST
         statuses = client.channel_statuses([options.channel(number) for number in range(rounded)])
-        return Prepared(client.scoped_token(), _seen(options, options.partitions, statuses, integer_offsets))
+        return Prepared(token, _seen(options, options.partitions, statuses, integer_offsets))
 
 
 def _seen(
@@ -90,12 +85,10 @@ def _seen(
             known = latest.get(committed.writer)
             if known is None or known[1] < committed:
                 latest[committed.writer] = (channel, committed)
-    errors = {} if options.offset_column is None else _errors(statuses)
-    return BatchesSeen(latest, errors)
-
-
-def _errors(statuses: dict[str, ChannelStatus]) -> dict[str, int]:
-    return {name: status.rows_error_count for name, status in statuses.items() if status.exists}
+    if options.offset_column is None:
+        return BatchesSeen(latest, {})
+    own = [options.channel(number) for number in range(partitions)]
+    return BatchesSeen(latest, {name: statuses[name].rows_error_count for name in own})
 
 
 def settle_batch(
@@ -123,7 +116,7 @@ def settle_batch(
     kind: type[Offset] = BatchDigestOffset
     if options.offset_column is not None:
         kind = ordered_offset_class(integer=integer_offsets, partitions=options.partitions)
-    with driver_client(options) as client:
+    with _client(options, driver_token(options)) as client:
         now = client.channel_statuses([report.channel for report in reports])
     settled = settle(reports, now, kind)
     refuse_missing_commits(options.pipe, settled, now)

@@ -6,6 +6,7 @@ the driver as part of the message; what it may mend, such as a fenced channel, i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -23,12 +24,22 @@ from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.ordered import OrderedRows, ordered_offset_class
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
 from airflow_provider_snowpipe.spark.data_source.runs import ChannelRuns
-from airflow_provider_snowpipe.spark.sink import FINAL_ERRORS, PartitionResult, SinkSettings, load_channel
+from airflow_provider_snowpipe.spark.sink import (
+    FINAL_ERRORS,
+    PartitionResult,
+    SinkSettings,
+    load_channel,
+    process_transports,
+)
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    SourcePositionError,
+)
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
@@ -156,7 +167,10 @@ class Task:
                         )
                         break
         except FINAL_ERRORS as error:
-            outcome = replace(outcome, error_type=type(error).__name__, error=str(error))
+            if isinstance(error, AuthenticationError) and self.token.remaining_seconds() <= 0:
+                outcome = replace(outcome, complete=False)
+            else:
+                outcome = replace(outcome, error_type=type(error).__name__, error=str(error))
         return replace(outcome, channels=tuple(done))
 
     def _shares(
@@ -250,7 +264,12 @@ class Task:
 
     def _client(self) -> SnowpipeClient:
         options = self.options
-        return SnowpipeClient(options.account_url, self.token, options.pipe, ca_bundle=options.ca_bundle)
+        return SnowpipeClient(
+            options.account_url,
+            self.token,
+            options.pipe,
+            transports=process_transports(os.getpid(), options.ca_bundle),
+        )
 
     def _encoder(self) -> RowEncoder:
         options = self.options

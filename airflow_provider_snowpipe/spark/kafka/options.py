@@ -87,6 +87,7 @@ SET_BY_SOURCE = {
     "group.id": "group_id",
     "isolation.level": "isolation",
     "auto.offset.reset": "start",
+    "schema.registry.url": "schema_registry_url",
     "enable.auto.commit": "group_id",
     "enable.auto.offset.store": "group_id",
     "enable.partition.eof": "start",

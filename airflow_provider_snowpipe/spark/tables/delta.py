@@ -197,9 +197,9 @@ class DeltaSource(FrameSource):
     def _refuse_version(self, version: int, changed: int, nulls: int) -> None:
         if changed:
             raise SourcePositionError(
-                f"version {version} of {self._spec.address!r} changed or deleted rows ({changed} of them), "
-                "and a channel only adds rows: bring them into the table by other means, and reset the "
-                "channel's offset token to that version on purpose. Nothing was sent"
+                f"version {version} of {self._spec.address!r} changed or deleted {changed} row(s), and "
+                "a channel only adds rows: bring them into the table by other means, and reset the channel's "
+                "offset token to that version on purpose. Nothing was sent"
             )
         if nulls:
             raise ConfigurationError(

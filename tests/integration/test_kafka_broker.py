@@ -1,0 +1,281 @@
+"""The Kafka source on a real Apache Kafka broker: transactions, compaction, retention, rights, groups."""
+
+import json
+import time
+
+import pytest
+
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources import open_source, source_spec
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    SourcePositionError,
+    WriterActiveError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.spark_job import SparkJob, ids_in, wait_until
+
+pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars
+from tests.kafka_topics import commit_group, create_topic, group_offsets, numbered, produce
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), broker_jars()) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(request):
+    return "T" + str(abs(hash(request.node.nodeid)) % 10**9)
+
+
+def _spec(broker, topic, **changes):
+    values = {
+        "kind": "kafka",
+        "bootstrap_servers": broker.address,
+        "topics": [topic],
+        "timeout_seconds": 30.0,
+    }
+    return source_spec({**values, **changes})
+
+
+def _source(broker, topic, on_data_loss="fail", **changes):
+    return open_source(_spec(broker, topic, **changes), on_data_loss)
+
+
+def _parts(partition, committed=None):
+    place = partition.resume(committed)
+    return [] if place is None else list(partition.read(place, BatchLimits()))
+
+
+def _ids(parts):
+    return [json.loads(line)["ID"] for part in parts for line in bytes(part.body).splitlines()]
+
+
+def _transaction(broker, topic, ids, *, end):
+    """Write in a transaction and end it; the producer is returned, an open transaction with it."""
+    producer = Producer(
+        {"bootstrap.servers": broker.address, "transactional.id": f"{topic}-{end}", "log_level": 2}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in numbered(ids):
+        producer.produce(topic, value, partition=0)
+    producer.flush(30)
+    if end == "commit":
+        producer.commit_transaction(30)
+    elif end == "abort":
+        producer.abort_transaction(30)
+    return producer
+
+
+def test_rows_of_aborted_and_open_transactions_are_left_out_and_the_end_is_found_behind_markers(
+    broker, topic
+):
+    create_topic(broker.address, topic)
+    _transaction(broker, topic, range(10), end="commit")
+    _transaction(broker, topic, range(100, 150), end="abort")
+    _transaction(broker, topic, range(10, 20), end="commit")
+    _transaction(broker, topic, range(200, 210), end="abort")
+    (partition,) = _source(broker, topic).partitions()
+
+    parts = _parts(partition)
+
+    assert _ids(parts) == list(range(20))
+    last = parts[-1].end
+    assert partition.bounds.end > last.value + 1, "the topic ends with records that nobody reads"
+    assert _parts(partition, last) == []
+
+    producer = _transaction(broker, topic, range(20, 30), end="later")
+    (behind_open,) = _source(broker, topic).partitions()
+    assert behind_open.bounds.end == partition.bounds.end < behind_open.bounds.high
+    assert _parts(behind_open, last) == []
+    producer.commit_transaction(30)
+    (after_commit,) = _source(broker, topic).partitions()
+    assert _ids(_parts(after_commit, last)) == list(range(20, 30))
+
+    (everything,) = _source(broker, topic, isolation="read_uncommitted").partitions()
+    assert len(_ids(_parts(everything))) == 90
+
+
+def test_compacted_records_leave_gaps_that_are_passed(broker, topic):
+    create_topic(
+        broker.address,
+        topic,
+        config={
+            "cleanup.policy": "compact",
+            "segment.bytes": "1048576",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": "0",
+        },
+    )
+    for begin in range(0, 400, 100):
+        produce(broker.address, topic, numbered(range(begin, begin + 100)), key=b"same")
+        time.sleep(0.3)  # segments roll by age
+    produce(broker.address, topic, numbered([400]), key=b"other")
+
+    def partition():
+        (found,) = _source(broker, topic).partitions()
+        return found
+
+    wait_until(
+        lambda: _ids(_parts(partition())) == [399, 400],
+        seconds=90,
+        what="the cleaner has taken all but the last record of the key",
+    )
+
+    compacted = partition()
+    assert (compacted.bounds.earliest, compacted.bounds.end) == (0, 401)
+    (part,) = _parts(compacted, IntegerOffset(5))
+    assert (_ids([part]), str(part.start), str(part.end)) == ([399, 400], "399", "400")
+
+
+def test_retention_beyond_the_committed_token_is_refused_or_skipped(broker, topic):
+    create_topic(broker.address, topic)
+    produce(broker.address, topic, numbered(range(100)))
+    (before,) = _source(broker, topic).partitions()
+    _delete(broker, topic, 60)
+
+    (partition,) = _source(broker, topic).partitions()
+    with pytest.raises(SourcePositionError) as caught:
+        partition.check(IntegerOffset(40))
+    text = str(caught.value)
+    assert "offset 40 is committed" in text
+    assert "earliest offset that partition 0" in text
+    assert "60" in text
+    assert "on_data_loss='skip'" in text
+    partition.check(IntegerOffset(59))
+    assert _ids(_parts(partition)) == list(range(60, 100)), "nothing is committed: the first that is there"
+    (skipping,) = _source(broker, topic, "skip").partitions()
+    assert _ids(_parts(skipping, IntegerOffset(40))) == list(range(60, 100))
+
+    with pytest.raises(
+        SourcePositionError, match="offset 0 was there when the run began and is not any more"
+    ):
+        _parts(before)
+    commit_group(broker.address, f"g-{topic}", topic, 0, 10)
+    (grouped,) = _source(broker, topic, group_id=f"g-{topic}").partitions()
+    with pytest.raises(SourcePositionError, match=f"group 'g-{topic}' is to go on at offset 10"):
+        grouped.check(None)
+
+
+def test_timestamp_start_takes_records_that_are_not_older(broker, topic):
+    create_topic(broker.address, topic, 2)
+    for second, ids in ((1_700_000_000, range(5)), (1_700_000_060, range(5, 9))):
+        produce(broker.address, topic, numbered(ids), timestamp=second * 1000)
+    starts = {"2023-11-14T22:13:21+00:00": [5, 6, 7, 8], "2023-11-14T23:13:20+01:00": list(range(9))}
+
+    for moment, ids in starts.items():
+        zero, one = _source(broker, topic, start="timestamp", start_timestamp=moment).partitions()
+        assert (_ids(_parts(zero)), _parts(one)) == (ids, [])
+    late = _source(broker, topic, start="timestamp", start_timestamp="2030-01-01T00:00:00Z")
+    assert [_parts(one) for one in late.partitions()] == [[], []]
+
+
+def test_password_is_taken_from_the_secrets_and_a_wrong_one_is_refused_by_name(broker, topic):
+    create_topic(broker.address, topic)
+    produce(broker.address, topic, numbered(range(3)))
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER}
+    spec = _spec(broker, topic, bootstrap_servers=broker.sasl_address, options=options, timeout_seconds=5.0)
+
+    right = open_source(spec, "fail", SourceSecrets({"sasl.password": PASSWORD}))
+    (partition,) = right.partitions()
+    assert _ids(_parts(partition)) == [0, 1, 2]
+
+    wrong = open_source(spec, "fail", SourceSecrets({"sasl.password": "guessed!"}))
+    with pytest.raises(AuthenticationError, match="the brokers refuse the credentials") as caught:
+        wrong.partitions()
+    assert "guessed!" not in str(caught.value)
+
+
+def test_group_with_members_keeps_its_offsets_and_the_error_says_so(broker, topic):
+    create_topic(broker.address, topic)
+    produce(broker.address, topic, numbered(range(3)))
+    group = f"g-{topic}"
+    member = Consumer({"bootstrap.servers": broker.address, "group.id": group, "enable.auto.commit": False})
+    member.subscribe([topic])
+    wait_until(lambda: member.poll(0.2) is None and bool(member.assignment()), seconds=30, what="a member")
+    source = _source(broker, topic, group_id=group)
+    (partition,) = source.partitions()
+
+    with pytest.raises(WriterActiveError, match="the group has members"):
+        source.finish({partition.name: IntegerOffset(2)})
+
+    member.close()
+    source.finish({partition.name: IntegerOffset(2)})
+    assert group_offsets(broker.address, group, topic, 1) == [3]
+
+
+def test_partition_added_between_runs_is_read_from_its_beginning(broker, topic):
+    create_topic(broker.address, topic, 1)
+    produce(broker.address, topic, numbered(range(3)))
+    source = _source(broker, topic, start="latest", group_id=f"g-{topic}")
+    source.partitions()
+    source.finish({})
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    wait_until(lambda: len(_source(broker, topic).partitions()) == 2, seconds=20, what="two partitions")
+    produce(broker.address, topic, numbered(range(3, 7)), partition=1)
+
+    zero, one = _source(broker, topic, start="latest", group_id=f"g-{topic}").partitions()
+
+    assert (_parts(zero), _ids(_parts(one))) == ([], [3, 4, 5, 6])
+
+
+@pytest.mark.spark
+def test_killed_driver_loses_and_doubles_nothing_over_two_topics_with_transactions(
+    broker, topic, service_factory, tmp_path
+):
+    service = service_factory()
+    service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR)")
+    other = f"{topic}X"
+    create_topic(broker.address, topic, 2)
+    create_topic(broker.address, other, 1)
+    _transaction(broker, topic, range(0, 1500), end="commit")
+    _transaction(broker, topic, range(90_000, 90_500), end="abort")
+    produce(broker.address, topic, numbered(range(1500, 3000)), partition=1)
+    produce(broker.address, other, numbered(range(3000, 4500)))
+    spec = _spec(broker, topic, topics=[topic, other], group_id=f"g-{topic}")
+    job = SparkJob(
+        service,
+        tmp_path / "runs",
+        topic,
+        spec,
+        {
+            "source_name": spec.default_name,
+            "limits": BatchLimits(rows=50, requests_per_second=4.0),
+        },
+    )
+    channels = [f"test_{topic}_0", f"test_{topic}_1", f"test_{other}_0"]
+
+    def tokens():
+        with service.client(topic) as client:
+            return {name: one.committed for name, one in client.channel_statuses(channels).items()}
+
+    with job.start() as running:
+        wait_until(lambda: any(tokens().values()), seconds=120, what="the first commit of the first run")
+        running.kill_all()
+        assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [None, None]
+        finished = job.run(limits=BatchLimits())
+
+    assert finished.code == 0, finished.err[-3000:]
+    assert ids_in(service, topic) == list(range(4500))
+    assert tokens() == dict(zip(channels, ("1499", "1499", "1499"), strict=True))
+    assert 0 < finished.report.rows < 4500
+    assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [1500, 1500]
+
+
+def _delete(broker, topic, before):
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+        future.result(30)

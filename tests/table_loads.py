@@ -1,0 +1,97 @@
+"""Runs of the job's driver on one table, in the test's own process and on its own Spark session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_snowpipe.spark.driver import Run
+from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.source import SourceSpec
+from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from tests.local_service import LocalService
+from tests.spark_job import ids_in
+
+
+class TableLoads:
+    """Loads one table of a local service as often as a test likes.
+
+    :param folder: the test's own; Parquet files of numbered rows lie in ``rows``
+    """
+
+    def __init__(self, service: LocalService, spark: Any, folder: Path, table: str) -> None:
+        self.service = service
+        self.spark = spark
+        self.folder = folder
+        self.table = table
+        self.rows = folder / "rows"
+        self.rows.mkdir()
+
+    def write(self, name: str, ids: Any, **columns: Any) -> None:
+        """Write a Parquet file of numbered rows."""
+        ids = list(ids)
+        numbered = {
+            "ID": pa.array(ids, pa.int64()),
+            "FILE": [f"g{one % 3}" for one in ids],
+            "NOTE": [name] * len(ids),
+        }
+        pq.write_table(pa.table({**numbered, **columns}), self.rows / name)
+
+    def spec(self, **values: Any) -> SourceSpec:
+        """A table source on the Parquet files, or on what is given instead."""
+        given = {"kind": "table", "offset_column": "ID", **values}
+        if not {"table", "query", "path"} & set(given):
+            given["path"] = str(self.rows)
+        return source_spec(given)
+
+    def load(self, source: SourceSpec | None = None, **changes: Any) -> tuple[Any, ...]:
+        """Prepare, load and verify; the channels' reports."""
+        plan = JobPlan(
+            **{
+                "application": "tables",
+                "account_url": self.service.url,
+                "ca_bundle": str(self.service.ca_file),
+                "pipe": PipeName.default_for_table("LOCAL", "PUBLIC", self.table),
+                "channel_prefix": "test",
+                "source_name": self.table,
+                "source": source or self.spec(),
+                "report_path": str(self.folder / "report.json"),
+                "credentials_path": str(self.folder / "credentials.json"),
+                "commit_timeout": 60.0,
+                **changes,
+            }
+        )
+        key = KeyPair(self.service.account, self.service.user, Path(self.service.key_file).read_bytes())
+        with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
+            run = Run(plan, client, lambda: self.spark)
+            run.prepare()
+            run.load(self.spark.sparkContext)
+            run.verify()
+        return run.channels
+
+    def commit(self, partition: str, token: Offset) -> None:
+        """Put a channel where a test wants it, with one row."""
+        with self.service.client(self.table) as client:
+            client.pipe_info()
+            name = f"test_{self.table}_{partition}"
+            with Channel.open(client, name, type(token)) as channel:
+                channel.append(b'{"ID": -1}\n', token, token, rows=1)
+                channel.wait_for_commit(timeout=30)
+
+    @property
+    def ids(self) -> list[int]:
+        """The table's numbers, ordered."""
+        return ids_in(self.service, self.table)
+
+    @property
+    def ids_as_stored(self) -> list[int]:
+        """The table's numbers in the order of their commits."""
+        return [int(row["ID"]) for row in self.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{self.table}")]

@@ -1,0 +1,23 @@
+"""The how-to page about tables: its tasks can be made, and its sources are what a plan takes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_snowpipe.spark.sources import source_spec
+
+_PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "load-tables.md"
+_BLOCKS = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
+_IMPORT = "from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator\n"
+
+
+@pytest.mark.parametrize("number", range(len(_BLOCKS)))
+def test_source_of_each_snippet_is_what_a_plan_takes(number):
+    names: dict[str, object] = {}
+    exec(_IMPORT + _BLOCKS[number], names)  # noqa: S102  a page of this repository
+
+    source = names["load"].source if "load" in names else names["source"]
+    assert source_spec(source).kind in ("table", "delta")

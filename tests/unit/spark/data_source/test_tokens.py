@@ -1,0 +1,153 @@
+import json
+
+import pytest
+
+from airflow_provider_snowpipe.spark.credentials import standing_credentials, write_credentials
+from airflow_provider_snowpipe.spark.data_source.gates import prepare
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.tokens import driver_token
+from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    OffsetTokenError,
+    SourcePositionError,
+)
+from tests.scripted_service import Reply, ScriptedService, scoped_token
+
+
+@pytest.fixture
+def service(tmp_path):
+    with ScriptedService(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "credentials.json"
+    write_credentials(ProgrammaticAccessToken("pat-one"), path)
+    return path
+
+
+def _options(service, file=None, **more):
+    options = {
+        "accountUrl": service.url,
+        "caBundle": service.ca_bundle,
+        "database": "D",
+        "schema": "S",
+        "table": "T",
+        "channelPrefix": "ds",
+        "partitions": "2",
+        **({} if file is None else {"credentialsFile": str(file)}),
+        **more,
+    }
+    return WriteOptions.parse(options)
+
+
+def test_young_token_is_used_again_and_the_file_is_left(service, file):
+    options = _options(service, file)
+
+    assert driver_token(options) is driver_token(options)
+    assert len(service.requests("token")) == 1
+    assert file.exists()
+
+
+def test_token_is_replaced_once_a_fifth_of_its_life_is_over(service, file, monkeypatch):
+    service.on("token", Reply(body=scoped_token(3600)), Reply(body=scoped_token(3601)))
+    options = _options(service, file)
+    first = driver_token(options)
+    now = first.expires_at - 0.79 * 3600
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.data_source.tokens.time.time", lambda: now)
+
+    assert driver_token(options) is not first
+    assert len(service.requests("token")) == 2
+
+
+def test_replaced_credentials_are_read_anew(service, file):
+    options = _options(service, file)
+    driver_token(options)
+    file.unlink()
+    write_credentials(ProgrammaticAccessToken("pat-two"), file)
+    driver_token(options)
+
+    sent = [request.headers["Authorization"] for request in service.requests("token")]
+    assert sent == ["Bearer pat-one", "Bearer pat-two"]
+
+
+def test_file_that_others_may_read_meanwhile_is_refused(service, file):
+    options = _options(service, file)
+    driver_token(options)
+    file.chmod(0o640)
+
+    with pytest.raises(ConfigurationError, match="has mode -rw-r-----"):
+        driver_token(options)
+
+
+def test_credentials_come_from_the_environment_where_no_option_names_a_file(service, file, monkeypatch):
+    monkeypatch.setenv("SNOWPIPE_CREDENTIALS_FILE", str(file))
+    driver_token(_options(service))
+    monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE")
+    monkeypatch.setenv("SNOWPIPE_CREDENTIALS", json.dumps({"kind": "pat", "token": "pat-env"}))
+    driver_token(_options(service))
+
+    sent = [request.headers["Authorization"] for request in service.requests("token")]
+    assert sent == ["Bearer pat-one", "Bearer pat-env"]
+
+
+def test_missing_credentials_are_an_error_that_says_where_they_go(monkeypatch):
+    monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE", raising=False)
+    monkeypatch.delenv("SNOWPIPE_CREDENTIALS", raising=False)
+
+    with pytest.raises(ConfigurationError, match="SNOWPIPE_CREDENTIALS_FILE"):
+        standing_credentials(None)
+    monkeypatch.setenv("SNOWPIPE_CREDENTIALS", "hunter2")
+    with pytest.raises(ConfigurationError, match="variable SNOWPIPE_CREDENTIALS holds no JSON") as caught:
+        standing_credentials(None)
+    assert "hunter2" not in str(caught.value)
+
+
+def _committed(service, **tokens):
+    statuses = {
+        name: {"channel_status_code": "SUCCESS", "last_committed_offset_token": token, "rows_error_count": 3}
+        for name, token in tokens.items()
+    }
+    service.on("pipe-info", Reply())
+    service.on("bulk-channel-status", Reply(body=json.dumps({"channel_statuses": statuses})))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "more", "error", "text"),
+    [
+        ({"ds_7": "5:1/8-00000000-00000001-0"}, {}, SourcePositionError, "written over 8 partitions"),
+        (
+            {"ds_0": "5:1/0-00000000-00000001-0"},
+            {},
+            SourcePositionError,
+            "over no fixed number of partitions",
+        ),
+        ({"ds_9": "120/10"}, {"offsetColumn": "ID"}, SourcePositionError, "written over 10 partitions"),
+        ({"ds_0": "120455"}, {}, OffsetTokenError, "channel 'ds_0'.*'batch:row/digest'"),
+        ({"ds_0": "x"}, {"offsetColumn": "ID"}, OffsetTokenError, "'integer/partitions'"),
+    ],
+    ids=["more-partitions-once", "channel-column", "offset-column", "other-format", "no-number"],
+)
+def test_channels_that_do_not_fit_are_refused_before_any_row_moves(service, file, tokens, more, error, text):
+    _committed(service, **tokens)
+
+    with pytest.raises(error, match=text):
+        prepare(_options(service, file, **more), integer_offsets=True)
+
+
+def test_latest_batch_over_all_channels_goes_to_the_tasks(service, file):
+    _committed(service, ds_0="4:9/2-00000000-00000001-0-end", ds_1="5:1/2-00000000-00000001-0")
+    seen = prepare(_options(service, file), integer_offsets=False).seen
+
+    ((channel, token),) = seen.latest.values()
+    assert (channel, token.batch, seen.errors) == ("ds_1", 5, {})
+
+
+def test_skipped_rows_are_counted_from_the_start_where_tokens_do_not_tell(service, file):
+    _committed(service, ds_0="120/2")
+
+    seen = prepare(_options(service, file, offsetColumn="ID"), integer_offsets=True).seen
+
+    assert seen.errors == {"ds_0": 3, "ds_1": 0}
