@@ -44,6 +44,7 @@ _RULES: dict[type[SnowpipeError], RetryAdvice] = {
     errors.EncodingError: RetryAdvice(Worth.FAIL, "a value has no JSON form; it will have none next time"),
     errors.ContinuityError: RetryAdvice(Worth.FAIL, "the rows are out of order; another try sends the same"),
     errors.SourcePositionError: RetryAdvice(Worth.FAIL, "the committed position is not in the source"),
+    errors.SourceUnavailableError: RetryAdvice(Worth.RETRY, "the source may answer again"),
     errors.AuthenticationError: RetryAdvice(
         Worth.FAIL, "the credentials are refused; repeating may lock the user"
     ),
