@@ -12,7 +12,7 @@ import pytest
 from tests.spark_job import SPARK_SUBMIT, wait_until
 from tests.spark_session import ROOT, Door, spark_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 PROGRAM = ROOT / "docs" / "examples" / "stream_orders.py"
 REGIONS = ("EU", "US")
@@ -91,7 +91,7 @@ def test_killed_stream_goes_on_from_its_checkpoint_and_every_row_is_there_once(
     program = Program(service, tmp_path)
     process = program.start("first")
     try:
-        wait_until(lambda: bool(program.tokens()), seconds=150, what="the first commit")
+        wait_until(lambda: bool(program.tokens()), seconds=240, what="the first commit")
         if moment == "between write and commit":
             service.admin("faults", set="slow-status=60x500")
             wait_until(
