@@ -11,7 +11,7 @@ from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.spark_job import SparkJob, new_table, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 ROWS = 6000
 SLOW = BatchLimits(rows=100, requests_per_second=8.0)
@@ -51,7 +51,7 @@ def _all_there_once_and_in_order(job):
 
 def test_killed_driver_is_resumed_by_the_next_run_in_order(job):
     with job.start() as running:
-        wait_until(lambda: _under_way(job), seconds=200, what="the first commit of the first run")
+        wait_until(lambda: _under_way(job), seconds=400, what="the first commit of the first run")
         running.kill_all()
         finished = job.run()
 
@@ -62,7 +62,7 @@ def test_killed_driver_is_resumed_by_the_next_run_in_order(job):
 
 def test_killed_python_workers_are_replaced_and_their_tasks_repeated_in_order(job):
     with job.start(master="local[2,4]") as running:
-        wait_until(lambda: _under_way(job), seconds=200, what="the first commit of the run")
+        wait_until(lambda: _under_way(job), seconds=400, what="the first commit of the run")
         workers = [
             child
             for child in psutil.Process(running.process.pid).children(recursive=True)
