@@ -43,6 +43,7 @@ _COLUMNS = (
     "L_SHIPMODE VARCHAR, L_COMMENT VARCHAR"
 )
 _SAMPLE_SECONDS = 0.5
+_MOST_SECONDS = 7200.0
 
 
 @dataclass
@@ -127,8 +128,8 @@ def run(service: LocalService, cluster: StandaloneCluster, source: Path, folder:
     env = launch_environment(folder / "java")
     options = {"commit_timeout": 600.0, "channel_prefix": folder.name}
     job = SparkJob(service, folder / "runs", TABLE, spec, options, conf=conf, env=env)
-    with PeakMemory(cluster) as peak:
-        finished = job.run(master=cluster.url)
+    with PeakMemory(cluster) as peak, job.start(master=cluster.url) as running:
+        finished = running.wait(_MOST_SECONDS)
     assert finished.code == 0, finished.out[-2000:] + finished.err[-3000:]
     wanted, found = facts(sorted(source.iterdir())), facts_of_table(service)
     assert found == wanted, (found, wanted)

@@ -71,8 +71,8 @@ class Running:
             return
         self.process.wait(30)
 
-    def wait(self) -> Finished:
-        code = self.process.wait(SUBMIT_SECONDS)
+    def wait(self, seconds: float = SUBMIT_SECONDS) -> Finished:
+        code = self.process.wait(seconds)
         report = RunReport.read(self.report_path) if self.report_path.exists() else None
         return Finished(code, self.out.read_text(), self.err.read_text(), report)
 
