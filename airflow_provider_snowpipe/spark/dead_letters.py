@@ -1,4 +1,4 @@
-"""Rows that were put aside: one Parquet file for each part of a channel that had some.
+"""Rows that were put aside, by default in one Parquet file for each part of a channel that had some.
 
 A file is named after the first position of its part and appears whole. Another attempt at the same rows may
 cut its parts elsewhere; each attempt removes the files that an earlier one left for the rows it has read
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,7 +58,36 @@ class DeadLetter:
     payload: bytes
 
 
-class DeadLetterFolder:
+class DeadLetterPlace(ABC):
+    """Where one channel's bad rows go during one attempt at them."""
+
+    @abstractmethod
+    def write(self, start: Offset, end: Offset, letters: Sequence[DeadLetter], application: str) -> None:
+        """Put the bad rows of one part aside; they are safe when this returns.
+
+        :param start: position of the part's first row
+        :param end: position of its last row
+        :param letters: the rows, at least one
+        :param application: the run's name
+        :raises DeadLetterError: if they cannot be written
+        """
+
+    @abstractmethod
+    def pass_by(self, end: Offset) -> None:
+        """Clear away what an earlier attempt left for rows up to a position, which this one has read itself.
+
+        :param end: position of the last row read
+        """
+
+    @abstractmethod
+    def settle(self, committed: Offset) -> None:
+        """Clear away what an attempt left that was shut out while this one ran.
+
+        :param committed: the last position that this attempt has committed
+        """
+
+
+class DeadLetterFolder(DeadLetterPlace):
     """The files of one channel.
 
     :param path: the run's directory or URL
@@ -77,13 +107,9 @@ class DeadLetterFolder:
         self._left = self._listed()
 
     def write(self, start: Offset, end: Offset, letters: Sequence[DeadLetter], application: str) -> None:
-        """Put the bad rows of one part aside.
+        """Put the bad rows of one part into a file.
 
-        :param start: position of the part's first row
-        :param end: position of its last row
-        :param letters: the rows, at least one
-        :param application: the run's name
-        :raises DeadLetterError: if they cannot be written
+        :raises DeadLetterError: if it cannot be written
         """
         table = pa.table(
             {
@@ -109,18 +135,12 @@ class DeadLetterFolder:
         self._own.add(name)
 
     def pass_by(self, end: Offset) -> None:
-        """Remove what an earlier attempt left for rows up to a position, which this one has read itself.
-
-        :param end: position of the last row read
-        """
+        """Remove the files of an earlier attempt."""
         while self._left and self._left[0][0] <= end:
             self._remove(self._left.pop(0)[1])
 
     def settle(self, committed: Offset) -> None:
-        """Remove what an attempt left that was shut out while this one ran.
-
-        :param committed: the last position that this attempt has committed
-        """
+        """Remove the files of an attempt that was shut out."""
         for position, name in self._listed():
             if position <= committed:
                 self._remove(name)

@@ -1,6 +1,5 @@
 """The Kafka source on a real Apache Kafka broker: transactions, compaction, retention, rights, groups."""
 
-import importlib.metadata
 import json
 import time
 
@@ -22,8 +21,9 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars, fetched_jars
+from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars
 from tests.kafka_topics import commit_group, create_topic, group_offsets, numbered, produce
+from tests.spark_kafka_jars import spark_kafka_jars
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -277,11 +277,10 @@ def test_killed_driver_loses_and_doubles_nothing_over_two_topics_with_transactio
 
 
 @pytest.mark.spark
-def test_sparks_own_source_and_the_client_load_the_same_rows_in_turns(
+def test_sparks_own_source_is_chosen_where_its_jars_are_and_loads_the_same_as_the_client_in_turns(
     broker, topic, service_factory, tmp_path
 ):
-    version = importlib.metadata.version("pyspark")
-    jars = fetched_jars("spark-kafka", ("org.apache.spark", "spark-sql-kafka-0-10_2.13", version))
+    jars = spark_kafka_jars(tmp_path / "jars")
     service = service_factory()
     service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR, META VARIANT)")
     create_topic(broker.address, topic, 2)
@@ -290,7 +289,8 @@ def test_sparks_own_source_and_the_client_load_the_same_rows_in_turns(
     produce(broker.address, topic, numbered(range(500, 1000)), partition=1, headers=[("h", b"v")])
     options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER}
     more = {"bootstrap_servers": broker.sasl_address, "options": options, "record_metadata": "META"}
-    spec = _spec(broker, topic, reader="spark", group_id=f"g-{topic}", **more)
+    spec = _spec(broker, topic, group_id=f"g-{topic}", **more)
+    assert spec.reader == "auto"
     job = SparkJob(
         service,
         tmp_path / "runs",
@@ -298,7 +298,7 @@ def test_sparks_own_source_and_the_client_load_the_same_rows_in_turns(
         spec,
         {"source_name": topic},
         secrets=SourceSecrets({"sasl.password": PASSWORD}),
-        conf={"spark.jars": ",".join(map(str, sorted(jars.glob("*.jar"))))},
+        conf={"spark.jars": ",".join(map(str, jars))},
     )
 
     first = job.run()
@@ -308,10 +308,16 @@ def test_sparks_own_source_and_the_client_load_the_same_rows_in_turns(
     assert job.committed("0", "1") == {"0": "499", "1": "499"}
     assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [500, 500]
     assert PASSWORD not in first.out + first.err
+    assert "snowpipe reader spark" in first.out
     produce(broker.address, topic, numbered(range(1000, 1010)), partition=1, headers=[("h", b"v")])
-    second = job.run(source=_spec(broker, topic, group_id=f"g-{topic}", **more))
+    second = job.run(source=_spec(broker, topic, reader="client", group_id=f"g-{topic}", **more))
     assert second.code == 0, second.err[-3000:]
     assert ids_in(service, topic) == list(range(1010))
+    produce(broker.address, topic, numbered(range(1010, 1030)), partition=0)
+    third = job.run(source=_spec(broker, topic, reader="spark", group_id=f"g-{topic}", **more))
+    assert third.code == 0, third.err[-3000:]
+    assert ids_in(service, topic) == list(range(1030))
+    assert group_offsets(broker.address, f"g-{topic}", topic, 2)[1] == 510
     rows = service.sql(f"SELECT META FROM LOCAL.PUBLIC.{topic} WHERE ID IN (500, 1009) ORDER BY ID")
     by_spark, by_client = (json.loads(row["META"]) for row in rows)
     assert set(by_spark) == set(by_client)
