@@ -54,6 +54,24 @@ def produce(
     assert producer.flush(60) == 0
 
 
+def transaction(address: str, topic: str, ids: Iterable[int], *, end: str) -> Producer:
+    """Write numbered rows in a transaction: ``commit`` or ``abort`` ends it, else it stays open.
+
+    :return: the producer, which can end it
+    """
+    producer = Producer({"bootstrap.servers": address, "transactional.id": f"{topic}-{end}", "log_level": 2})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in numbered(ids):
+        producer.produce(topic, value, partition=0)
+    producer.flush(30)
+    if end == "commit":
+        producer.commit_transaction(30)
+    elif end == "abort":
+        producer.abort_transaction(30)
+    return producer
+
+
 def keyed_records(address: str, topic: str, count: int) -> list[tuple[str, str, dict[str, str]]]:
     """Wait for a number of records, in order by their partitions: key, value and headers of each."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "look", "log_level": 2})

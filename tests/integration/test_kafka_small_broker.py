@@ -13,9 +13,7 @@ from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from confluent_kafka import Producer
-
-from tests.kafka_topics import create_topic, group_offsets, keyed_records, numbered, produce
+from tests.kafka_topics import create_topic, group_offsets, keyed_records, numbered, produce, transaction
 from tests.noida_broker import NoidaBroker
 
 pytestmark = pytest.mark.timeout(120)
@@ -48,33 +46,17 @@ def _read(partition, committed=None):
     return [json.loads(line)["ID"] for part in parts for line in bytes(part.body).splitlines()]
 
 
-def _transaction(broker, topic, ids, *, end):
-    producer = Producer(
-        {"bootstrap.servers": broker.address, "transactional.id": f"{topic}-{end}", "log_level": 2}
-    )
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for value in numbered(ids):
-        producer.produce(topic, value, partition=0)
-    producer.flush(30)
-    if end == "commit":
-        producer.commit_transaction(30)
-    elif end == "abort":
-        producer.abort_transaction(30)
-    return producer
-
-
 def test_rows_of_aborted_and_open_transactions_are_left_out(broker, topic):
     create_topic(broker.address, topic)
-    _transaction(broker, topic, range(10), end="commit")
-    _transaction(broker, topic, range(100, 150), end="abort")
-    _transaction(broker, topic, range(10, 20), end="commit")
+    transaction(broker.address, topic, range(10), end="commit")
+    transaction(broker.address, topic, range(100, 150), end="abort")
+    transaction(broker.address, topic, range(10, 20), end="commit")
     (partition,) = _source(broker, topic).partitions()
 
     assert _read(partition) == list(range(20))
     assert _read(partition, IntegerOffset(partition.bounds.end - 1)) == []
 
-    producer = _transaction(broker, topic, range(20, 30), end="later")
+    producer = transaction(broker.address, topic, range(20, 30), end="later")
     (behind_open,) = _source(broker, topic).partitions()
     assert _read(behind_open) == list(range(20))
     producer.commit_transaction(30)

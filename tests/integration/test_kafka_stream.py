@@ -1,7 +1,8 @@
-"""``format("snowpipe_kafka")`` into ``format("snowpipe")``: librdkafka's mock, Spark and local service."""
+"""Topics of librdkafka's mock brokers in real Spark: our stream, and a job whose Python worker is killed."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import zlib
 
@@ -9,8 +10,13 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
+from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from tests.kafka_stream import TopicStream
-from tests.kafka_topics import MockCluster, group_offsets, numbered, produce
+from tests.kafka_topics import MockCluster, group_offsets, keyed_records, numbered, produce
+from tests.spark_deeds import Deed, deeds_of, doing
+from tests.spark_groups import LIMITS, load
+from tests.spark_job import SparkJob
 from tests.spark_session import Door, session
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -96,3 +102,46 @@ def test_token_of_another_topic_and_a_secret_in_the_options_end_the_query(stream
     assert "is committed, but partition 0 of topic" in stream.refused()
     assert "is a secret" in stream.refused(**{"kafka.sasl.password": "hunter2"})
     assert stream.door.ids() == [90]
+
+
+@pytest.mark.parametrize("point", ["row", "received", "commit-wait"])
+def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
+    spark, cluster, local_service, tmp_path, point
+):
+    topic = f"KILLED_{point.replace('-', '_').upper()}"
+    letters = f"{topic}-rejected"
+    cluster.make_topic(topic)
+    cluster.make_topic(letters)
+    local_service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR)")
+    bad = [row for row in range(1600) if row % 100 == 1]
+    values = [json.dumps({"ID": f"no {row}" if row in bad else row}).encode() for row in range(1600)]
+    produce(cluster.address, topic, values, partition=_spread)
+    source = {
+        "kind": "kafka",
+        "bootstrap_servers": cluster.address,
+        "topics": [topic],
+        "timeout_seconds": 30.0,
+    }
+    options = {
+        "on_error": "dead_letter",
+        "dead_letter_path": f"kafka:{letters}",
+        "columns": (TableColumn("ID", "NUMBER(38,0)"), TableColumn("NOTE", "VARCHAR")),
+        "limits": LIMITS,
+    }
+    job = SparkJob(local_service, tmp_path / "runs", topic, source_spec(source), options)
+    deeds = deeds_of(tmp_path / "deeds", [Deed("kill-worker", point, f"{topic}_1", row=200)])
+
+    with doing(deeds):
+        run = load(job, spark.sparkContext)
+
+    assert len(deeds.notes("kill-worker")) == 1
+    rows = [int(row["ID"]) for row in local_service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{topic}")]
+    for number in range(PARTITIONS):
+        wanted = [row for row in range(number, 1600, PARTITIONS) if row not in bad]
+        assert [row for row in rows if row % PARTITIONS == number] == wanted
+    assert len(rows) == 1600 - len(bad)
+    assert [one.committed for one in run.channels] == [True] * PARTITIONS
+    found = keyed_records(cluster.address, letters, len(bad))
+    assert {(key, value) for key, value, _ in found} == {
+        (f"test_{topic}_1:{row // PARTITIONS}", json.dumps({"ID": f"no {row}"})) for row in bad
+    }
