@@ -17,6 +17,16 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from airflow_provider_snowpipe.spark.kafka.stream_options import StreamOptions
 from airflow_provider_snowpipe.spark.kafka.stream_places import StreamOffset, StreamPlaces
@@ -24,18 +34,11 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
-    from pyspark.sql.types import StructType
 
     from airflow_provider_snowpipe.spark.kafka.records import Records
     from airflow_provider_snowpipe.spark.kafka.source import KafkaPartition
 
 NAME = "snowpipe_kafka"
-SCHEMA = (
-    "channel STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, offset BIGINT NOT NULL, "
-    "timestamp TIMESTAMP, key BINARY, value BINARY, "
-    "headers ARRAY<STRUCT<key: STRING NOT NULL, value: BINARY>>"
-)
-"""Columns of the stream. ``channel`` and ``offset`` are the sink's ``channelColumn`` and ``offsetColumn``."""
 _HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 ARROW_SCHEMA = pa.schema(
     [
@@ -49,6 +52,7 @@ ARROW_SCHEMA = pa.schema(
         pa.field("headers", pa.list_(pa.field("element", _HEADER))),
     ]
 )
+"""Columns of the stream. ``channel`` and ``offset`` are the sink's ``channelColumn`` and ``offsetColumn``."""
 _FIELDS = frozenset({"timestamp", "key", "headers"})
 
 
@@ -63,9 +67,21 @@ class KafkaDataSource(DataSource):
         """The name for ``format``."""
         return NAME
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """The columns, whatever the topics hold."""
-        return SCHEMA
+        header = StructType([StructField("key", StringType(), False), StructField("value", BinaryType())])
+        return StructType(
+            [
+                StructField("channel", StringType(), False),
+                StructField("topic", StringType(), False),
+                StructField("partition", IntegerType(), False),
+                StructField("offset", LongType(), False),
+                StructField("timestamp", TimestampType()),
+                StructField("key", BinaryType()),
+                StructField("value", BinaryType()),
+                StructField("headers", ArrayType(header)),
+            ]
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Refuse ``spark.read``: what a batch would have loaded nobody could tell afterwards.

@@ -7,12 +7,12 @@ import pytest
 from airflow_provider_snowpipe.spark.kafka.records import Records
 from airflow_provider_snowpipe.spark.kafka.stream_options import StreamOptions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from airflow_provider_snowpipe.spark.kafka.stream_source import (
     ARROW_SCHEMA,
-    SCHEMA,
     KafkaDataSource,
     arrow_rows,
 )
@@ -40,8 +40,8 @@ def test_options_make_the_same_channels_as_a_job_with_the_same_prefix():
     assert found.spec.options == {"client.rack": "r1"}
     assert (found.spec.timeout_seconds, found.max_offsets, found.on_data_loss) == (7.5, 500, "fail")
     assert found.channel("orders_0") == "shop_orders_0"
-    assert found.pipe.name == "T-STREAMING"
-    assert _parsed(table=None, pipe="P", topics=None, topicPattern="o.*").pipe.name == "P"
+    assert found.pipe == PipeName.default_for_table("D", "S", "T")
+    assert _parsed(table=None, pipe="P", topics=None, topicPattern="o.*").pipe == PipeName("D", "S", "P")
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,8 @@ def test_secret_among_the_options_is_refused_and_not_repeated():
 
 def test_columns_are_those_that_spark_wants_for_the_schema():
     from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
 
-    assert to_arrow_schema(StructType.fromDDL(SCHEMA), timezone="UTC") == ARROW_SCHEMA
+    assert to_arrow_schema(KafkaDataSource(dict(OPTIONS)).schema(), timezone="UTC") == ARROW_SCHEMA
     records = Records(
         np.array([3, 7]),
         pa.array([b"v", None], pa.large_binary()),
@@ -103,5 +102,5 @@ def test_columns_are_those_that_spark_wants_for_the_schema():
 
 
 def test_batch_read_is_refused_with_what_to_do_instead():
-    with pytest.raises(ConfigurationError, match=r"is for spark.readStream: with trigger\(availableNow"):
+    with pytest.raises(ConfigurationError, match=r"is for readStream, which with trigger\(availableNow"):
         KafkaDataSource(dict(OPTIONS)).reader(None)
