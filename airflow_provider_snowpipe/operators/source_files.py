@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.stage_upload import SourceFile
-from airflow_provider_snowpipe.operators.storage import storage_path
+from airflow_provider_snowpipe.operators.storage import file_system, storage_path
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceUnavailableError
 
 _LOCAL = ("file", "local", "")
@@ -66,7 +66,7 @@ class SourceFiles:
         with TemporaryDirectory(prefix="snowpipe-stage-") as folder:
             path = Path(folder) / file.name
             try:
-                with root.fs.open(key, "rb") as stored, path.open("wb") as copy:
+                with file_system(root).open(key, "rb") as stored, path.open("wb") as copy:
                     shutil.copyfileobj(stored, copy, _BLOCK)
             except OSError as error:
                 raise SourceUnavailableError(f"{file.address} cannot be read: {error}") from error
@@ -76,7 +76,7 @@ class SourceFiles:
         """Path below the address, key in the store, and bytes of each file."""
         start = str(root.path).rstrip("/")
         try:
-            found = root.fs.find(start, detail=True)
+            found = file_system(root).find(start, detail=True)
         except FileNotFoundError:
             found = {}
         except OSError as error:
