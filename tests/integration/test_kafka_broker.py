@@ -25,8 +25,6 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars, fetched_jars
 from tests.kafka_topics import commit_group, create_topic, group_offsets, numbered, produce
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
