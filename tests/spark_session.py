@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,6 +55,13 @@ def session(folder: Path, master: str, **settings: str) -> Iterator[SparkSession
         yield spark
     finally:
         spark.stop()
+
+
+def our_error(error: BaseException) -> str:
+    """Class and text of the error of ours that Spark wraps in its own."""
+    found = re.findall(r"airflow_provider_snowpipe[\w.]*\.(\w+: .*)$", str(error), re.MULTILINE)
+    assert found, str(error)[-3000:]
+    return str(found[-1])
 
 
 @dataclass
