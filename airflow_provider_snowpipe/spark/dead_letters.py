@@ -2,7 +2,8 @@
 
 A file is named after the first position of its part and appears whole. Another attempt at the same rows may
 cut its parts elsewhere; each attempt removes the files that an earlier one left for the rows it has read
-itself, so that a row lies in one file however often it was met.
+itself, so that a row lies in one file however often it was met. Files of rows that lie between the committed
+position and the first row that an attempt reads stay: a stream does not bring such rows again.
 """
 
 from __future__ import annotations
@@ -73,10 +74,11 @@ class DeadLetterPlace(ABC):
         """
 
     @abstractmethod
-    def pass_by(self, end: Offset) -> None:
-        """Clear away what an earlier attempt left for rows up to a position, which this one has read itself.
+    def pass_by(self, start: Offset, end: Offset) -> None:
+        """Clear away what an earlier attempt left for rows of a part that this one has read itself.
 
-        :param end: position of the last row read
+        :param start: position of the part's first row
+        :param end: position of its last row
         """
 
     @abstractmethod
@@ -101,6 +103,7 @@ class DeadLetterFolder(DeadLetterPlace):
         self._path, self._channel, self._offset_class = path, channel, offset_class
         self._after = after
         self._own: set[str] = set()
+        self._first: Offset | None = None
         with self._reached():
             self._files, root = _place(path)
             self._folder = f"{root}/{quote(channel, safe='')}"
@@ -134,15 +137,19 @@ class DeadLetterFolder(DeadLetterPlace):
             _store(self._files, f"{self._folder}/{name}", out.getvalue())
         self._own.add(name)
 
-    def pass_by(self, end: Offset) -> None:
+    def pass_by(self, start: Offset, end: Offset) -> None:
         """Remove the files of an earlier attempt."""
+        if self._first is None:
+            self._first = start
         while self._left and self._left[0][0] <= end:
-            self._remove(self._left.pop(0)[1])
+            position, name = self._left.pop(0)
+            if position >= self._first:
+                self._remove(name)
 
     def settle(self, committed: Offset) -> None:
         """Remove the files of an attempt that was shut out."""
         for position, name in self._listed():
-            if position <= committed:
+            if self._first is not None and self._first <= position <= committed:
                 self._remove(name)
 
     def _remove(self, name: str) -> None:

@@ -61,7 +61,7 @@ class RowGate:
         if found.faults:
             self._put_aside(part, found)
         if self._letters is not None:
-            self._letters.pass_by(part.end)
+            self._letters.pass_by(part.start, part.end)
         rows = found.lines.rows - len(found.faults)
         start = part.start if self._skipped_from is None else self._skipped_from
         if not rows:
@@ -90,7 +90,7 @@ class RowGate:
                 f"channel {self._channel!r}: {where} does not fit the table: {first.fault} "
                 f"({len(found.faults)} such row(s) from {part.start} to {part.end}). Neither it nor a row "
                 "after it was sent; mend the source or the table and run again, or put such rows aside with "
-                "on_error='dead_letter'"
+                "on_error (option onError) 'dead_letter'"
             )
         letters = [
             DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))

@@ -31,8 +31,6 @@ from tests.kafka_topics import (
     transaction,
 )
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):

@@ -74,7 +74,7 @@ class DeadLetterTopic(DeadLetterPlace):
         if left:
             raise self._refused(None)
 
-    def pass_by(self, end: Offset) -> None:
+    def pass_by(self, start: Offset, end: Offset) -> None:
         """Nothing: a topic's records stay, and this attempt's have the same keys."""
 
     def settle(self, committed: Offset) -> None:

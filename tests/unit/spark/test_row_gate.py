@@ -90,6 +90,17 @@ def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
     assert sorted(_positions(tmp_path)) == ["3", "5", "7"]
 
 
+def test_rows_before_the_first_that_an_attempt_reads_stay_put_aside(tmp_path):
+    earlier = _gate(tmp_path, committed=IntegerOffset(2))
+    assert earlier.admit(_part(3, '"x"')) is None, "at the end of a micro-batch; no token passes it"
+    later = _gate(tmp_path, committed=IntegerOffset(2))
+
+    later.admit(_part(4, 4, '"x"'))
+    later.settle(IntegerOffset(5))
+
+    assert sorted(_positions(tmp_path)) == ["3", "5"]
+
+
 def test_files_of_other_makers_and_older_rows_are_left_alone(tmp_path):
     folder = tmp_path / quote("a/b", safe="")
     folder.mkdir()
