@@ -38,6 +38,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.append",
             "operators.branch",
             "operators.copy",
+            "operators.load",
         ),
         "sensors": _modules("sensors.commit", "sensors.files_loaded"),
         "triggers": _modules(

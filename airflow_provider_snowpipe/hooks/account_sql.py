@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -69,8 +69,18 @@ class AccountSql:
         :param token: the token
         :raises SqlError: if the statement fails
         """
+        self.set_offset_tokens(pipe, table, {channel: token})
+
+    def set_offset_tokens(self, pipe: PipeName, table: str, tokens: Mapping[str, str]) -> None:
+        """Set the committed offset tokens of channels by the system function.
+
+        :param pipe: the pipe
+        :param table: the table that the channels write to
+        :param tokens: the token of each channel
+        :raises SqlError: if a statement fails; the channels before it are changed
+        """
         name = full_name(pipe.database, pipe.schema, table)
-        self.rows(UPDATE_OFFSET_TOKEN, (name, channel, token))
+        self.each([(UPDATE_OFFSET_TOKEN, (name, channel, token)) for channel, token in tokens.items()])
 
     def list_stage(self, location: str) -> list[str]:
         """List the files of a stage, under the names that ``LIST`` gives them.
@@ -87,15 +97,27 @@ class AccountSql:
         :param values: the values
         :raises SqlError: if the statement fails, or the sign-in for it
         """
+        return self.each([(statement, values)])[0]
+
+    def each(self, statements: Sequence[tuple[str, Sequence[str] | None]]) -> list[list[dict[str, Any]]]:
+        """Run statements one after the other, with one sign-in; the rows of each.
+
+        :param statements: each with the values that it binds
+        :raises SqlError: if one fails, or the sign-in for them; those before it have run
+        """
         from requests import RequestException
         from snowflake.connector import errors
 
+        statement = "sign-in"
+        found: list[list[dict[str, Any]]] = []
         try:
             with _trusting(self._settings.ca_bundle()), self._connect() as connection:
                 cursor = connection.cursor()
-                cursor.execute(statement, values)
-                names = [column[0].lower() for column in cursor.description]
-                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+                for statement, values in statements:
+                    cursor.execute(statement, values)
+                    names = [column[0].lower() for column in cursor.description]
+                    found.append([dict(zip(names, row, strict=True)) for row in cursor.fetchall()])
+            return found
         except errors.Error as error:
             shown = _head(statement)
             raise SqlError(

@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED, CopyOutcome
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.copy_files import StagedChoice, StagedFiles
+from airflow_provider_snowpipe.operators.copy_files import StagedChoice, refuse_files_of_pipes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SnowpipeError
 from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
 
@@ -119,7 +119,7 @@ class SnowpipeCopyOperator(BaseOperator):
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
         self._run: CopyRun | None = None
-        self._submitted = False
+        self.resumed = False
         for name, value, choices in (
             ("on_rejected", on_rejected, ON_REJECTED),
             ("on_nothing", on_nothing, _ON_NOTHING),
@@ -147,7 +147,7 @@ class SnowpipeCopyOperator(BaseOperator):
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
-        self._submitted = True
+        self.resumed = True
         return self.execute(context)
 
     def perform(self, context: Context) -> dict[str, Any]:
@@ -174,8 +174,8 @@ class SnowpipeCopyOperator(BaseOperator):
         copy = self._copy(hook)
         if self.validation_mode is not None:
             return self._validated(hook, copy, self.validation_mode, [file.path for file in files])
-        if not (self.force or copy.options.force or self._submitted):
-            self._refuse_files_of_pipes(hook, staged)
+        if not (self.force or copy.options.force or self.resumed):
+            refuse_files_of_pipes(hook, self.table, choice, staged)
         client = hook.get_statement_client()
         try:
             self._run = self._made(hook, copy, client, identity, staged.url)
@@ -211,16 +211,6 @@ class SnowpipeCopyOperator(BaseOperator):
             checked = replace(copy, options=replace(copy.options, purge=False))
             for row in self._validated(hook, checked, "RETURN_ERRORS", files)["rows"]:
                 self.log.info("dry run: %s", row)
-
-    def _refuse_files_of_pipes(self, hook: SnowpipeBulkHook, staged: StagedFiles) -> None:
-        from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
-
-        files = StagedPaths(
-            tuple(file.path for file in staged.files), StageReference.parse(self.stage), staged.url
-        )
-        refuse_files_of_others(
-            files, hook.loads_of(self.table, files.paths), table=self.table, now=dt.datetime.now(dt.UTC)
-        )
 
     def _purged(
         self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.operators.channels import (
     SnowpipeResetOffsetOperator,
 )
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
@@ -51,11 +52,13 @@ def tasks() -> dict[str, dict[str, Any]]:
         decorated()
         SnowpipeBranchOperator(task_id="branch", source="@S", stream="append", shape={"freshness": 5})
         SnowpipeCopyOperator(task_id="copy", table="T", stage="@S", options={"force": True})
+        SnowpipeLoadOperator(task_id="load", table="T", source="{{ folder }}", shape={"freshness": 5})
 
     written = json.loads(json.dumps(DagSerialization.to_dict(dag)))
     read = DagSerialization.from_dict(written)
     assert set(read.task_dict) == {
         "open", "drop", "reset", "backup", "restore", "append", "mapped", "decorated", "branch", "copy",
+        "load",
     }  # fmt: skip
     return {task["__var"]["task_id"]: task["__var"] for task in written["dag"]["tasks"]}
 
@@ -63,7 +66,7 @@ def tasks() -> dict[str, dict[str, Any]]:
 def test_every_task_has_its_class_and_its_link(tasks: dict[str, dict[str, Any]]) -> None:
     for task_id, task in tasks.items():
         assert task["_task_module"].startswith("airflow_provider_snowpipe.")
-        if task_id not in ("mapped", "branch", "copy"):  # those two are on no pipe
+        if task_id not in ("mapped", "branch", "copy", "load"):  # on no pipe; the last one has Spark's, too
             assert task["_operator_extra_links"] == LINK
 
 
