@@ -39,6 +39,9 @@ def get_provider_info() -> dict[str, Any]:
             "operators.branch",
             "operators.copy",
             "operators.load",
+            "operators.file_pipe",
+            "operators.ingest_files",
+            "operators.stage_files",
         ),
         "sensors": _modules("sensors.commit", "sensors.files_loaded"),
         "triggers": _modules(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowFailException
-
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.file_operator import failing_at_once
 from airflow_provider_snowpipe.operators.load_outcome import OUTCOME_KEY, outcome_of
 from airflow_provider_snowpipe.operators.load_planning import (
     PLAN_KEY,
@@ -20,9 +18,8 @@ from airflow_provider_snowpipe.operators.load_planning import (
 )
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
-from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -102,7 +99,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         :return: ``path`` and what the operator of that path returns
         :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
         """
-        with _failing_at_once():
+        with failing_at_once():
             choice = self._choice(known_shape(self.shape, context), context)
             path, why = choice.path()
             if choice.plan is not None:
@@ -131,7 +128,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             return self._streamed(context, super().execute_complete(context, event, sent))
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
-        with _failing_at_once():
+        with failing_at_once():
             return self._copy(context, resumed=True)
 
     def on_kill(self) -> None:
@@ -279,14 +276,3 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
 
     def _stage_of_table(self) -> str:
         return self.stage or f"@%{quote_identifier(self.table or '')}"
-
-
-@contextmanager
-def _failing_at_once() -> Iterator[None]:
-    """End the task where a retry cannot mend what went wrong."""
-    try:
-        yield
-    except SnowpipeError as error:
-        if is_permanent(error):
-            raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
-        raise
