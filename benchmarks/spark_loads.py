@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,6 +37,8 @@ TABLE = "ROWS"
 KINDS = ("ndjson", "parquet")
 SDK_ROWS = 10_000
 """Rows in one ``append_rows``."""
+_FULL_SECONDS = 0.02
+"""Pause before the SDK, which tells nobody when it has room again, is asked once more."""
 UNPACED = BatchLimits(bytes_per_second=None)
 """The official SDK does not keep to the 20 MB/s of a channel, so our side does not either."""
 
@@ -229,9 +232,26 @@ def sdk_append(properties: Mapping[str, str], channel_name: str, some: Iterable[
     channel, _ = client.open_channel(channel_name)
     sent = 0
     for rows in some:
-        channel.append_rows(rows, str(sent), str(sent + len(rows) - 1))
+        _append_when_taken(channel, rows, sent)
         sent += len(rows)
     channel.wait_for_commit(lambda token: token == str(sent - 1), 600)
     channel.close()
     client.close()
     return sent
+
+
+def _append_when_taken(channel: Any, rows: list[dict[str, Any]], first: int) -> None:
+    """Append once the SDK has room: it takes 256 MB and about a million rows that are under way."""
+    from snowflake.ingest.streaming import StreamingIngestError, StreamingIngestErrorCode
+
+    codes = StreamingIngestErrorCode
+    full = (codes.RECEIVER_SATURATED, codes.MEMORY_THRESHOLD_EXCEEDED)
+    while True:
+        try:
+            channel.append_rows(rows, str(first), str(first + len(rows) - 1))
+        except StreamingIngestError as error:
+            if error.error_code not in full:
+                raise
+            time.sleep(_FULL_SECONDS)
+        else:
+            return
