@@ -23,6 +23,7 @@ def count_load(
     append_seconds: float | None = None,
     commit_seconds: float | None = None,
     run_seconds: float | None = None,
+    commit_lag_ms: float | None = None,
     lag_channels: int = 0,
 ) -> None:
     """Report one load under ``snowpipe.*``, with the tags ``pipe`` and ``operator``.
@@ -37,6 +38,7 @@ def count_load(
     :param append_seconds: time until the rows were received, None when not measured
     :param commit_seconds: time from then until they were committed, None when not waited for
     :param run_seconds: time of a whole Spark run, None for another load
+    :param commit_lag_ms: the service's own average time from append to commit, None where it tells none
     :param lag_channels: channels that had not committed everything when the task ended
     """
     tags = {"pipe": pipe, "operator": operator}
@@ -55,6 +57,8 @@ def count_load(
     ):
         if seconds is not None:
             Stats.timing(f"snowpipe.{name}", seconds * 1000, tags=tags)
+    if commit_lag_ms is not None:
+        Stats.timing("snowpipe.commit_lag", commit_lag_ms, tags=tags)
     Stats.gauge("snowpipe.lag_channels", lag_channels, tags=tags)
 
 
@@ -89,5 +93,6 @@ def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool)
         append_seconds=max((channel.append_seconds for channel in channels), default=None),
         commit_seconds=commit if waited else None,
         run_seconds=report.seconds,
+        commit_lag_ms=max((one.latency_ms for one in channels if one.latency_ms is not None), default=None),
         lag_channels=sum(channel.target_token is not None and not channel.committed for channel in channels),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,16 @@ ROWS = 600
 """Rows of a group, in three files."""
 LIMITS = BatchLimits(rows=50, requests_per_second=50.0)
 """Twelve appends to a channel, so that there is something between the first row and the last."""
+
+
+def seeds(rounds: int) -> range:
+    """Numbers that seed random deaths.
+
+    :param rounds: how many, unless SNOWPIPE_SPARK_FAULT_ROUNDS says it
+    :returns: from SNOWPIPE_SPARK_FAULT_SEED on, else from 1
+    """
+    first = int(os.environ.get("SNOWPIPE_SPARK_FAULT_SEED", "1"))
+    return range(first, first + int(os.environ.get("SNOWPIPE_SPARK_FAULT_ROUNDS", rounds)))
 
 
 def grouped_job(service: LocalService, folder: Path, name: str, **options: Any) -> SparkJob:
@@ -52,10 +63,11 @@ def load(job: SparkJob, spark: Any, **changes: Any) -> Run:
     plan = job.plan(**changes)
     key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
     with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
-        run = Run(plan, client)
+        run = Run(plan, client, secrets=job.secrets)
         run.prepare()
         run.load(spark)
         run.verify()
+        run.finish()
     return run
 
 

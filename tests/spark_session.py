@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from airflow_provider_snowpipe.spark.jvm import ensure_java_home
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from tests.local_service import LocalService
+from tests.spark_in_process import stop_gateway
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +38,7 @@ def spark_environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def session(folder: Path, master: str, **settings: str) -> Iterator[SparkSession]:
-    """A session that ends with the block; its JVM lives on until this process ends."""
+    """A session that ends with the block, and its JVM with it."""
     os.environ.update(spark_environment(folder))
     from pyspark.sql import SparkSession
 
@@ -54,6 +56,14 @@ def session(folder: Path, master: str, **settings: str) -> Iterator[SparkSession
         yield spark
     finally:
         spark.stop()
+        stop_gateway()
+
+
+def our_error(error: BaseException) -> str:
+    """Class and text of the error of ours that Spark wraps in its own."""
+    found = re.findall(r"airflow_provider_snowpipe[\w.]*\.(\w+: .*)$", str(error), re.MULTILINE)
+    assert found, str(error)[-3000:]
+    return str(found[-1])
 
 
 @dataclass

@@ -1,14 +1,16 @@
-"""Rows that were put aside: one Parquet file for each part of a channel that had some.
+"""Rows that were put aside, by default in one Parquet file for each part of a channel that had some.
 
 A file is named after the first position of its part and appears whole. Another attempt at the same rows may
 cut its parts elsewhere; each attempt removes the files that an earlier one left for the rows it has read
-itself, so that a row lies in one file however often it was met.
+itself, so that a row lies in one file however often it was met. Files of rows that lie between the committed
+position and the first row that an attempt reads stay: a stream does not bring such rows again.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,7 +59,37 @@ class DeadLetter:
     payload: bytes
 
 
-class DeadLetterFolder:
+class DeadLetterPlace(ABC):
+    """Where one channel's bad rows go during one attempt at them."""
+
+    @abstractmethod
+    def write(self, start: Offset, end: Offset, letters: Sequence[DeadLetter], application: str) -> None:
+        """Put the bad rows of one part aside; they are safe when this returns.
+
+        :param start: position of the part's first row
+        :param end: position of its last row
+        :param letters: the rows, at least one
+        :param application: the run's name
+        :raises DeadLetterError: if they cannot be written
+        """
+
+    @abstractmethod
+    def pass_by(self, start: Offset, end: Offset) -> None:
+        """Clear away what an earlier attempt left for rows of a part that this one has read itself.
+
+        :param start: position of the part's first row
+        :param end: position of its last row
+        """
+
+    @abstractmethod
+    def settle(self, committed: Offset) -> None:
+        """Clear away what an attempt left that was shut out while this one ran.
+
+        :param committed: the last position that this attempt has committed
+        """
+
+
+class DeadLetterFolder(DeadLetterPlace):
     """The files of one channel.
 
     :param path: the run's directory or URL
@@ -71,19 +103,16 @@ class DeadLetterFolder:
         self._path, self._channel, self._offset_class = path, channel, offset_class
         self._after = after
         self._own: set[str] = set()
+        self._first: Offset | None = None
         with self._reached():
             self._files, root = _place(path)
             self._folder = f"{root}/{quote(channel, safe='')}"
         self._left = self._listed()
 
     def write(self, start: Offset, end: Offset, letters: Sequence[DeadLetter], application: str) -> None:
-        """Put the bad rows of one part aside.
+        """Put the bad rows of one part into a file.
 
-        :param start: position of the part's first row
-        :param end: position of its last row
-        :param letters: the rows, at least one
-        :param application: the run's name
-        :raises DeadLetterError: if they cannot be written
+        :raises DeadLetterError: if it cannot be written
         """
         table = pa.table(
             {
@@ -108,21 +137,19 @@ class DeadLetterFolder:
             _store(self._files, f"{self._folder}/{name}", out.getvalue())
         self._own.add(name)
 
-    def pass_by(self, end: Offset) -> None:
-        """Remove what an earlier attempt left for rows up to a position, which this one has read itself.
-
-        :param end: position of the last row read
-        """
+    def pass_by(self, start: Offset, end: Offset) -> None:
+        """Remove the files of an earlier attempt."""
+        if self._first is None:
+            self._first = start
         while self._left and self._left[0][0] <= end:
-            self._remove(self._left.pop(0)[1])
+            position, name = self._left.pop(0)
+            if position >= self._first:
+                self._remove(name)
 
     def settle(self, committed: Offset) -> None:
-        """Remove what an attempt left that was shut out while this one ran.
-
-        :param committed: the last position that this attempt has committed
-        """
+        """Remove the files of an attempt that was shut out."""
         for position, name in self._listed():
-            if position <= committed:
+            if self._first is not None and self._first <= position <= committed:
                 self._remove(name)
 
     def _remove(self, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-REPORT_VERSION = 4
+REPORT_VERSION = 5
 START_FILE = "start.json"
 """Beside the report: rows that were skipped before the run began, by channel."""
 
@@ -37,6 +37,8 @@ class ChannelReport:
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``; of tries that
         could not report any more the dead letters' files alone tell
+    :param latency_ms: the service's own average time from append to commit, milliseconds, when the run was
+        settled; None where it told none
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
     :param rejected_before: rows that it had skipped before the first try that could not report any more
@@ -55,6 +57,7 @@ class ChannelReport:
     commit_seconds: float = 0.0
     retries: int = 0
     dead_lettered: int = 0
+    latency_ms: int | None = None
     inserted_before: int = 0
     errors_before: int = 0
     rejected_before: int = 0

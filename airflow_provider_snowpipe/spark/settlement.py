@@ -45,6 +45,7 @@ def _settled(report: ChannelReport, now: ChannelStatus, offsets: type[Offset]) -
         rows=max(report.rows, counted),
         rejected=max(now.rows_error_count - report.rejected_before, 0),
         committed=target is None or (committed is not None and committed >= target),
+        latency_ms=now.latency_ms,
     )
 
 

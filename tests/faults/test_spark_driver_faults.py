@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,23 +13,13 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.local_service import LocalService
 from tests.spark_cluster import HOSTS, StandaloneCluster, spark_home
 from tests.spark_deeds import POINTS, Deed, Deeds, deeds_of
-from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job
+from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job, seeds
 from tests.spark_job import SparkJob, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
-ROUNDS = int(os.environ.get("SNOWPIPE_SPARK_FAULT_ROUNDS", "2"))
-FIRST_SEED = int(os.environ.get("SNOWPIPE_SPARK_FAULT_SEED", "1"))
 _TESTS = Path(__file__).parents[1]
 _MOST_RUNS = 5
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
-    service.launch()
-    yield service
-    service.stop()
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +32,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 
 
 @pytest.fixture
-def job(service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SparkJob]:
+def job(admin_service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SparkJob]:
     """A job whose tasks pass the points of deeds; the service forgets its faults afterwards."""
-    job = grouped_job(service, tmp_path, request.node.name)
+    job = grouped_job(admin_service, tmp_path, request.node.name)
     job.application = _TESTS / "spark_job_with_deeds.py"
     job.conf = {"spark.executor.memory": "512m", "spark.driver.host": HOSTS[0]}
     job.env = {
@@ -55,7 +44,7 @@ def job(service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -
     }
     deeds_of(tmp_path / "deeds", [])
     yield job
-    service.admin("faults", clear=True)
+    admin_service.admin("faults", clear=True)
 
 
 def _run_until_it_succeeds(job: SparkJob, master: str) -> list[int]:
@@ -68,7 +57,7 @@ def _run_until_it_succeeds(job: SparkJob, master: str) -> list[int]:
     return codes
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + ROUNDS))
+@pytest.mark.parametrize("seed", seeds(rounds=2))
 def test_a_driver_killed_at_a_seeded_point_is_resumed_by_the_next_run(
     job: SparkJob, cluster: StandaloneCluster, tmp_path: Path, seed: int
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import sys
@@ -14,25 +13,14 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.local_service import LocalService
 from tests.spark_cluster import HOSTS, StandaloneCluster
 from tests.spark_deeds import Deed, Deeds, deeds_of, doing
-from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job, load, load_until_it_succeeds
+from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds, seeds
 from tests.spark_job import SparkJob, wait_until, write_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.spark
 
-ROUNDS = int(os.environ.get("SNOWPIPE_SPARK_FAULT_ROUNDS", "4"))
-FIRST_SEED = int(os.environ.get("SNOWPIPE_SPARK_FAULT_SEED", "1"))
 _REPO = str(Path(__file__).parents[2])
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
-    service.launch()
-    yield service
-    service.stop()
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +51,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             session.stop()
         finally:
             cluster.stop()
-
-
-@pytest.fixture
-def job(service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SparkJob]:
-    yield grouped_job(service, tmp_path, request.node.name)
-    service.admin("faults", clear=True)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +85,7 @@ def test_a_task_is_repeated_after_whatever_ended_it(
     ]
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + ROUNDS))
+@pytest.mark.parametrize("seed", seeds(rounds=4))
 def test_rows_stay_exact_under_deeds_at_seeded_points(
     job: SparkJob, spark: Any, tmp_path: Path, seed: int
 ) -> None:

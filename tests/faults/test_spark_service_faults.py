@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,22 +14,10 @@ import pytest
 from airflow_provider_snowpipe.spark.failures import TaskFailedError
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from tests.local_service import LocalService
-from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job, load, load_until_it_succeeds
+from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds, seeds
 from tests.spark_job import SparkJob, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-ROUNDS = int(os.environ.get("SNOWPIPE_SPARK_FAULT_ROUNDS", "4"))
-FIRST_SEED = int(os.environ.get("SNOWPIPE_SPARK_FAULT_SEED", "1"))
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
-    service.launch()
-    yield service
-    service.stop()
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +32,6 @@ def spark() -> Iterator[Any]:
         session = SparkSession.builder.master("local[3,4]").config("spark.ui.enabled", "false").getOrCreate()
         yield session.sparkContext
         session.stop()
-
-
-@pytest.fixture
-def job(service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SparkJob]:
-    """A job on three groups; the service forgets its faults afterwards."""
-    yield grouped_job(service, tmp_path, request.node.name)
-    service.admin("faults", clear=True)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +120,7 @@ def test_a_token_that_is_refused_ends_the_run_and_the_next_one_goes_on(job: Spar
     assert_exact(job)
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + ROUNDS))
+@pytest.mark.parametrize("seed", seeds(rounds=4))
 def test_rows_stay_exact_under_faults_of_the_service(job: SparkJob, spark: Any, seed: int) -> None:
     draw = random.Random(seed)
     faults = [_drawn(draw) for _ in range(5)] + [f"commit-delay={draw.choice([0.1, 0.5, 1.5])}"]

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from tests.spark_job import wait_until
 from tests.spark_session import Door, session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 SLOW = {"batchBytes": 500}
 """Ten requests a second of half a kilobyte: a write that can be interrupted."""

@@ -15,9 +15,11 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver: Receiver) -
         rows=5,
         raw_bytes=70,
         rejected=1,
+        dead_lettered=4,
         retries=2,
         append_seconds=0.25,
         commit_seconds=1.5,
+        commit_lag_ms=700,
         lag_channels=3,
     )
 
@@ -25,9 +27,11 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver: Receiver) -
         "snowpipe.rows": 5,
         "snowpipe.bytes": 70,
         "snowpipe.rejected": 1,
+        "snowpipe.dead_lettered": 4,
         "snowpipe.retries": 2,
         "snowpipe.append_latency": 250.0,
         "snowpipe.commit_latency": 1500.0,
+        "snowpipe.commit_lag": 700,
         "snowpipe.lag_channels": 3,
     }
     for _, tags in receiver.sent.values():
@@ -38,6 +42,7 @@ def test_what_was_not_measured_is_not_reported(receiver: Receiver) -> None:
     count_load(pipe="P", operator="Op", rows=0, raw_bytes=0, rejected=0, run_seconds=2.0)
 
     assert "snowpipe.commit_latency" not in receiver.sent
+    assert "snowpipe.commit_lag" not in receiver.sent
     assert receiver.sent["snowpipe.run"][0] == 2000.0
 
 

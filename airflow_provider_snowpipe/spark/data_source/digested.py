@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -92,6 +93,11 @@ def refuse_other_writer(channel: str, committed: BatchDigestOffset, mine: BatchI
         )
 
 
+def _moved(start: BatchDigestOffset, rows: int) -> BatchDigestOffset:
+    """A row behind another one; the digest stays that of the rows before the first."""
+    return replace(start, row=start.row + rows)
+
+
 def _layout(partitions: int) -> str:
     return f"{partitions} partitions" if partitions else "a channelColumn"
 
@@ -159,7 +165,7 @@ class DigestedShare:
         start = self._offset(self._row + 1)
         self._row += piece.rows
         self._digest = zlib.crc32(piece.body, self._digest)
-        return Part(piece.body, start, self._offset(self._row), piece.rows)
+        return Part(piece.body, start, self._offset(self._row), piece.rows, partial(_moved, start))
 
     def _offset(self, row: int) -> BatchDigestOffset:
         mine = self.identity

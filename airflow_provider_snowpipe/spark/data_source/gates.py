@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_snowpipe.spark.data_source.columns import checked_columns
 from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.ordered import ordered_offset_class
-from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen
 from airflow_provider_snowpipe.spark.data_source.tokens import driver_token
 from airflow_provider_snowpipe.spark.failures import final_error
 from airflow_provider_snowpipe.spark.report import ChannelReport
@@ -26,6 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST, ChannelStatus
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,12 @@ class Prepared:
 
     :param token: a scoped token, the only credential that leaves the driver
     :param seen: what the channels had committed
+    :param columns: the table's columns, none where rows are not checked
     """
 
     token: ScopedToken
     seen: BatchesSeen
+    columns: tuple[TableColumn, ...] = ()
 
 
 def _client(options: WriteOptions, token: ScopedToken) -> SnowpipeClient:
@@ -54,12 +59,13 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
     token = driver_token(options)
     with _client(options, token) as client:
         client.pipe_info()
+        columns = checked_columns(options)
         if options.partitions is None:
-            return Prepared(token, BatchesSeen({}, {}))
+            return Prepared(token, BatchesSeen({}, {}), columns)
         # Channels beyond the own ones are there if there were more partitions once.
         rounded = -(-options.partitions // STATUS_NAMES_PER_REQUEST) * STATUS_NAMES_PER_REQUEST
         statuses = client.channel_statuses([options.channel(number) for number in range(rounded)])
-        return Prepared(token, _seen(options, options.partitions, statuses, integer_offsets))
+        return Prepared(token, _seen(options, options.partitions, statuses, integer_offsets), columns)
 
 
 def _seen(
@@ -93,16 +99,16 @@ def _seen(
 
 def settle_batch(
     options: WriteOptions, outcomes: Sequence[TaskOutcome | None], batch: str, *, integer_offsets: bool
-) -> str | None:
+) -> tuple[ChannelReport, ...]:
     """Believe the committed tokens, not the messages; the batch succeeds only if this returns.
 
     :param options: what the write's options say
     :param outcomes: the tasks' messages, in the order of the partitions
     :param batch: the batch in words, for errors and the log
     :param integer_offsets: True if the offset column holds numbers
-    :return: a line for the log, None if the batch had no rows
+    :return: what the batch did on each of its channels, nothing if it had no rows
     :raises CommitTimeoutError: if a channel's committed token is behind its target
-    :raises RowsRejectedError: if the service skipped rows and ``onError`` is ``abort``
+    :raises RowsRejectedError: if the service skipped rows, unless ``onError`` is ``continue``
     :raises SnowpipeError: what a task met
     """
     tasks = _successful(outcomes, batch)
@@ -110,9 +116,10 @@ def settle_batch(
     _refuse_superseded(channels, batch)
     _refuse_shared(channels)
     _refuse_other_layout(options, tasks)
-    reports = [_report(channel) for channel in channels if channel.target_token is not None]
+    moved = [channel for channel in channels if channel.target_token is not None or channel.dead_lettered]
+    reports = [_report(channel) for channel in moved]
     if not reports:
-        return None
+        return ()
     kind: type[Offset] = BatchDigestOffset
     if options.offset_column is not None:
         kind = ordered_offset_class(integer=integer_offsets, partitions=options.partitions)
@@ -120,32 +127,9 @@ def settle_batch(
         now = client.channel_statuses([report.channel for report in reports])
     settled = settle(reports, now, kind)
     refuse_missing_commits(options.pipe, settled, now)
-    if options.on_error == "abort":
+    if options.on_error != "continue":
         refuse_rejected_rows(options.pipe, settled, now)
-    retries = sum(report.retries for report in settled)
-    return (
-        f"snowpipe committed {batch} channels={len(settled)} rows={sum(r.rows for r in reports)} "
-        f"bytes={sum(r.bytes for r in reports)} rejected={sum(r.rejected for r in settled)} "
-        f"append_seconds<={max(r.append_seconds for r in settled):.3f} "
-        f"commit_seconds<={max(r.commit_seconds for r in settled):.3f} retries={retries}"
-    )
-
-
-def describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None], batch: str) -> str:
-    """Say what a batch that failed may have left behind.
-
-    :param options: what the write's options say
-    :param outcomes: the messages that Spark has, None for tasks that failed or still run
-    :param batch: the batch in words
-    """
-    known = [task for task in outcomes if task is not None]
-    written = [channel for task in known for channel in task.channels if channel.target_token is not None]
-    there = ", ".join(f"{channel.channel} to {channel.target_token}" for channel in written) or "none known"
-    return (
-        f"snowpipe aborted {batch}: rows that were committed stay in the table (channels: {there}; tasks "
-        f"that failed or still run may have added to channels {options.channel_prefix}_*). A repeated "
-        "batch goes on behind each channel's committed offset token"
-    )
+    return settled
 
 
 def _successful(outcomes: Sequence[TaskOutcome | None], batch: str) -> list[TaskOutcome]:
@@ -217,6 +201,7 @@ def _report(channel: ChannelOutcome) -> ChannelReport:
         append_seconds=channel.append_seconds,
         commit_seconds=channel.commit_seconds,
         retries=channel.retries,
+        dead_lettered=channel.dead_lettered,
         inserted_before=channel.inserted_before,
         errors_before=channel.errors_before,
         rejected_before=channel.errors_before,

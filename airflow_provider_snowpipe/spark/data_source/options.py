@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from airflow_provider_snowpipe.spark.data_source import option_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.exchange import base_url
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
 from airflow_provider_snowpipe.streaming.ndjson import BinaryFormat, NdjsonOptions, NonFinite
@@ -34,7 +33,11 @@ class WriteOptions:
     :param partitions: number of partitions that the plan fixes, None where a column names the channel
     :param batch_id: id of this write's batch, for ``df.write`` without an offset column
     :param omit_columns: columns that are not sent
-    :param on_error: ``abort`` fails the write when the service skipped rows, ``continue`` reports them
+    :param on_error: ``abort`` fails the write when the service skipped rows, ``continue`` reports them,
+        ``dead_letter`` puts rows that do not fit aside before the others are sent
+    :param check_rows: with ``abort``: fail at the first row that does not fit, before it is sent
+    :param dead_letter_path: where ``dead_letter`` puts rows, None otherwise
+    :param report_path: file on the driver that each batch leaves its report in, None for none
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch of rows is closed and sent
     :param ndjson: how values are written that JSON has no form for
@@ -50,7 +53,10 @@ class WriteOptions:
     partitions: int | None
     batch_id: int | None
     omit_columns: frozenset[str]
-    on_error: Literal["abort", "continue"]
+    on_error: Literal["abort", "continue", "dead_letter"]
+    check_rows: bool
+    dead_letter_path: str | None
+    report_path: str | None
     commit_timeout: float
     limits: BatchLimits
     ndjson: NdjsonOptions
@@ -72,6 +78,7 @@ class WriteOptions:
             )
         prefix = values["channelPrefix"]
         check_channel_name(f"{prefix}_0")
+        _check_row_options(values)
         return cls(
             account_url=values["accountUrl"],
             pipe=_pipe(values),
@@ -84,12 +91,20 @@ class WriteOptions:
             batch_id=_batch_id(values),
             omit_columns=values["omitColumns"],
             on_error=values["onError"],
+            check_rows=values["checkRows"],
+            dead_letter_path=values["deadLetterPath"],
+            report_path=values["reportPath"],
             commit_timeout=values["commitTimeout"],
             limits=BatchLimits(raw_bytes=values["batchBytes"], compression=values["compression"]),
             ndjson=NdjsonOptions(
                 binary=_binary(values["binaryFormat"]), non_finite=_non_finite(values["nonFinite"])
             ),
         )
+
+    @property
+    def checks_rows(self) -> bool:
+        """True if rows are held against the table's columns before they are sent."""
+        return self.check_rows or self.on_error == "dead_letter"
 
     def channel(self, part: str | int) -> str:
         """Name a channel: the prefix and a partition's number or a column's value."""
@@ -119,64 +134,6 @@ class WriteOptions:
             )
 
 
-def _text(name: str, value: str) -> str:
-    if not value.strip():
-        raise ConfigurationError(f"option {name} is empty: give it a value, or leave it out")
-    return value
-
-
-def _url(name: str, value: str) -> str:
-    try:
-        return base_url(_text(name, value))
-    except ConfigurationError as error:
-        raise ConfigurationError(f"option {name}: {error}") from None
-
-
-def _file(name: str, value: str) -> str:
-    if not os.path.isabs(value):
-        raise ConfigurationError(
-            f"option {name} is {value!r}: give an absolute path, Spark's working directory differs"
-        )
-    return value
-
-
-def _count(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    def check(name: str, value: str) -> int:
-        number = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
-        if number is None or number < least or (most is not None and number > most):
-            limit = f"{least} or more" if most is None else f"from {least} to {most}"
-            raise ConfigurationError(f"option {name} is {value!r}: it must be a whole number, {limit}")
-        return number
-
-    return check
-
-
-def _seconds(name: str, value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ConfigurationError(f"option {name} is {value!r}: it must be seconds above 0")
-    return seconds
-
-
-def _one_of(*choices: str) -> Callable[[str, str], str]:
-    def check(name: str, value: str) -> str:
-        if value not in choices:
-            raise ConfigurationError(f"option {name} is {value!r}: it must be one of {', '.join(choices)}")
-        return value
-
-    return check
-
-
-def _columns(name: str, value: str) -> frozenset[str]:
-    columns = [column.strip() for column in value.split(",")]
-    if not all(columns):
-        raise ConfigurationError(f"option {name} is {value!r}: give columns with commas between them")
-    return frozenset(columns)
-
-
 @dataclass(frozen=True, slots=True)
 class _Option:
     """One option: how its text is read, and its value where it is left out."""
@@ -187,25 +144,28 @@ class _Option:
 
 
 OPTIONS: dict[str, _Option] = {
-    "accountUrl": _Option(_url, required=True),
-    "credentialsFile": _Option(_file),
-    "caBundle": _Option(_file),
-    "database": _Option(_text, required=True),
-    "schema": _Option(_text, required=True),
-    "table": _Option(_text),
-    "pipe": _Option(_text),
-    "channelPrefix": _Option(_text, required=True),
-    "channelColumn": _Option(_text),
-    "partitions": _Option(_count(1, _MOST_PARTITIONS)),
-    "offsetColumn": _Option(_text),
-    "batchId": _Option(_count(0)),
-    "omitColumns": _Option(_columns, frozenset()),
-    "onError": _Option(_one_of("abort", "continue"), "abort"),
-    "commitTimeout": _Option(_seconds, 600.0),
-    "batchBytes": _Option(_count(1), BatchLimits().raw_bytes),
-    "compression": _Option(_one_of("zstd", "gzip", "none"), BatchLimits().compression),
-    "binaryFormat": _Option(_one_of("BASE64", "HEX", "UTF-8"), NdjsonOptions().binary),
-    "nonFinite": _Option(_one_of("refuse", "null"), NdjsonOptions().non_finite),
+    "accountUrl": _Option(option_values.url, required=True),
+    "credentialsFile": _Option(option_values.file),
+    "caBundle": _Option(option_values.file),
+    "database": _Option(option_values.text, required=True),
+    "schema": _Option(option_values.text, required=True),
+    "table": _Option(option_values.text),
+    "pipe": _Option(option_values.text),
+    "channelPrefix": _Option(option_values.text, required=True),
+    "channelColumn": _Option(option_values.text),
+    "partitions": _Option(option_values.count(1, _MOST_PARTITIONS)),
+    "offsetColumn": _Option(option_values.text),
+    "batchId": _Option(option_values.count(0)),
+    "omitColumns": _Option(option_values.columns, frozenset()),
+    "onError": _Option(option_values.one_of("abort", "continue", "dead_letter"), "abort"),
+    "checkRows": _Option(option_values.truth, False),
+    "deadLetterPath": _Option(option_values.dead_letters),
+    "reportPath": _Option(option_values.file),
+    "commitTimeout": _Option(option_values.seconds, 600.0),
+    "batchBytes": _Option(option_values.count(1), BatchLimits().raw_bytes),
+    "compression": _Option(option_values.one_of("zstd", "gzip", "none"), BatchLimits().compression),
+    "binaryFormat": _Option(option_values.one_of("BASE64", "HEX", "UTF-8"), NdjsonOptions().binary),
+    "nonFinite": _Option(option_values.one_of("refuse", "null"), NdjsonOptions().non_finite),
 }
 """Every option by its documented name."""
 
@@ -255,6 +215,25 @@ def _pipe(values: Mapping[str, Any]) -> PipeName:
     if pipe is not None:
         return PipeName(values["database"], values["schema"], pipe)
     return PipeName.default_for_table(values["database"], values["schema"], table)
+
+
+def _check_row_options(values: Mapping[str, Any]) -> None:
+    on_error, path = values["onError"], values["deadLetterPath"]
+    if (on_error == "dead_letter") != (path is not None):
+        raise ConfigurationError(
+            f"option onError is {on_error!r} and deadLetterPath is {path!r}: rows that do not fit are put "
+            "aside with both, onError=dead_letter and a directory or URL as deadLetterPath"
+        )
+    if on_error == "continue" and values["checkRows"]:
+        raise ConfigurationError(
+            "option checkRows is true, but onError is 'continue': rows are checked before they are sent with "
+            "abort or dead_letter"
+        )
+    if (on_error == "dead_letter" or values["checkRows"]) and values["table"] is None:
+        raise ConfigurationError(
+            f"rows are to be checked, but they go through pipe {values['pipe']!r}, which may transform them: "
+            "give the option table instead, or drop onError=dead_letter and checkRows"
+        )
 
 
 def _batch_id(values: Mapping[str, Any]) -> int | None:

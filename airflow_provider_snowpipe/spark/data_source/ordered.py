@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -57,13 +58,9 @@ class OrderedRows:
             if skipped == rows.num_rows:
                 continue
             for piece in self.encoder.pieces(rows.slice(skipped)):
-                first = skipped + piece.first
-                yield Part(
-                    piece.body,
-                    self._offset(values[first].as_py()),
-                    self._offset(values[first + piece.rows - 1].as_py()),
-                    piece.rows,
-                )
+                own = values.slice(skipped + piece.first, piece.rows)
+                positions = partial(self._position, own)
+                yield Part(piece.body, positions(0), positions(piece.rows - 1), piece.rows, positions)
 
     def _checked(self, values: pa.Array) -> pa.Array:
         values = values.cast(pa.int64() if pa.types.is_integer(values.type) else pa.string())
@@ -82,7 +79,8 @@ class OrderedRows:
         self._last = values[len(values) - 1].as_py()
         return values
 
-    def _offset(self, value: Any) -> Offset:
+    def _position(self, values: pa.Array, row: int) -> Offset:
+        value = values[row].as_py()
         if self.partitions is None:
             return IntegerOffset(value) if isinstance(value, int) else LexicographicOffset(value)
         if isinstance(value, int):

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_snowpipe.spark.data_source.variants import encode_rows
 from airflow_provider_snowpipe.spark.source import part_bytes
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
 _SLICE_BYTES = 8 << 20
 """Arrow bytes that are encoded at once; bounds what a batch of long rows takes beside itself."""
@@ -73,7 +74,7 @@ class RowEncoder:
         step = max(1, rows.num_rows * _SLICE_BYTES // max(rows.nbytes, _SLICE_BYTES))
         for start in range(0, rows.num_rows, step):
             some = rows.slice(start, step)
-            yield from self._cut(encode_ndjson(some, self.ndjson), start, some.num_rows)
+            yield from self._cut(encode_rows(some, self.ndjson), start, some.num_rows)
 
     def _cut(self, body: bytes, first: int, rows: int) -> Iterator[Piece]:
         ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE) + 1

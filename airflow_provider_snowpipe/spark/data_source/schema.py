@@ -18,8 +18,8 @@ _KEYS = re.compile(r"byte|short|integer|long|string( collate .*)?|char\(\d+\)|va
 _REMEDIES = (
     (
         "variant",
-        "cast it to a struct or a map (CAST(c AS MAP<STRING, STRING>)), which arrives as VARIANT, or send "
-        "to_json(c) to a VARCHAR column",
+        "make it a column of its own, which arrives as VARIANT, or cast it to a struct or a map "
+        "(CAST(c AS MAP<STRING, STRING>))",
     ),
     ("interval", "cast it to STRING"),
     ("geo", "send its text, ST_AsText(c) or GeoJSON"),
@@ -46,6 +46,8 @@ def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
         raise ConfigurationError("the DataFrame has no column to send: omit fewer columns")
     _refuse_equal_names(field["name"] for field in sent)
     for field in sent:
+        if field["type"] == "variant":
+            continue
         _check_type(field["name"], field["type"])
 
 

@@ -7,7 +7,6 @@ its batch, and no writer remembers anything.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,18 +19,25 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from airflow_provider_snowpipe.spark.data_source.batch_report import (
+    check_report_path,
+    describe_abort,
+    report_batch,
+    report_failure,
+    say,
+)
 from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
 from airflow_provider_snowpipe.spark.data_source.gates import (
     Prepared,
-    describe_abort,
     identity_of,
     prepare,
     settle_batch,
 )
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.outcomes import TaskOutcome
 from airflow_provider_snowpipe.spark.data_source.schema import check_schema, is_integer
-from airflow_provider_snowpipe.spark.data_source.task import Task, TaskOutcome
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.spark.data_source.task import Task
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,6 +97,7 @@ class SnowpipeDataSource(DataSource):
                 "df.writeStream, and truncate the table by SQL where it is to be replaced"
             )
         check_schema(schema.jsonValue(), options)
+        check_report_path(options.report_path)
         return options
 
 
@@ -118,15 +125,22 @@ class _Writer:
             partition=context.partitionId(),
             attempt=context.attemptNumber(),
             integer_offsets=self._integer_offsets,
+            columns=self._prepared.columns,
         )
         return TaskMessage(task.run(batches))
 
     def _settle(self, messages: Sequence[WriterCommitMessage | None], batch: str) -> None:
-        outcomes = _outcomes(messages)
-        _say(settle_batch(self._options, outcomes, batch, integer_offsets=self._integer_offsets))
+        try:
+            channels = settle_batch(
+                self._options, _outcomes(messages), batch, integer_offsets=self._integer_offsets
+            )
+        except SnowpipeError as error:
+            report_failure(self._options, batch, error)
+            raise
+        report_batch(self._options, batch, channels)
 
     def _aborted(self, messages: Sequence[WriterCommitMessage | None], batch: str) -> None:
-        _say(describe_abort(self._options, _outcomes(messages), batch))
+        say(describe_abort(self._options, _outcomes(messages), batch))
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -197,9 +211,3 @@ def _context() -> TaskContext:
     if context is None:
         raise ConfigurationError("a writer's write() was called outside a Spark task: let Spark call it")
     return context
-
-
-def _say(line: str | None) -> None:
-    """To standard error, which ends up in the driver's log (observed with PySpark 4.2)."""
-    if line is not None:
-        print(line, file=sys.stderr, flush=True)

@@ -22,6 +22,8 @@ from airflow_provider_snowpipe.spark.data_source.digested import (
 )
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.ordered import OrderedRows, ordered_offset_class
+from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.put_aside import row_rules
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
 from airflow_provider_snowpipe.spark.data_source.runs import ChannelRuns
 from airflow_provider_snowpipe.spark.sink import (
@@ -42,59 +44,10 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelOutcome:
-    """What a task did on one channel: a hint for the driver, never evidence.
-
-    :param channel: the channel's name
-    :param from_token: the committed offset token that the task found, None for NULL
-    :param target_token: the token that proves the task's rows committed, None if it had none
-    :param rows: rows sent by this attempt
-    :param bytes: their size as NDJSON
-    :param inserted_before: rows that the service had inserted when the task looked
-    :param errors_before: rows that it had skipped before the batch
-    :param append_seconds: time until the service had received the rows
-    :param commit_seconds: time from then until they were committed
-    :param retries: requests that had to be repeated
-    :param superseded_by: the later batch that the channel has committed; nothing was done then
-    """
-
-    channel: str
-    from_token: str | None = None
-    target_token: str | None = None
-    rows: int = 0
-    bytes: int = 0
-    inserted_before: int = 0
-    errors_before: int = 0
-    append_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    retries: int = 0
-    superseded_by: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskOutcome:
-    """What a task did.
-
-    :param partition: the partition's number
-    :param attempt: the attempt's number
-    :param channels: the channels that it worked on
-    :param complete: False if the scoped token's life was too short
-    :param error_type: class name of an error that no further attempt can mend, None for success
-    :param error: its text
-    """
-
-    partition: int
-    attempt: int
-    channels: tuple[ChannelOutcome, ...] = ()
-    complete: bool = True
-    error_type: str | None = None
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +87,7 @@ class Task:
     :param partition: the partition's number
     :param attempt: the attempt's number
     :param integer_offsets: True if the offset column holds numbers
+    :param columns: the table's columns, none where rows are not checked
     """
 
     options: WriteOptions
@@ -143,6 +97,7 @@ class Task:
     partition: int
     attempt: int
     integer_offsets: bool = False
+    columns: tuple[TableColumn, ...] = ()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskOutcome:
         """Load the partition's rows that are not committed yet.
@@ -284,6 +239,7 @@ class Task:
             wait_for_commit=True,
             commit_timeout=options.commit_timeout,
             limits=options.limits,
+            row_rules=row_rules(options, self.columns, self.identity),
         )
 
 
@@ -300,4 +256,5 @@ def _loaded(found: ChannelOutcome, result: PartitionResult) -> ChannelOutcome:
         append_seconds=result.append_seconds,
         commit_seconds=result.commit_seconds,
         retries=result.retries,
+        dead_lettered=result.dead_lettered,
     )

@@ -42,7 +42,7 @@ def driver_token(options: WriteOptions) -> ScopedToken:
     :raises ConfigurationError: if there are no usable credentials
     :raises AuthenticationError: if the service refuses them
     """
-    key = (options.account_url, options.ca_bundle, *_stamp(options.credentials_file))
+    key = (options.account_url, options.ca_bundle, *credentials_stamp(options.credentials_file))
     kept = _kept.get(key)
     if kept is not None and time.time() < kept.fresh_until:
         return kept.token
@@ -56,8 +56,11 @@ def driver_token(options: WriteOptions) -> ScopedToken:
     return token
 
 
-def _stamp(path: str | None) -> tuple[object, ...]:
-    """What changes when the credentials are replaced or become readable by others."""
+def credentials_stamp(path: str | None) -> tuple[object, ...]:
+    """What changes when the credentials are replaced or become readable by others.
+
+    :param path: the option ``credentialsFile``, None for the environment's
+    """
     found = path or os.environ.get(CREDENTIALS_FILE_VARIABLE)
     if not found:
         text = os.environ.get(CREDENTIALS_VARIABLE, "")

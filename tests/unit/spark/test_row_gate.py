@@ -80,7 +80,7 @@ def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
     gate = _gate(tmp_path, committed=IntegerOffset(2))
     gate.admit(_part(3, '"x"', 4, '"x"', 6))
     zombie = _gate(tmp_path, committed=IntegerOffset(2))
-    zombie._folder._left.clear()
+    zombie._letters._left.clear()
     zombie.admit(_part(5, '"x"', 6))
     zombie.admit(_part(7, '"x"', 8))
     assert sorted(_positions(tmp_path)) == ["3", "5", "5", "7"]
@@ -88,6 +88,17 @@ def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
     gate.settle(IntegerOffset(6))
 
     assert sorted(_positions(tmp_path)) == ["3", "5", "7"]
+
+
+def test_rows_before_the_first_that_an_attempt_reads_stay_put_aside(tmp_path):
+    earlier = _gate(tmp_path, committed=IntegerOffset(2))
+    assert earlier.admit(_part(3, '"x"')) is None, "at the end of a micro-batch; no token passes it"
+    later = _gate(tmp_path, committed=IntegerOffset(2))
+
+    later.admit(_part(4, 4, '"x"'))
+    later.settle(IntegerOffset(5))
+
+    assert sorted(_positions(tmp_path)) == ["3", "5"]
 
 
 def test_files_of_other_makers_and_older_rows_are_left_alone(tmp_path):

@@ -2,10 +2,12 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_snowpipe.spark.data_source.batch_report import describe_abort
 from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity, SupersededError
-from airflow_provider_snowpipe.spark.data_source.gates import describe_abort, settle_batch
+from airflow_provider_snowpipe.spark.data_source.gates import settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -73,7 +75,7 @@ def test_batch_is_no_success_whatever_spark_says(tasks, error, text):
     "tasks", [(), (TaskOutcome(0, 0, (ChannelOutcome("ds_0"),)),)], ids=["none", "empty"]
 )
 def test_batch_without_rows_asks_nobody(tasks):
-    assert _settle(*tasks) is None
+    assert _settle(*tasks) == ()
 
 
 def test_abort_says_what_may_be_there():

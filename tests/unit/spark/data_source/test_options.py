@@ -12,6 +12,7 @@ LEAST = {
     "channelPrefix": "orders",
     "partitions": "4",
 }
+DEAD = {"onError": "dead_letter", "deadLetterPath": "/dead"}
 
 
 def _parse(**changes):
@@ -36,6 +37,13 @@ def test_option_names_have_no_case_and_sparks_own_are_passed_over():
     assert options.limits.raw_bytes == 1000
 
 
+def test_rows_are_checked_where_the_options_say_so():
+    assert not _parse().checks_rows
+    assert _parse(checkRows="True").checks_rows
+    assert _parse(**DEAD).dead_letter_path == "/dead"
+    assert _parse(**DEAD).checks_rows
+
+
 def test_pipe_is_taken_letter_by_letter():
     assert _parse(table=None, pipe="My Pipe").pipe == PipeName("DB", "S", "My Pipe")
 
@@ -56,6 +64,14 @@ def test_pipe_is_taken_letter_by_letter():
         pytest.param({"partitions": "0"}, "option partitions is '0'.*from 1 to 2000", id="no-partition"),
         pytest.param({"partitions": "four"}, "option partitions is 'four'", id="partitions-in-words"),
         pytest.param({"onError": "skip"}, "onError is 'skip'.*abort, continue", id="on-error"),
+        pytest.param({"onError": "dead_letter"}, "deadLetterPath is None: rows that", id="no-place"),
+        pytest.param({"deadLetterPath": "/dead"}, "onError is 'abort' and deadLetterPath", id="no-use"),
+        pytest.param({**DEAD, "deadLetterPath": "kafka:dead"}, "a DataFrame has no brokers", id="topic"),
+        pytest.param({**DEAD, "deadLetterPath": "dead"}, "'dead': give an absolute path", id="near-place"),
+        pytest.param({**DEAD, "deadLetterPath": "s3://k:s@b/d"}, "holds credentials", id="open-place"),
+        pytest.param({"onError": "continue", "checkRows": "true"}, "checkRows is true", id="check-no-use"),
+        pytest.param({"checkRows": "yes"}, "checkRows is 'yes': it must be true or false", id="check"),
+        pytest.param({**DEAD, "table": None, "pipe": "P"}, "pipe 'P', which may transform", id="own-pipe"),
         pytest.param({"compression": "lz4"}, "compression is 'lz4'.*zstd, gzip, none", id="compression"),
         pytest.param({"commitTimeout": "soon"}, "commitTimeout is 'soon'.*seconds above 0", id="timeout"),
         pytest.param({"commitTimeout": "inf"}, "commitTimeout is 'inf'", id="endless"),

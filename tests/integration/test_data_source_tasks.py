@@ -1,0 +1,157 @@
+"""What the data source's tasks do with rows that do not fit, without Spark, against the local service."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, BatchIdentity
+from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.task import Task
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.describe_table import describe_table
+from airflow_provider_snowpipe.streaming.errors import SqlError, UnfitRowsError
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from tests.spark_session import Door
+
+QUERY = "0000abcd"
+BAD = frozenset({0, 7, 8, 51, 198, 199})
+
+
+@dataclass
+class Writes:
+    """Batches of numbered rows into one table, each by one task."""
+
+    door: Door
+    path: Path
+
+    def write(self, numbers, *, batch=1, bad=BAD, writer=GIVEN_WRITER, die_at=None, **more):
+        """Write one batch as Spark would, in Arrow batches of 20 rows; returns its reports."""
+        dead = {"onError": "dead_letter", "deadLetterPath": self.path, "partitions": 1}
+        options = WriteOptions.parse(self.door.options(**{**dead, **more}))
+        prepared = prepare(options, integer_offsets=True)
+        identity = None if options.offset_column else BatchIdentity(batch, writer, 1)
+        task = Task(
+            options, prepared.token, prepared.seen, identity, 0, 0, True, columns=prepared.columns
+        )  # fmt: skip
+        outcome = task.run(self._batches(list(numbers), bad, die_at))
+        return settle_batch(options, [outcome], f"batch={batch}", integer_offsets=True)
+
+    @staticmethod
+    def _batches(numbers, bad, die_at):
+        for low in range(0, len(numbers), 20):
+            some = numbers[low : low + 20]
+            if die_at is not None and die_at in some:
+                raise ZeroDivisionError("the attempt dies")
+            yield pa.record_batch(
+                {"ID": pa.array(some, pa.int64()), "N": ["1000" if n in bad else "1" for n in some]}
+            )
+
+    def letters(self):
+        files = sorted(self.path.rglob("*.parquet"))
+        return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+    def put_aside(self):
+        """The bad rows' numbers, with how often each was put aside."""
+        return Counter(json.loads(letter["payload"])["ID"] for letter in self.letters())
+
+
+@pytest.fixture
+def writes(local_service, tmp_path, request):
+    table = f"T_{zlib.crc32(request.node.nodeid.encode()):08X}"
+    door = Door(local_service, table, tmp_path / "credentials.json", columns="ID NUMBER, N NUMBER(3,0)")
+    return Writes(door.create(), tmp_path / "dead letters")
+
+
+def _good(numbers, bad=BAD):
+    return [n for n in numbers if n not in bad]
+
+
+def test_bad_rows_are_put_aside_once_and_the_repeat_adds_none(writes):
+    (report,) = writes.write(range(200))
+    (again,) = writes.write(range(200))
+
+    assert (report.rows, report.rejected, report.dead_lettered) == (200 - len(BAD), 0, len(BAD))
+    assert again.to_token == report.to_token
+    assert writes.door.ids() == _good(range(200))
+    assert writes.put_aside() == dict.fromkeys(BAD, 1)
+    found = {json.loads(letter["payload"])["ID"]: letter for letter in writes.letters()}
+    assert (found[7]["column"], found[7]["channel"]) == ("N", "ds_0")
+    assert found[7]["reason"] == "the value cannot be converted to NUMBER(3,0)"
+    assert found[7]["position"].startswith("1:8/1-")
+    assert found[7]["application"] == "ds batch=1"
+
+
+@pytest.mark.parametrize("die_at", [3, 60, 140, 199])
+def test_attempt_that_dies_leaves_each_bad_row_in_one_file(writes, die_at):
+    with pytest.raises(ZeroDivisionError):
+        writes.write(range(200), die_at=die_at, batchBytes=300)
+    writes.write(range(200), batchBytes=300)
+
+    assert writes.door.ids() == _good(range(200))
+    assert writes.put_aside() == dict.fromkeys(BAD, 1)
+
+
+def test_offset_column_tells_where_a_bad_row_was(writes):
+    numbers = range(0, 260, 3)
+    writes.write([n for n in numbers if n < 200], offsetColumn="ID")
+    writes.write(numbers, offsetColumn="ID")
+
+    assert writes.door.ids() == _good(numbers)
+    assert {letter["position"] for letter in writes.letters()} == {"0/1", "51/1", "198/1"}
+    assert writes.put_aside() == dict.fromkeys([0, 51, 198], 1)
+
+
+@pytest.mark.parametrize("column", [None, "ID"], ids=["digest", "offset-column"])
+def test_bad_rows_at_the_end_of_a_micro_batch_stay_put_aside(writes, column):
+    bad = {18, 19, *range(20, 40), 119}
+
+    def run(batch):
+        numbers = range(batch * 40, batch * 40 + 40)
+        return writes.write(numbers, batch=batch, bad=bad, writer=QUERY, offsetColumn=column)
+
+    reports = [report for batch in (0, 0, 1, 2, 2) for report in run(batch)]
+
+    assert writes.door.ids() == _good(range(120), bad)
+    assert writes.put_aside() == dict.fromkeys(bad, 1)
+    # No token passes the last rows of the first batch, so that its repeat meets them again.
+    assert [report.dead_lettered for report in reports] == [22, 20, 0, 1, 0]
+
+
+def test_batch_of_bad_rows_alone_is_reported_and_commits_nothing(writes):
+    (report,) = writes.write(range(30), bad=set(range(30)))
+
+    assert (report.rows, report.dead_lettered, report.target_token) == (0, 30, None)
+    assert writes.door.ids() == []
+    assert writes.put_aside() == dict.fromkeys(range(30), 1)
+
+
+def test_first_bad_row_ends_a_checked_write_before_its_batch_is_sent(writes):
+    with pytest.raises(UnfitRowsError, match=r"channel 'ds_0': row 1:121/1-.* does not fit the table"):
+        writes.write(range(200), bad={120}, onError="abort", deadLetterPath=None, checkRows="true")
+
+    assert writes.door.ids() in ([], list(range(120)))
+    assert writes.door.statuses(0)[0].rows_error_count == 0
+
+
+def test_columns_are_described_with_the_streams_own_credentials(local_service):
+    local_service.sql('CREATE TABLE LOCAL.PUBLIC.T_DESCRIBED (ID NUMBER NOT NULL, "no te" VARCHAR(3))')
+    key = KeyPair(local_service.account, local_service.user, local_service.key_file.read_bytes())
+
+    def ask(table):
+        return describe_table(local_service.url, key, table, ca_bundle=str(local_service.ca_file))
+
+    assert ask('"LOCAL"."PUBLIC"."T_DESCRIBED"') == (
+        TableColumn("ID", "NUMBER(38,0)", nullable=False),
+        TableColumn("no te", "VARCHAR(3)"),
+    )
+    with pytest.raises(SqlError, match=r"DESCRIBE TABLE .*NO_SUCH.* failed: .*does not exist"):
+        ask('"LOCAL"."PUBLIC"."NO_SUCH"')

@@ -1,0 +1,70 @@
+import pytest
+
+from airflow_provider_snowpipe.spark.data_source.batch_report import (
+    check_report_path,
+    report_batch,
+    report_failure,
+)
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, ContinuityError
+
+CHANNELS = (
+    ChannelReport("ds_0", "ds_0", None, "a", "a", 5, 50, 1, True, 0.25, 1.0, 2, 3, 40),
+    ChannelReport("ds_1", "ds_1", None, "b", "b", 7, 70, 0, True, 0.5, 0.125, 1),
+)
+
+
+@pytest.fixture
+def options(tmp_path):
+    return WriteOptions.parse(
+        {
+            "accountUrl": "https://a.b.c",
+            "database": "D",
+            "schema": "S",
+            "table": "T",
+            "channelPrefix": "ds",
+            "partitions": "2",
+            "reportPath": str(tmp_path / "report.json"),
+        }
+    )
+
+
+def test_committed_batch_is_told_in_a_line_and_left_in_a_file(options, capsys):
+    report_batch(options, "batch=5", CHANNELS)
+
+    assert capsys.readouterr().err == (
+        "snowpipe committed batch=5 channels=2 rows=12 bytes=120 rejected=1 dead_lettered=3 "
+        "append_seconds<=0.500 commit_seconds<=1.000 retries=3 latency_ms<=40\n"
+    )
+    assert RunReport.read(options.report_path) == RunReport("ds batch=5", CHANNELS, 1.25)
+
+
+def test_batch_without_rows_leaves_the_last_report(options, capsys):
+    report_batch(options, "batch=5", CHANNELS)
+    report_batch(options, "batch=6", ())
+
+    assert RunReport.read(options.report_path).application == "ds batch=5"
+    assert "batch=6" not in capsys.readouterr().err
+
+
+def test_refused_batch_leaves_its_error(options):
+    report_failure(options, "batch=5", ContinuityError("two writers"))
+
+    report = RunReport.read(options.report_path)
+    assert (report.error_type, report.error, report.channels) == ("ContinuityError", "two writers", ())
+
+
+def test_report_that_cannot_be_written_does_not_undo_a_commit(options, capsys, tmp_path):
+    (tmp_path / "report.json").mkdir()
+
+    report_batch(options, "batch=5", CHANNELS)
+
+    assert "snowpipe report cannot be written to" in capsys.readouterr().err
+
+
+def test_place_of_the_report_is_checked_before_any_row_moves(tmp_path):
+    check_report_path(None)
+    check_report_path(str(tmp_path / "report.json"))
+    with pytest.raises(ConfigurationError, match=r"reportPath is '.*report\.json': its directory"):
+        check_report_path(str(tmp_path / "none" / "report.json"))
