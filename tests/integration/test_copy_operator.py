@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
+import os
+import signal
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -307,6 +310,26 @@ class TestOncePerRun:
         done = operator.execute_complete(place.context(), event.payload)
         assert done["rows_loaded"] == 1
         assert place.ids() == [1]
+
+    def test_a_worker_that_is_killed_between_submission_and_answer_leaves_exact_rows(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        submit_statement = StatementClient.submit
+
+        def submit_and_die(client: StatementClient, *arguments: Any, **options: Any) -> Any:
+            submit_statement(client, *arguments, **options)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StatementClient, "submit", submit_and_die)
+            worker = get_context("fork").Process(target=place.copy, kwargs={"options": self.FORCED})
+            worker.start()
+            worker.join(120)
+
+        assert worker.exitcode == -signal.SIGKILL
+        assert place.copy(options=self.FORCED, try_number=2)["rows_loaded"] == 2
+        assert place.ids() == [1, 2]
 
     @pytest.mark.parametrize(("point", "known"), [("after-load-commit", True), ("before-load-commit", False)])
     def test_a_service_that_dies_with_the_answer_leaves_exact_rows(
