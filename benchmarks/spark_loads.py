@@ -50,7 +50,8 @@ def local_spark(folder: Path) -> Any:
     """
     os.environ.update(spark_environment(folder), SS_LOG_LEVEL="error")
     os.environ["PYSPARK_SUBMIT_ARGS"] = (
-        "--master local[1] --driver-memory 2g --conf spark.ui.enabled=false pyspark-shell"
+        "--master local[1] --driver-memory 2g --conf spark.ui.enabled=false "
+        "--conf spark.ui.showConsoleProgress=false pyspark-shell"
     )
     spark = start_spark("benchmark")
     spark.sparkContext.setLogLevel("ERROR")
