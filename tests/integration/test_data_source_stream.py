@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.spark import register
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from tests.spark_session import Door, session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
