@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import re
-import threading
+import json
 import zlib
 from decimal import Decimal
 
-import psutil
 import pytest
 
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
-from tests.spark_job import wait_until
-from tests.spark_session import Door, session
+from tests.spark_disturbance import Disturbance, kill_python_workers
+from tests.spark_session import Door, our_error, session
 
 pytestmark = pytest.mark.spark
 
@@ -51,13 +48,7 @@ def _refused(df, options):
     """The text of our error that ended a write."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's classes differ by place
         _write(df, options)
-    return _our_error(caught.value)
-
-
-def _our_error(error):
-    found = re.findall(r"airflow_provider_snowpipe[\w.]*\.(\w+: .*)$", str(error), re.MULTILINE)
-    assert found, str(error)[-3000:]
-    return found[-1]
+    return our_error(caught.value)
 
 
 def _parsed(tokens):
@@ -215,46 +206,15 @@ def test_attempt_that_fails_in_the_middle_is_repeated_without_doubles(spark, doo
     assert door.ids("P = 'b'") == list(range(1, 2000, 2))
 
 
-class _Disturbance(threading.Thread):
-    """Does something to a write once it has committed some rows and not all."""
-
-    def __init__(self, door, deed):
-        super().__init__(daemon=True)
-        self._door = door
-        self._deed = deed
-        self.done = False
-
-    def run(self):
-        wait_until(self._under_way, seconds=90, what="the first commit")
-        self._deed()
-        self.done = True
-
-    def _under_way(self):
-        tokens = self._door.tokens(0, 1).values()
-        return any(token is not None and not token.endswith("-end") for token in tokens)
-
-
-def _kill_workers():
-    killed = 0
-    for process in psutil.Process(os.getpid()).children(recursive=True):
-        try:
-            if "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in process.parent().cmdline():
-                process.kill()
-                killed += 1
-        except psutil.NoSuchProcess:
-            """It has ended by itself."""
-    assert killed
-
-
 def _fence(door):
     with door.service.client(door.table) as client:
         client.open_channel("ds_0", fail_on_uncommitted_rows=False)
         client.open_channel("ds_1", fail_on_uncommitted_rows=False)
 
 
-@pytest.mark.parametrize("deed", [lambda _: _kill_workers(), _fence], ids=["kill-9", "second-writer"])
+@pytest.mark.parametrize("deed", [lambda _: kill_python_workers(), _fence], ids=["kill-9", "second-writer"])
 def test_disturbed_write_is_repeated_by_spark_and_every_row_is_there_once(spark, door, deed):
-    disturbance = _Disturbance(door, lambda: deed(door))
+    disturbance = Disturbance(door, lambda: deed(door))
     disturbance.start()
     _write(_rows(spark, range(4000)), door.options(partitions=2, batchId=1, **SLOW))
     disturbance.join(10)
@@ -266,30 +226,35 @@ def test_disturbed_write_is_repeated_by_spark_and_every_row_is_there_once(spark,
 
 def test_values_arrive_as_they_are(spark, local_service, tmp_path):
     columns = "D NUMBER(38,9), T TIMESTAMP_NTZ(6), Z TIMESTAMP_TZ(6), B BINARY, S VARIANT, M VARIANT, L ARRAY"
+    columns += ", V VARIANT, W VARIANT"
     door = Door(local_service, "T_VALUES", tmp_path / "credentials.json", columns=columns).create()
     row = spark.sql(
         "SELECT CAST('12345678901234567890123456789.123456789' AS DECIMAL(38,9)) AS D,"
         " TIMESTAMP_NTZ '2013-01-01 05:15:00.123456' AS T, TIMESTAMP '2013-01-01 05:15:00.123456' AS Z,"
         " X'00FF41' AS B, named_struct('a', 1.10BD, 'b', named_struct('c', 'x')) AS S,"
-        " map('k', CAST(NULL AS STRING)) AS M, array(1, NULL, 3) AS L"
+        " map('k', CAST(NULL AS STRING)) AS M, array(1, NULL, 3) AS L,"
+        """ parse_json('{"a":1.50,"b":["x\\ny",null,true]}') AS V, CAST(NULL AS VARIANT) AS W"""
     )
     _write(row.coalesce(1), door.options(partitions=1, batchId=1))
 
     (found,) = local_service.sql(
         "SELECT TO_VARCHAR(D) D, TO_VARCHAR(T) T,"
+        " W IS NULL W, TO_JSON(V) V,"
         " B = TO_BINARY('00FF41', 'HEX') B, TO_JSON(S) S, TO_JSON(M) M, TO_JSON(L) L"
         " FROM LOCAL.PUBLIC.T_VALUES"
     )
     assert Decimal(found["D"]) == Decimal("12345678901234567890123456789.123456789")
     assert dt.datetime.fromisoformat(found["T"]) == dt.datetime(2013, 1, 1, 5, 15, 0, 123456)
     assert found["B"] is True
+    assert found["W"] is True
+    assert json.loads(found["V"]) == {"a": 1.5, "b": ["x\ny", None, True]}
     assert (found["S"], found["M"], found["L"]) == ('{"a":1.1,"b":{"c":"x"}}', '{"k":null}', "[1,null,3]")
 
 
 @pytest.mark.parametrize(
     ("sql", "text"),
     [
-        ("SELECT parse_json('{}') AS V", "column 'V' has type variant"),
+        ("SELECT array(parse_json('{}')) AS V", "column 'V.[]' has type variant"),
         ("SELECT INTERVAL '1' DAY AS V", "column 'V' has type interval day"),
         ("SELECT 1 AS V, 2 AS v2, 3 AS `V2`", "columns 'v2' and 'V2'"),
     ],

@@ -56,11 +56,13 @@ class RowEncoder:
     :param ndjson: how values are written
     :param omitted: columns that are not sent
     :param limits: how large a piece may be
+    :param variants: the VARIANT columns
     """
 
     ndjson: NdjsonOptions
     omitted: frozenset[str]
     limits: BatchLimits
+    variants: frozenset[str] = frozenset()
 
     def pieces(self, rows: pa.RecordBatch) -> Iterator[Piece]:
         """Encode a batch; pieces are no larger than a part may be unless one row is.
@@ -74,7 +76,7 @@ class RowEncoder:
         step = max(1, rows.num_rows * _SLICE_BYTES // max(rows.nbytes, _SLICE_BYTES))
         for start in range(0, rows.num_rows, step):
             some = rows.slice(start, step)
-            yield from self._cut(encode_rows(some, self.ndjson), start, some.num_rows)
+            yield from self._cut(encode_rows(some, self.ndjson, self.variants), start, some.num_rows)
 
     def _cut(self, body: bytes, first: int, rows: int) -> Iterator[Piece]:
         ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE) + 1

@@ -60,6 +60,14 @@ def is_integer(schema: Mapping[str, Any], column: str | None) -> bool:
     return any(field["name"] == column and field["type"] in _INTEGERS for field in schema["fields"])
 
 
+def variant_columns(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The names of the VARIANT columns.
+
+    :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
+    """
+    return frozenset(field["name"] for field in schema["fields"] if field["type"] == "variant")
+
+
 def _find(option: str, column: str, types: Mapping[str, Any]) -> Any:
     if column not in types:
         raise ConfigurationError(

@@ -35,7 +35,7 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
 )
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.outcomes import TaskOutcome
-from airflow_provider_snowpipe.spark.data_source.schema import check_schema, is_integer
+from airflow_provider_snowpipe.spark.data_source.schema import check_schema, is_integer, variant_columns
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
@@ -58,6 +58,28 @@ class TaskMessage(WriterCommitMessage):
     outcome: TaskOutcome
 
 
+@dataclass(frozen=True, slots=True)
+class RowForm:
+    """What tasks need to know of a DataFrame's rows.
+
+    :param integer_offsets: True if the offset column holds numbers
+    :param variants: the VARIANT columns
+    """
+
+    integer_offsets: bool
+    variants: frozenset[str]
+
+    @classmethod
+    def of(cls, schema: StructType, options: WriteOptions) -> RowForm:
+        """Look at the DataFrame's schema.
+
+        :param schema: the schema
+        :param options: which column holds offsets
+        """
+        described = schema.jsonValue()
+        return cls(is_integer(described, options.offset_column), variant_columns(described))
+
+
 class SnowpipeDataSource(DataSource):
     """Rows of a DataFrame into channels, each exactly once."""
 
@@ -76,8 +98,8 @@ class SnowpipeDataSource(DataSource):
         """
         options = self._checked(schema, overwrite)
         options.for_batch()
-        integer = is_integer(schema.jsonValue(), options.offset_column)
-        return BatchWriter(options, prepare(options, integer_offsets=integer), integer)
+        form = RowForm.of(schema, options)
+        return BatchWriter(options, prepare(options, integer_offsets=form.integer_offsets), form)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's name
         """Check a ``df.writeStream`` and prepare one micro-batch of it, or its commit.
@@ -86,8 +108,8 @@ class SnowpipeDataSource(DataSource):
         """
         options = self._checked(schema, overwrite)
         options.for_stream()
-        integer = is_integer(schema.jsonValue(), options.offset_column)
-        return StreamWriter(options, prepare(options, integer_offsets=integer), integer)
+        form = RowForm.of(schema, options)
+        return StreamWriter(options, prepare(options, integer_offsets=form.integer_offsets), form)
 
     def _checked(self, schema: StructType, overwrite: bool) -> WriteOptions:
         options = WriteOptions.parse(self.options)
@@ -106,13 +128,13 @@ class _Writer:
 
     :param options: what the write's options say
     :param prepared: the scoped token, and what the driver found
-    :param integer_offsets: True if the offset column holds numbers
+    :param form: what the tasks need to know of the rows
     """
 
-    def __init__(self, options: WriteOptions, prepared: Prepared, integer_offsets: bool) -> None:
+    def __init__(self, options: WriteOptions, prepared: Prepared, form: RowForm) -> None:
         self._options = options
         self._prepared = prepared
-        self._integer_offsets = integer_offsets
+        self._form = form
 
     def _run(
         self, batches: Iterator[pa.RecordBatch], batch: int | None, query_id: str | None, context: TaskContext
@@ -124,15 +146,16 @@ class _Writer:
             identity=identity_of(self._options, batch, query_id, GIVEN_WRITER),
             partition=context.partitionId(),
             attempt=context.attemptNumber(),
-            integer_offsets=self._integer_offsets,
+            integer_offsets=self._form.integer_offsets,
             columns=self._prepared.columns,
+            variants=self._form.variants,
         )
         return TaskMessage(task.run(batches))
 
     def _settle(self, messages: Sequence[WriterCommitMessage | None], batch: str) -> None:
         try:
             channels = settle_batch(
-                self._options, _outcomes(messages), batch, integer_offsets=self._integer_offsets
+                self._options, _outcomes(messages), batch, integer_offsets=self._form.integer_offsets
             )
         except SnowpipeError as error:
             report_failure(self._options, batch, error)

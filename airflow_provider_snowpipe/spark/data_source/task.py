@@ -88,6 +88,7 @@ class Task:
     :param attempt: the attempt's number
     :param integer_offsets: True if the offset column holds numbers
     :param columns: the table's columns, none where rows are not checked
+    :param variants: the DataFrame's VARIANT columns
     """
 
     options: WriteOptions
@@ -98,6 +99,7 @@ class Task:
     attempt: int
     integer_offsets: bool = False
     columns: tuple[TableColumn, ...] = ()
+    variants: frozenset[str] = frozenset()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskOutcome:
         """Load the partition's rows that are not committed yet.
@@ -228,7 +230,7 @@ class Task:
 
     def _encoder(self) -> RowEncoder:
         options = self.options
-        return RowEncoder(options.ndjson, options.omit_columns, options.limits)
+        return RowEncoder(options.ndjson, options.omit_columns, options.limits, self.variants)
 
     def _settings(self) -> SinkSettings:
         options = self.options
