@@ -295,6 +295,22 @@ class TestCrashes:
         with pytest.raises(Exception, match=r"somebody else has set its token to .2\.ndjson:2"):
             began.run()
 
+    @pytest.mark.spark
+    def test_a_stream_after_a_crash_finishes_the_copy_and_goes_on_behind_it(
+        self, began: Load, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.crash(began, monkeypatch, SnowpipeCopyOperator, "perform")
+        began.write("4.ndjson", 5)
+        done = began.run(path="stream")
+
+        began.assert_every_row_is_there_once()
+        assert began.token == "4.ndjson:5"
+        assert (done["path"], done["rows"]) == ("stream", 5)
+        assert began.ti.xcoms["outcome"]["actual"]["rows"] == 5
+        began.write("5.ndjson")
+        assert began.run()["rows_loaded"] == 2
+        began.assert_every_row_is_there_once()
+
 
 class TestChoice:
     def test_a_backfill_goes_by_copy_and_says_why(self, load: Load) -> None:
