@@ -19,8 +19,8 @@ def with_connection(source: Mapping[str, Any], conn_id: str) -> tuple[dict[str, 
 
     The connection's type may be ``kafka``, of the Apache Kafka provider, which keeps librdkafka's settings in
     the extra; host, port, login and password are taken where the extra lacks them. What the source sets by
-    itself, such as ``group.id`` and ``enable.auto.commit``, is
-    not taken from the connection; a key of the source wins.
+    itself, such as ``group.id`` and ``enable.auto.commit``, is not taken from the connection; a key of the
+    source wins.
 
     :param source: the source as the author gives it
     :param conn_id: the connection
@@ -30,8 +30,7 @@ def with_connection(source: Mapping[str, Any], conn_id: str) -> tuple[dict[str, 
     if source.get("kind") != "kafka":
         raise ConfigurationError(
             f"kafka_conn_id is {conn_id!r} and the source's kind is {source.get('kind')!r}: a Kafka "
-            f"connection is "
-            "for the kind 'kafka'"
+            "connection is for the kind 'kafka'"
         )
     connection = BaseHook.get_connection(conn_id)
     settings: dict[str, Any] = dict(connection.extra_dejson)

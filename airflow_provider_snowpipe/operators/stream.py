@@ -260,13 +260,11 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         self.task_lineage = TaskLineage.of_run(self._pipe_hook(), address, offset_format, report)
 
     def _leave_links(self, context: Context) -> None:
-        from airflow_provider_snowpipe.spark.sources import source_spec
-
         hook = self._pipe_hook()
         url = snowsight_url(hook)
         if url is not None:
             context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
-        source_name = self.source_name or source_spec(self.source).default_name
+        source_name = self.source_name or self._source()[0].default_name
         leave_channel_page(
             context["ti"], pipe_page(hook, f"{self.channel_prefix or self.dag_id}_{source_name}_")
         )
