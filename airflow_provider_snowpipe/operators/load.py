@@ -261,12 +261,14 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     def _files(self) -> FileSourceSpec | None:
         """The source as files of this machine, None where it is something else."""
         from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-        from airflow_provider_snowpipe.spark.sources import source_spec
+        from airflow_provider_snowpipe.spark.sources import DEFAULT_KIND, source_spec
 
         if is_staged(self.source):
             return None
         if isinstance(self.source, str):
             self.source = {"path": self.source}
+        if self.source.get("kind", DEFAULT_KIND) != DEFAULT_KIND:
+            return None  # a Kafka source is whole only with its connection
         spec = source_spec(self.source)
         return spec if isinstance(spec, FileSourceSpec) else None
 

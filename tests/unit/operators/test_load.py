@@ -31,6 +31,12 @@ def test_the_task_of_the_how_to_page_can_be_made() -> None:
     assert names["load"]._files() == spec(path="/data/events")
 
 
+def test_a_topic_whose_brokers_a_connection_names_is_no_file() -> None:
+    source = {"kind": "kafka", "topics": ["t"]}
+
+    assert SnowpipeLoadOperator(task_id="load", source=source, table="T")._files() is None
+
+
 @pytest.mark.parametrize(
     ("source", "arguments"),
     [
