@@ -99,20 +99,21 @@ def test_token_of_another_topic_and_a_secret_in_the_options_end_the_query(stream
     produce(cluster.address, stream.topic, numbered(range(5)), partition=0)
     stream.append(0, [90])
 
-    assert "is committed, but partition 0 of topic" in stream.refused()
+    assert "offset 91 is the next one of partition 0 of topic" in stream.refused()
     assert "is a secret" in stream.refused(**{"kafka.sasl.password": "hunter2"})
     assert stream.door.ids() == [90]
 
 
 @pytest.mark.parametrize("point", ["row", "received", "commit-wait"])
 def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
-    spark, cluster, local_service, tmp_path, point
+    spark, cluster, service_factory, tmp_path, point
 ):
+    service = service_factory(faults="commit-delay=1")
     topic = f"KILLED_{point.replace('-', '_').upper()}"
     letters = f"{topic}-rejected"
     cluster.make_topic(topic)
     cluster.make_topic(letters)
-    local_service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR)")
+    service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR)")
     bad = [row for row in range(1600) if row % 100 == 1]
     values = [json.dumps({"ID": f"no {row}" if row in bad else row}).encode() for row in range(1600)]
     produce(cluster.address, topic, values, partition=_spread)
@@ -128,7 +129,7 @@ def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
         "columns": (TableColumn("ID", "NUMBER(38,0)"), TableColumn("NOTE", "VARCHAR")),
         "limits": LIMITS,
     }
-    job = SparkJob(local_service, tmp_path / "runs", topic, source_spec(source), options)
+    job = SparkJob(service, tmp_path / "runs", topic, source_spec(source), options)
     deeds = deeds_of(
         tmp_path / "deeds", [Deed("kill-worker", point, f"{topic}_1", row=200 if point == "row" else 0)]
     )
@@ -137,7 +138,7 @@ def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
         run = load(job, spark.sparkContext)
 
     assert len(deeds.notes("kill-worker")) == 1
-    rows = [int(row["ID"]) for row in local_service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{topic}")]
+    rows = [int(row["ID"]) for row in service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{topic}")]
     for number in range(PARTITIONS):
         wanted = [row for row in range(number, 1600, PARTITIONS) if row not in bad]
         assert [row for row in rows if row % PARTITIONS == number] == wanted

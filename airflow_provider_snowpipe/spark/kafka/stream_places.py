@@ -149,10 +149,10 @@ def _between(partition: KafkaPartition, begin: int, end: int) -> KafkaPartition:
 def _refuse_beyond(partition: KafkaPartition, offset: int) -> None:
     if offset > partition.bounds.high:
         raise SourcePositionError(
-            f"the checkpoint has offset {offset} as the next one of partition {partition.number} of topic "
-            f"{partition.topic!r}, which ends before {partition.bounds.high}: it is another topic of that "
-            "name, or the brokers have lost records. Begin with a new checkpointLocation; where the channels "
-            "have tokens of the old topic, with another channelPrefix, too"
+            f"by the checkpoint or the channel's token, offset {offset} is the next one of partition "
+            f"{partition.number} of topic {partition.topic!r}, which ends before {partition.bounds.high}: it "
+            "is another topic of that name, or the brokers have lost records. Begin with a new "
+            "checkpointLocation; where channels have tokens of the old topic, with another channelPrefix, too"
         )
 
 
