@@ -125,7 +125,7 @@ def test_partition_that_is_new_to_the_query_is_read_from_its_beginning(stream):
 def test_topic_that_is_shorter_than_its_token_or_checkpoint_is_refused(stream):
     reader = _reader(stream)
     with pytest.raises(
-        SourcePositionError, match=r"offset 150 as the next one of partition 2 .* ends before 100"
+        SourcePositionError, match=r"offset 150 is the next one of partition 2 .* ends before 100"
     ):
         reader.latestOffset(_at(stream, 0, 40, 150, 0), EVERYTHING)
 
