@@ -38,6 +38,9 @@ def get_provider_info() -> dict[str, Any]:
             "operators.append",
             "operators.branch",
             "operators.copy",
+            "operators.file_pipe",
+            "operators.ingest_files",
+            "operators.stage_files",
         ),
         "sensors": _modules("sensors.commit", "sensors.files_loaded"),
         "triggers": _modules(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -51,6 +52,47 @@ def produce(
             except BufferError:
                 producer.poll(0.5)
     assert producer.flush(60) == 0
+
+
+def transaction(address: str, topic: str, ids: Iterable[int], *, end: str) -> Producer:
+    """Write numbered rows in a transaction: ``commit`` or ``abort`` ends it, else it stays open.
+
+    :return: the producer, which can end it
+    """
+    producer = Producer({"bootstrap.servers": address, "transactional.id": f"{topic}-{end}", "log_level": 2})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in numbered(ids):
+        producer.produce(topic, value, partition=0)
+    producer.flush(30)
+    if end == "commit":
+        producer.commit_transaction(30)
+    elif end == "abort":
+        producer.abort_transaction(30)
+    return producer
+
+
+def keyed_records(address: str, topic: str, count: int) -> list[tuple[str, str, dict[str, str]]]:
+    """Wait for a number of records, in order by their partitions: key, value and headers of each."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "look", "log_level": 2})
+    numbers = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+    found: list[Any] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < deadline:
+        found += consumer.consume(1000, 0.2)
+    found += consumer.consume(1000, 1.0)
+    consumer.close()
+    assert not [message.error() for message in found if message.error()]
+    found.sort(key=lambda message: (message.partition(), message.offset()))
+    return [
+        (
+            message.key().decode(),
+            message.value().decode(),
+            {name: value.decode() for name, value in message.headers()},
+        )
+        for message in found
+    ]
 
 
 def numbered(ids: Iterable[int], note: str = "") -> list[bytes]:

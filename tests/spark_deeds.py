@@ -23,6 +23,7 @@ from unittest.mock import patch
 import psutil
 
 from airflow_provider_snowpipe.spark import rounds, sink
+from airflow_provider_snowpipe.spark.dead_letters import DeadLetterPlace
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings
 from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
@@ -181,6 +182,11 @@ class WatchedPartition(SourcePartition[Any]):
 
     def behind(self, committed: str | None) -> Behind:
         return self.inner.behind(committed)
+
+    def open_letters(
+        self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
+    ) -> DeadLetterPlace:
+        return self.inner.open_letters(path, channel, offset_class, after)
 
 
 def load_with_deeds(

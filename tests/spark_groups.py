@@ -63,10 +63,11 @@ def load(job: SparkJob, spark: Any, **changes: Any) -> Run:
     plan = job.plan(**changes)
     key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
     with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
-        run = Run(plan, client)
+        run = Run(plan, client, secrets=job.secrets)
         run.prepare()
         run.load(spark)
         run.verify()
+        run.finish()
     return run
 
 

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.spark.jvm import ensure_java_home
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from tests.local_service import LocalService
+from tests.spark_in_process import stop_gateway
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +38,7 @@ def spark_environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def session(folder: Path, master: str, **settings: str) -> Iterator[SparkSession]:
-    """A session that ends with the block; its JVM lives on until this process ends."""
+    """A session that ends with the block, and its JVM with it."""
     os.environ.update(spark_environment(folder))
     from pyspark.sql import SparkSession
 
@@ -55,6 +56,7 @@ def session(folder: Path, master: str, **settings: str) -> Iterator[SparkSession
         yield spark
     finally:
         spark.stop()
+        stop_gateway()
 
 
 def our_error(error: BaseException) -> str:

@@ -88,10 +88,12 @@ class StagedFile:
 
     :param path: below the stage
     :param mark: tells its content from an earlier one of that name, such as its checksum
+    :param size: bytes, None where that is not said
     """
 
     path: str
     mark: str = ""
+    size: int | None = None
 
 
 @dataclass(slots=True)

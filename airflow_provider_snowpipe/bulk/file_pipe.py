@@ -1,24 +1,27 @@
-"""The REST API of one file pipe: what it has loaded (page "Snowpipe REST API")."""
+"""The REST API of one file pipe: giving it files, and what it has loaded (page "Snowpipe REST API")."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.streaming.answer import Answer
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.errors import ApiError, PipeNotFoundError
+from airflow_provider_snowpipe.streaming.errors import ApiError, ConfigurationError, PipeNotFoundError
 from airflow_provider_snowpipe.streaming.exchange import base_url
 from airflow_provider_snowpipe.streaming.listing import full_name
 from airflow_provider_snowpipe.streaming.names import PipeName, quote_url_segment
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
 from airflow_provider_snowpipe.streaming.transport import ControlTransport, Timeouts
 
+MOST_FILES = 5_000
+"""Files that one post names."""
+_LONGEST_PATH = 1_024
 _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 
@@ -36,6 +39,25 @@ class PipeReport:
     is_complete: bool
     next_mark: str | None = None
     next_start: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedFile:
+    """A file for a pipe.
+
+    :param path: below the pipe's location
+    :param size: bytes, None where nobody knows; it helps the pipe to plan
+    """
+
+    path: str
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.path or len(self.path.encode()) > _LONGEST_PATH:
+            raise ConfigurationError(
+                f"the path {self.path[:60]!r} has {len(self.path.encode()):,} bytes: a pipe takes paths of 1 "
+                f"to {_LONGEST_PATH:,} bytes below its location"
+            )
 
 
 class FilePipeClient:
@@ -71,6 +93,33 @@ class FilePipeClient:
         """Give the connections back."""
         self._control.close()
 
+    def insert_files(self, files: Sequence[SubmittedFile], request_id: str) -> tuple[str, ...]:
+        """Give files to the pipe, which loads them soon, and not again within 14 days.
+
+        Repeating it is safe: the pipe passes over files that wait or that it has loaded.
+
+        :param files: at most 5,000
+        :param request_id: names the request in Snowflake's logs; the same for every repetition
+        :return: the paths that the pipe's PATTERN leaves out, so that they are not loaded
+        :raises ConfigurationError: if there are more
+        :raises PipeNotFoundError: if there is no such pipe, or the role may not use it
+        :raises RetriesExhaustedError: if the pipe stays overloaded for the policy's budget
+        """
+        if len(files) > MOST_FILES:
+            raise ConfigurationError(
+                f"one post names {MOST_FILES:,} files at most, not {len(files):,}: split them"
+            )
+        named = [{"path": one.path} | ({} if one.size is None else {"size": one.size}) for one in files]
+        answer = self._send("POST", "insertFiles", {"requestId": request_id}, {"files": named})
+        body = answer.json
+        if not isinstance(body, Mapping) or str(body.get("status", "")).lower() != "success":
+            raise ApiError(
+                f"insertFiles of pipe {self.pipe}: the answer (HTTP {answer.status}) is no success; check "
+                "that the account URL leads to Snowflake",
+                http_status=answer.status,
+            )
+        return tuple(str(path) for path in body.get("unmatchedPatternFiles") or ())
+
     def insert_report(self, begin_mark: str | None = None) -> PipeReport:
         """Ask for the loads of the last 10 minutes, the newest 10,000.
 
@@ -104,7 +153,7 @@ class FilePipeClient:
             start = page.next_start
 
     def _reported(self, call: str, query: Mapping[str, str]) -> PipeReport:
-        answer = self._get(call, query)
+        answer = self._send("GET", call, query)
         body = answer.json
         if not isinstance(body, Mapping) or not isinstance(body.get("files"), list):
             raise ApiError(
@@ -119,20 +168,21 @@ class FilePipeClient:
             _text(body.get("rangeEndTime")),
         )
 
-    def _get(self, call: str, query: Mapping[str, str]) -> Answer:
-        request_id = str(uuid.uuid4())
+    def _send(self, method: str, call: str, query: Mapping[str, str], body: Any = None) -> Answer:
+        request = {"requestId": str(uuid.uuid4()), **query}
         try:
             return repeat(
                 self._retry,
                 f"{call} of pipe {self.pipe}",
                 lambda _count: self._control.send(
-                    "GET",
+                    method,
                     f"{self._url}/{call}",
-                    query={"requestId": request_id, **query},
+                    query=request,
                     headers={
                         "Authorization": f"Bearer {self._credentials.bearer()}",
                         "X-Snowflake-Authorization-Token-Type": self._credentials.token_type,
                     },
+                    json_body=body,
                 ),
                 refresh=lambda: False,
             )
@@ -140,8 +190,8 @@ class FilePipeClient:
             if error.http_status != 404:
                 raise
             raise PipeNotFoundError(
-                f"{error}. Check database, schema and pipe, letter by letter, and that the role has MONITOR "
-                "or OPERATE on the pipe",
+                f"{error}. Check database, schema and pipe, letter by letter, and that the role has "
+                f"{'OPERATE' if method == 'POST' else 'MONITOR or OPERATE'} on the pipe",
                 http_status=error.http_status,
                 code=error.code,
             ) from None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -23,6 +24,10 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
+RunSql = Callable[..., list[dict[str, Any]]]
+"""Runs a statement with the values that it binds, and whatever else the connector's cursor is to be told; the
+rows' keys are the columns' names in small letters."""
+
 _LOGIN_SECONDS = 30
 _LONGEST_HEAD = 60
 _CA_VARIABLE = "REQUESTS_CA_BUNDLE"
@@ -31,6 +36,8 @@ _ca_lock = RLock()
 
 class AccountSql:
     """SQL in the account of a connection; each call signs in, runs one statement and leaves.
+
+    Several statements share a sign-in by :meth:`session`.
 
     A connection of type ``snowflake`` goes through Airflow's own hook, so that its proxy, its warehouse and
     its other fields mean what they mean there. One of type ``snowpipe`` signs in with what it streams with.
@@ -87,17 +94,43 @@ class AccountSql:
         :param values: the values
         :raises SqlError: if the statement fails, or the sign-in for it
         """
+        with self.session(_head(statement)) as run:
+            return run(statement, values)
+
+    @contextmanager
+    def session(self, purpose: str) -> Iterator[RunSql]:
+        """Sign in once for several statements; what it gives runs one, as :meth:`rows` does.
+
+        :param purpose: what the session is for, for the text of a refused sign-in
+        :raises SqlError: if the sign-in fails, or a statement
+        """
+        with _trusting(self._settings.ca_bundle()):
+            with self._explained(purpose):
+                connection = self._connect()
+            with connection:
+                yield partial(self._run, connection)
+
+    def _run(
+        self, connection: Any, statement: str, values: Sequence[str] | None = None, **options: Any
+    ) -> list[dict[str, Any]]:
+        with self._explained(_head(statement)):
+            cursor = connection.cursor()
+            cursor.execute(statement, values, **options)
+            names = [column[0].lower() for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    @contextmanager
+    def _explained(self, shown: str) -> Iterator[None]:
+        """Raise what goes wrong as this package's errors.
+
+        :param shown: what was tried
+        """
         from requests import RequestException
         from snowflake.connector import errors
 
         try:
-            with _trusting(self._settings.ca_bundle()), self._connect() as connection:
-                cursor = connection.cursor()
-                cursor.execute(statement, values)
-                names = [column[0].lower() for column in cursor.description]
-                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            yield
         except errors.Error as error:
-            shown = _head(statement)
             raise SqlError(
                 f"connection {self._settings.conn_id!r}: {shown!r} failed: {_first_line(error)}",
                 errno=error.errno,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,15 @@ from airflow_provider_snowpipe.bulk.copy_history import CopyHistory, copy_histor
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+from airflow_provider_snowpipe.hooks.account_sql import AccountSql, RunSql
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
+    from airflow_provider_snowpipe.bulk.stage_upload import Staging
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+    from airflow_provider_snowpipe.hooks.stage_upload import Source, StageUpload
     from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
 
@@ -46,6 +50,16 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises SqlError: if the statement fails, or signing in for it
         """
         return AccountSql(self._connection()).rows(statement, values)
+
+    @contextmanager
+    def sql_session(self, purpose: str) -> Iterator[RunSql]:
+        """Sign in once for several statements; what it gives runs one, as :meth:`run_sql` does.
+
+        :param purpose: what the session is for, for the text of a refused sign-in
+        :raises SqlError: if the sign-in fails, or a statement
+        """
+        with AccountSql(self._connection()).session(purpose) as run:
+            yield run
 
     def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
         """Make a client of the account's SQL API; the caller closes it.
@@ -76,6 +90,24 @@ class SnowpipeBulkHook(SnowpipeHook):
             return self.run_sql("LIST %s", (location,))
         return self.run_sql("LIST %s PATTERN = %s", (location, pattern))
 
+    def get_stage_upload(self, staging: Staging, source: Source, prefix: str, parallel: int) -> StageUpload:
+        """Look at an internal stage, to upload files that it lacks.
+
+        :param staging: the stage, and how
+        :param source: where the files are
+        :param prefix: what the paths of all of them begin with, below the stage's
+        :param parallel: files at a time
+        :raises ConfigurationError: if the stage is an external one
+        :raises SqlError: if it cannot be listed
+        """
+        from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
+
+        database, schema = self.place()
+        location = staging.stage.location(prefix, database=database, schema=schema)
+        listed = staging.listed(self.run_sql("LIST %s", (location,)))
+        root = staging.stage.location("", database=database, schema=schema)
+        return StageUpload(AccountSql(self._connection()), staging, root, source, listed, parallel)
+
     def stage_url(self, stage: str) -> str | None:
         """The URL that an external stage stands for, None for an internal one.
 
@@ -103,15 +135,28 @@ class SnowpipeBulkHook(SnowpipeHook):
         statement, values = copy_history((*self.place(), table), max(since or earliest, earliest))
         return self.run_sql(statement, values)
 
-    def loads_of(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
+    def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
         """What ``COPY_HISTORY`` says of some files, from the oldest load.
 
         :param table: the table
         :param paths: their paths below the stage
+        :param pipe: only loads by this pipe, None for all
         :raises SqlError: if the statement fails, or signing in for it
         """
         question = HistoryQuestion(frozenset(paths), dt.datetime.now(dt.UTC) - REMEMBERED)
-        return CopyHistory(self.run_sql, (*self.place(), table)).loads([question], dt.datetime.now(dt.UTC))
+        place = self.place()
+        history = CopyHistory(self.run_sql, (*place, table), (*place, pipe) if pipe else None)
+        return history.loads([question], dt.datetime.now(dt.UTC))
+
+    def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
+        """Make a client of the file pipe's REST API, here of ``pipe``; the caller closes it.
+
+        :param retry: pauses and budget of each request
+        :raises ConfigurationError: if the connection holds no key pair, or lacks something
+        """
+        from airflow_provider_snowpipe.hooks.load_history import file_pipe_client
+
+        return file_pipe_client(self._connection(), self._names(), retry)
 
 
 def _client(settings: SnowpipeConnection, retry: RetryPolicy | None) -> StatementClient:

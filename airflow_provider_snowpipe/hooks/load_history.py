@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from airflow_provider_snowpipe.bulk.copy_history import CopyHistory
 from airflow_provider_snowpipe.bulk.load_history import LoadHistory, ReportThenSql
@@ -13,6 +14,9 @@ from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
 
 Names = Mapping[str, str | None]
 """``table``, ``pipe``, ``database`` and ``schema`` as somebody gave them."""
@@ -37,18 +41,27 @@ def load_history(settings: SnowpipeConnection, names: Names, retry: RetryPolicy 
     credentials = _key_pair(settings, table)
     if credentials is None:
         return _copy_history(settings, names)
-    from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
     from airflow_provider_snowpipe.bulk.pipe_history import PipeHistory
 
-    client = FilePipeClient(
-        settings.account_url(),
-        credentials,
-        PipeName(*_place(settings, names), pipe),
-        ca_bundle=settings.ca_bundle(),
-        retry=retry,
-    )
-    report = PipeHistory(client)
+    report = PipeHistory(_file_pipe_client(settings, names, credentials, retry))
     return ReportThenSql(report, _copy_history(settings, names)) if table else report
+
+
+def file_pipe_client(settings: SnowpipeConnection, names: Names, retry: RetryPolicy | None) -> FilePipeClient:
+    """Make a client of a file pipe's REST API.
+
+    :param settings: the connection
+    :param names: the pipe, and where it is
+    :param retry: pauses and budget of each request
+    :raises ConfigurationError: if the connection holds no key pair, or something is missing
+    """
+    credentials = settings.credentials()
+    if not isinstance(credentials, KeyPair):
+        raise ConfigurationError(
+            f"connection {settings.conn_id!r}: insertFiles takes key pairs only, and this connection holds "
+            f"{credentials.token_type}: use a connection with a key pair, or load by COPY INTO"
+        )
+    return _file_pipe_client(settings, names, credentials, retry)
 
 
 def staged_files(settings: SnowpipeConnection, names: Names, stage: str, prefix: str) -> list[str]:
@@ -83,6 +96,20 @@ def _key_pair(settings: SnowpipeConnection, table: str | None) -> KeyPair | None
         f"connection {settings.conn_id!r}: the REST API of file pipes takes key pairs only, and this "
         f"connection holds {credentials.token_type}: use a key pair, or give table=… as well, so that "
         "COPY_HISTORY is asked"
+    )
+
+
+def _file_pipe_client(
+    settings: SnowpipeConnection, names: Names, credentials: KeyPair, retry: RetryPolicy | None
+) -> FilePipeClient:
+    from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
+
+    return FilePipeClient(
+        settings.account_url(),
+        credentials,
+        PipeName(*_place(settings, names), names["pipe"] or ""),
+        ca_bundle=settings.ca_bundle(),
+        retry=retry,
     )
 
 

@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal
 
-CALLS = ("hostname", "token", "pipe-info", "open", "status", "drop", "append")
+CALLS = (
+    "hostname",
+    "token",
+    "pipe-info",
+    "open",
+    "status",
+    "drop",
+    "append",
+    "insert-files",
+    "insert-report",
+    "history-scan",
+)
 ANSWERS = ("401", "403", "404html", "408", "409", "410", "429", "500", "503")
 KILL_POINTS = (
     "before-append",

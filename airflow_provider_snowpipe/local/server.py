@@ -94,7 +94,7 @@ class Service:
         assert catalog.spool is not None  # noqa: S101 - serve() gives the catalog one
         self._stage = Stage(home.stage_dir, catalog.spool)
         self._streaming = StreamingFront(account, catalog, self._stage, faults, port, limits)
-        self._file_pipes = FilePipesFront(account, catalog)
+        self._file_pipes = FilePipesFront(account, catalog, faults)
         self._pipe_loads = PipeLoads(catalog)
         self._folder_watch = FolderWatch(catalog)
         self._sql_api = SqlApiFront(account, catalog)

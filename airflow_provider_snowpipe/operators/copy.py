@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,6 +13,7 @@ from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy_files import StagedChoice
+from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SnowpipeError
 from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
 
@@ -144,7 +144,7 @@ class SnowpipeCopyOperator(BaseOperator):
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
-        hook, identity = self._hook(), _identity(context)
+        hook, identity = self._hook(), run_identity(context)
         choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
         try:
             staged = choice.find(hook)
@@ -276,13 +276,3 @@ class SnowpipeCopyOperator(BaseOperator):
             rows += hook.run_sql(copy.validation(mode, part))
         self.log.info("%s: validation by %s of %d files: %d rows", self.table, mode, len(files), len(rows))
         return {"validation_mode": mode, "files": len(files), "rows": rows}
-
-
-def _identity(context: Context) -> RunIdentity:
-    from airflow_provider_snowpipe.bulk.copy_run import RunIdentity
-
-    ti: Any = context["ti"]
-    run: Any = context["dag_run"]
-    began = getattr(run, "start_date", None) or getattr(ti, "start_date", None) or dt.datetime.now(dt.UTC)
-    names = (ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index))
-    return RunIdentity(names, began, max(1, ti.try_number))

@@ -103,5 +103,6 @@ def _below_stage(
     found: dict[str, StagedFile] = {}
     for row in listed:
         path = path_below(reference.relative(str(row["name"])), url)
-        found[path] = StagedFile(path, str(row.get("md5") or row.get("last_modified") or ""))
+        mark, size = str(row.get("md5") or row.get("last_modified") or ""), row.get("size")
+        found[path] = StagedFile(path, mark, None if size is None else int(size))
     return found

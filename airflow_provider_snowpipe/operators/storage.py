@@ -29,6 +29,28 @@ def storage_path(address: str, conn_id: str | None) -> Any:
         ) from None
 
 
+def file_system(path: Any) -> Any:
+    """The fsspec file system behind a path, which lists many files at once.
+
+    A kind of storage that no provider brings is left to fsspec, as Airflow does for the path's own methods
+    since 3.2.
+
+    :param path: as :func:`storage_path` makes it
+    :raises ConfigurationError: if nothing installed reads its kind
+    """
+    import fsspec
+
+    try:
+        try:
+            return path.fs
+        except ValueError:
+            return fsspec.filesystem(path.protocol)
+    except (ValueError, ImportError) as error:
+        raise ConfigurationError(
+            f"{path} cannot be read ({error}): install the provider for its kind of storage"
+        ) from None
+
+
 def read_text(path: Any) -> str | None:
     """Read a file, None where there is none.
 

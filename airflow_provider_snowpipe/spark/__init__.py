@@ -20,16 +20,18 @@ def job_file() -> Path:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("snowpipe")`` known to a Spark session.
+    """Make ``format("snowpipe")`` and ``format("snowpipe_kafka")`` known to a Spark session.
 
-    Where this package is installed for the driver's Python, PySpark finds the format by itself, through the
-    module ``pyspark_snowpipe``; calling this as well does no harm.
+    Where this package is installed for the driver's Python, PySpark finds the formats by itself, through the
+    modules ``pyspark_snowpipe`` and ``pyspark_snowpipe_kafka``; calling this as well does no harm.
 
     :param spark: the session
     """
     from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
+    from airflow_provider_snowpipe.spark.kafka.stream_source import KafkaDataSource
 
     spark.dataSource.register(SnowpipeDataSource)
+    spark.dataSource.register(KafkaDataSource)
 
 
 def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Rows that were put aside: one Parquet file for each part of a channel that had some.
+"""Rows that were put aside, by default in one Parquet file for each part of a channel that had some.
 
 A file is named after the first position of its part and appears whole. Another attempt at the same rows may
 cut its parts elsewhere; each attempt removes the files that an earlier one left for the rows it has read
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,7 +59,37 @@ class DeadLetter:
     payload: bytes
 
 
-class DeadLetterFolder:
+class DeadLetterPlace(ABC):
+    """Where one channel's bad rows go during one attempt at them."""
+
+    @abstractmethod
+    def write(self, start: Offset, end: Offset, letters: Sequence[DeadLetter], application: str) -> None:
+        """Put the bad rows of one part aside; they are safe when this returns.
+
+        :param start: position of the part's first row
+        :param end: position of its last row
+        :param letters: the rows, at least one
+        :param application: the run's name
+        :raises DeadLetterError: if they cannot be written
+        """
+
+    @abstractmethod
+    def pass_by(self, start: Offset, end: Offset) -> None:
+        """Clear away what an earlier attempt left for rows of a part that this one has read itself.
+
+        :param start: position of the part's first row
+        :param end: position of its last row
+        """
+
+    @abstractmethod
+    def settle(self, committed: Offset) -> None:
+        """Clear away what an attempt left that was shut out while this one ran.
+
+        :param committed: the last position that this attempt has committed
+        """
+
+
+class DeadLetterFolder(DeadLetterPlace):
     """The files of one channel.
 
     :param path: the run's directory or URL
@@ -79,13 +110,9 @@ class DeadLetterFolder:
         self._left = self._listed()
 
     def write(self, start: Offset, end: Offset, letters: Sequence[DeadLetter], application: str) -> None:
-        """Put the bad rows of one part aside.
+        """Put the bad rows of one part into a file.
 
-        :param start: position of the part's first row
-        :param end: position of its last row
-        :param letters: the rows, at least one
-        :param application: the run's name
-        :raises DeadLetterError: if they cannot be written
+        :raises DeadLetterError: if it cannot be written
         """
         table = pa.table(
             {
@@ -111,11 +138,7 @@ class DeadLetterFolder:
         self._own.add(name)
 
     def pass_by(self, start: Offset, end: Offset) -> None:
-        """Remove what an earlier attempt left for rows of a part that this one has read itself.
-
-        :param start: position of the part's first row
-        :param end: position of its last row
-        """
+        """Remove the files of an earlier attempt."""
         if self._first is None:
             self._first = start
         while self._left and self._left[0][0] <= end:
@@ -124,10 +147,7 @@ class DeadLetterFolder:
                 self._remove(name)
 
     def settle(self, committed: Offset) -> None:
-        """Remove what an attempt left that was shut out while this one ran.
-
-        :param committed: the last position that this attempt has committed
-        """
+        """Remove the files of an attempt that was shut out."""
         for position, name in self._listed():
             if self._first is not None and self._first <= position <= committed:
                 self._remove(name)

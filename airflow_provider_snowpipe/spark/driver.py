@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.connect import add_package, is_connect
 from airflow_provider_snowpipe.spark.failures import final_error
-from airflow_provider_snowpipe.spark.frames import FrameSource
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
 from airflow_provider_snowpipe.spark.report import ChannelReport
-from airflow_provider_snowpipe.spark.rounds import require_plans, rounds_of
+from airflow_provider_snowpipe.spark.rounds import rounds_of
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.source import Partition, Source
@@ -75,9 +74,8 @@ class Run:
         """
         plan = self._plan
         self._client.pipe_info()
-        source = self._source = open_source(plan.source, plan.on_data_loss, self._secrets)
-        if isinstance(source, FrameSource):
-            source.use(require_plans(self._session()))
+        source = open_source(plan.source, plan.on_data_loss, self._secrets).with_spark(self._session)
+        self._source = source
         self._partitions = {plan.channel(one.name): one for one in source.partitions()}
         self._start = self._client.channel_statuses(list(self._partitions))
         for name, status in self._start.items():

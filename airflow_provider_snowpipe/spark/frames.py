@@ -12,17 +12,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_snowpipe.spark.connect import is_connect
 from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings, load_channel
 from airflow_provider_snowpipe.spark.source import Partition, Source
 from airflow_provider_snowpipe.spark.versions import Versions
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.errors import ContinuityError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    ContinuityError,
+    SourcePositionError,
+)
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
@@ -61,6 +66,11 @@ class FrameSource(Source):
     The driver calls :meth:`use`, then :meth:`partitions`, :meth:`locate`, and :meth:`frame` for each round.
     """
 
+    def with_spark(self, session: Callable[[], Any]) -> Source:
+        """Start Spark, and :meth:`use` it."""
+        self.use(require_plans(session()))
+        return self
+
     @abstractmethod
     def use(self, session: SparkSession) -> None:
         """Take the session, pin its layout, and make sure that the source is there and can be written.
@@ -90,6 +100,21 @@ class FrameSource(Source):
         :param works: the channels, each with where to begin and to end
         :return: the columns :data:`CHANNEL` and :data:`LINE`, and what the partitions need for positions
         """
+
+
+def require_plans(session: Any) -> Any:
+    """Make sure that a session shows the plans of its queries, by which a source checks its order.
+
+    :param session: the session
+    :return: the same
+    :raises ConfigurationError: if it is one of Spark Connect
+    """
+    if is_connect(session):
+        raise ConfigurationError(
+            "Spark Connect shows no plan of a query, so that the order of this source's rows cannot be "
+            "checked: submit the job to the cluster with spark-submit. Over Spark Connect the job loads files"
+        )
+    return session
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +204,7 @@ def load_batches(
         partial(_rows_after, work.partition, mine, settings.limits),
         offset_class=work.partition.offset_class,
         gaps_legal=work.partition.gaps_legal,
+        open_letters=work.partition.open_letters,
     )
     yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.spark.checked_values import checked_values
-from airflow_provider_snowpipe.spark.row_rules import RowRules
+from airflow_provider_snowpipe.spark.row_rules import RowRules, letter_topic
 from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -39,7 +39,8 @@ class JobPlan:
         ``dead_letter``: rows that do not fit ``columns`` are put aside before the others are sent, and the
         run fails if the service skips one of those
     :param check_rows: with ``abort``, True fails the run before a row is sent that does not fit ``columns``
-    :param dead_letter_path: where such rows go: a directory or a URL that all executors reach
+    :param dead_letter_path: where such rows go: a directory or a URL that all executors reach, or
+        ``kafka:<topic>`` for a topic of a Kafka source's cluster
     :param columns: the table's columns, for the check
     :param on_data_loss: ``fail``: the run fails if the committed position is not in the source any more;
         ``skip``: it goes on with what the source still has after that position
@@ -88,6 +89,9 @@ class JobPlan:
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"plan commit_timeout is {self.commit_timeout}: give seconds above 0")
         self.row_rules()
+        topic = letter_topic(self.dead_letter_path)
+        if topic is not None:
+            self.source.check_letter_topic(topic)
         for channel, count in checked_counts(self.rejected_before).items():
             if count < 0:
                 raise ConfigurationError(f"plan rejected_before of {channel!r} is {count}: give 0 or more")

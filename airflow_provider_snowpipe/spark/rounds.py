@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork,
 from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.versions import Versions
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
@@ -156,21 +156,6 @@ def rounds_of(source: Source | None, spark: SparkContext) -> Rounds[Any]:
     :param spark: the context whose executors do the work, or a session of Spark Connect
     """
     return FrameRounds(spark, source) if isinstance(source, FrameSource) else TaskRounds(spark)
-
-
-def require_plans(session: Any) -> Any:
-    """Make sure that a session shows the plans of its queries, by which a source checks its order.
-
-    :param session: the session
-    :return: the same
-    :raises ConfigurationError: if it is one of Spark Connect
-    """
-    if is_connect(session):
-        raise ConfigurationError(
-            "Spark Connect shows no plan of a query, so that the order of this source's rows cannot be "
-            "checked: submit the job to the cluster with spark-submit. Over Spark Connect the job loads files"
-        )
-    return session
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterFolder
+from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterFolder, DeadLetterPlace
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.block_lines import BlockLines
 from airflow_provider_snowpipe.streaming.errors import UnfitRowsError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
+
+OpenLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterPlace]
+"""Opens a place for dead letters, from its path, the channel, its offsets' format, the committed position."""
 
 
 class RowGate:
@@ -24,19 +27,25 @@ class RowGate:
     :param channel: the channel's name
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
-    :raises DeadLetterError: if the dead letters' place cannot be read
+    :param open_letters: opens the dead letters' place
+    :raises DeadLetterError: if that place cannot be read
     """
 
     def __init__(
-        self, rules: RowRules, channel: str, offset_class: type[Offset], committed: Offset | None
+        self,
+        rules: RowRules,
+        channel: str,
+        offset_class: type[Offset],
+        committed: Offset | None,
+        open_letters: OpenLetters = DeadLetterFolder,
     ) -> None:
         self._rules, self._channel = rules, channel
         self._check = RowCheck(rules.columns)
         self._skipped_from: Offset | None = None
-        self._folder = (
+        self._letters = (
             None
             if rules.dead_letter_path is None
-            else DeadLetterFolder(rules.dead_letter_path, channel, offset_class, committed)
+            else open_letters(rules.dead_letter_path, channel, offset_class, committed)
         )
         self.dead_lettered = 0
 
@@ -51,8 +60,8 @@ class RowGate:
         found = self._check.check(part.body)
         if found.faults:
             self._put_aside(part, found)
-        if self._folder is not None:
-            self._folder.pass_by(part.start, part.end)
+        if self._letters is not None:
+            self._letters.pass_by(part.start, part.end)
         rows = found.lines.rows - len(found.faults)
         start = part.start if self._skipped_from is None else self._skipped_from
         if not rows:
@@ -65,12 +74,12 @@ class RowGate:
 
     def settle(self, committed: Offset | None) -> None:
         """Clear away what a shut-out attempt left among the rows that are committed now."""
-        if self._folder is not None and committed is not None:
-            self._folder.settle(committed)
+        if self._letters is not None and committed is not None:
+            self._letters.settle(committed)
 
     def _put_aside(self, part: Part, found: CheckedBlock) -> None:
         positions = list(row_positions(part, found.lines, found.faults))
-        if self._folder is None:
+        if self._letters is None:
             first, position = found.faults[0], positions[0]
             where = (
                 f"row {first.row + 1} of {part.start} to {part.end}"
@@ -87,7 +96,7 @@ class RowGate:
             DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))
             for position, one in zip(positions, found.faults, strict=True)
         ]
-        self._folder.write(part.start, part.end, letters, self._rules.application)
+        self._letters.write(part.start, part.end, letters, self._rules.application)
         self.dead_lettered += len(letters)
 
 

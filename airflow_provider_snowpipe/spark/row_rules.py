@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+
+_TOPIC_PREFIX = "kafka:"
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class RowRules:
 def check_dead_letter_path(path: str | None) -> None:
     """Refuse a place that executors could not reach, or that gives a secret away.
 
-    :param path: an absolute directory, or a URL such as ``s3://bucket/rejected``
+    :param path: an absolute directory, a URL such as ``s3://bucket/rejected``, or ``kafka:<topic>``
     :raises ConfigurationError: if it is neither
     """
     if not path:
@@ -71,6 +75,14 @@ def check_dead_letter_path(path: str | None) -> None:
             "on_error is 'dead_letter', but dead_letter_path is not given: name a directory or a URL that "
             "all executors reach"
         )
+    topic = letter_topic(path)
+    if topic is not None:
+        if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
+            raise ConfigurationError(
+                f"dead_letter_path is {path!r}: what follows {_TOPIC_PREFIX!r} must be a topic's name, "
+                "letters, digits, '.', '_' and '-'; its brokers are the source's"
+            )
+        return
     if "://" not in path:
         if not os.path.isabs(path):
             raise ConfigurationError(
@@ -83,3 +95,13 @@ def check_dead_letter_path(path: str | None) -> None:
             f"dead_letter_path {address.scheme}://…@{address.hostname} holds credentials: leave them out, "
             "the executors have them in their environment"
         )
+
+
+def letter_topic(path: str | None) -> str | None:
+    """The Kafka topic that a place for dead letters names, None if it is another place.
+
+    :param path: the plan's ``dead_letter_path``
+    """
+    if path is None or not path.startswith(_TOPIC_PREFIX):
+        return None
+    return path.removeprefix(_TOPIC_PREFIX)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.spark.row_gate import RowGate
+from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder
+from airflow_provider_snowpipe.spark.row_gate import OpenLetters, RowGate
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.source import SourcePartition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
@@ -156,6 +157,7 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
         rows_after,
         offset_class=partition.offset_class,
         gaps_legal=partition.gaps_legal,
+        open_letters=partition.open_letters,
     )
 
 
@@ -167,6 +169,7 @@ def load_channel(
     *,
     offset_class: type[Offset],
     gaps_legal: bool = False,
+    open_letters: OpenLetters = DeadLetterFolder,
 ) -> PartitionResult:
     """Open a channel, send the rows behind its committed token, and wait for their commit.
 
@@ -176,11 +179,13 @@ def load_channel(
     :param rows_after: the rows that come after a committed position, None for NULL
     :param offset_class: the format of the channel's offset tokens
     :param gaps_legal: True when the source may skip positions
+    :param open_letters: opens the place for rows that do not fit the table, where they are put aside
     :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may mend, such as a fenced channel
     """
     try:
-        return _Sink(settings, token, channel, rows_after).load(offset_class, gaps_legal=gaps_legal)
+        sink = _Sink(settings, token, channel, rows_after, open_letters)
+        return sink.load(offset_class, gaps_legal=gaps_legal)
     except FINAL_ERRORS as error:
         if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:
             return PartitionResult(channel, complete=False)
@@ -206,7 +211,9 @@ class _Sink:
         token: ScopedToken,
         channel: str,
         rows_after: Callable[[Offset | None], Iterator[Part]],
+        open_letters: OpenLetters,
     ) -> None:
+        self._open_letters = open_letters
         self._settings = settings
         self._token = token
         self._name = channel
@@ -231,7 +238,7 @@ class _Sink:
         ):
             committed = channel.committed
             if settings.row_rules is not None:
-                self._gate = RowGate(settings.row_rules, name, offset_class, committed)
+                self._gate = RowGate(settings.row_rules, name, offset_class, committed, self._open_letters)
             began = time.monotonic()
             complete = self._send(channel, committed)
             channel.flush()

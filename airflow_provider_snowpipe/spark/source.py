@@ -10,7 +10,7 @@ Channels, tokens, batches, retries and commits are the sink's, never a source's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.dead_letters import DeadLetterPlace
     from airflow_provider_snowpipe.streaming.batch import Part
 
 OnDataLoss = Literal["fail", "skip"]
@@ -61,6 +62,17 @@ class SourceSpec(ABC):
         :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
         """
         return cls(**checked_values(cls, values, "source"))
+
+    def check_letter_topic(self, topic: str) -> None:
+        """Refuse a Kafka topic for rows that do not fit the table, where the source cannot write to it.
+
+        :param topic: the topic
+        :raises ConfigurationError: if it cannot
+        """
+        raise ConfigurationError(
+            f"dead_letter_path names the Kafka topic {topic!r}, and a source of the kind {self.kind!r} knows "
+            "no Kafka cluster: give a directory or a URL that all executors reach"
+        )
 
     def channel(self, prefix: str, source_name: str, partition: str) -> str:
         """Name the channel of a partition.
@@ -115,6 +127,21 @@ class Partition(ABC):
         :param committed: the committed offset token as the service tells it
         """
 
+    def open_letters(
+        self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
+    ) -> DeadLetterPlace:
+        """Open the place for rows that do not fit the table; called in the task.
+
+        :param path: the plan's ``dead_letter_path``
+        :param channel: the channel's name
+        :param offset_class: the format of its positions
+        :param after: the committed position, None for NULL
+        :raises DeadLetterError: if the place cannot be reached
+        """
+        from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder
+
+        return DeadLetterFolder(path, channel, offset_class, after)
+
 
 class SourcePartition(Partition, Generic[PlaceT]):
     """A partition whose rows the task itself reads."""
@@ -162,6 +189,15 @@ class Source(ABC):
             raise ConfigurationError(
                 f"the source takes no secrets, but was given {secrets!r}: leave them out"
             )
+
+    def with_spark(self, session: Callable[[], Any]) -> Source:
+        """Take Spark where the source is read by it; called once, after the secrets and before all else.
+
+        :param session: starts the job's session or gives the running one
+        :return: the source that the run goes on with, for most this one, and Spark is not asked for
+        :raises ConfigurationError: if Spark lacks what the source needs
+        """
+        return self
 
     def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark
         """Move the source's own bookmark, where it has one; called when the tokens are known as committed.

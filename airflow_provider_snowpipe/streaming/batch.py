@@ -109,6 +109,7 @@ class Compressor:
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
         self._ratio = 1.0 if limits.compression == "none" else _FIRST_RATIO
+        self._is_guess = True
         self._codec = (
             None if limits.compression == "none" else pa.Codec(limits.compression, compression_level=1)
         )
@@ -127,9 +128,11 @@ class Compressor:
         body = b"".join(p.body for p in parts)
         sent = body if self._codec is None else self._codec.compress(body, asbytes=True)
         if len(sent) > self._limits.wire_bytes:
-            self._ratio = max(1.0, len(body) / len(sent))
+            self._ratio, self._is_guess = max(1.0, len(body) / len(sent)), False
             return self._split(parts, len(sent))
-        self._ratio += _RATIO_WEIGHT * (len(body) / len(sent) - self._ratio)
+        ratio = len(body) / len(sent)
+        self._ratio = ratio if self._is_guess else self._ratio + _RATIO_WEIGHT * (ratio - self._ratio)
+        self._is_guess = False
         encoding = None if self._codec is None else self._limits.compression
         rows = sum(p.rows for p in parts)
         return [Batch(sent, encoding, len(body), rows, parts[0].start, parts[-1].end)]

@@ -124,6 +124,22 @@ class NothingStagedError(SnowpipeError):
     """A stage holds no file of those that were asked for."""
 
 
+class StagedFileDiffersError(SnowpipeError):
+    """A stage has another content under the name of a file that was to be staged; it stays as it is."""
+
+
+class PipeBusyError(SnowpipeError):
+    """Files wait in a file pipe's queue, which what was asked would lose; nothing was changed."""
+
+
+class PipeNotRunningError(SnowpipeError):
+    """A file pipe is paused, stopped or stalled, so that it loads nothing."""
+
+
+class FilesNotLoadedError(SnowpipeError):
+    """Files that a file pipe has taken are not in the table after the time that was given them."""
+
+
 class CommitTimeoutError(SnowpipeError):
     """A channel did not commit its target in time; the rows may still be committed later.
 

@@ -13,6 +13,9 @@ _NAMED = re.compile(r"snowpipe error: (?P<kind>\w+): ")
 _CONNECTOR_TRANSIENT = range(250_000, 252_000)
 """Numbers of Snowflake's connector for a network that fails (``errorcode.py``, 4.8)."""
 
+_CONNECTOR_TRANSFER = range(253_000, 254_000)
+"""Its numbers for files that could not be moved to or from a stage."""
+
 _SIGN_IN_REFUSED = "Failed to connect to DB"
 """The connector gives a refused sign-in the number of a broken network (250001); only the text differs."""
 
@@ -70,6 +73,10 @@ _RULES: dict[type[SnowpipeError], RetryAdvice] = {
     errors.UnfitRowsError: RetryAdvice(Worth.FAIL, "the same rows would not fit the table again"),
     errors.DeadLetterError: RetryAdvice(Worth.RETRY, "the dead letters' place may be reached again"),
     errors.NothingStagedError: RetryAdvice(Worth.RETRY, "no file is staged yet"),
+    errors.StagedFileDiffersError: RetryAdvice(Worth.FAIL, "another content is staged under that name"),
+    errors.PipeBusyError: RetryAdvice(Worth.RETRY, "files wait in the pipe's queue", 60.0),
+    errors.PipeNotRunningError: RetryAdvice(Worth.RETRY, "the pipe may be mended, or resumed", 60.0),
+    errors.FilesNotLoadedError: RetryAdvice(Worth.RETRY, "the pipe may still load the files"),
     errors.RetriesExhaustedError: RetryAdvice(Worth.RETRY, "the service is unreachable or overloaded"),
 }
 
@@ -125,4 +132,6 @@ def _of_sql(error: errors.SqlError) -> RetryAdvice:
         return _RULES[errors.AuthenticationError]
     if error.errno is None or error.errno in _CONNECTOR_TRANSIENT:
         return RetryAdvice(Worth.RETRY, "Snowflake could not be reached for SQL")
+    if error.errno in _CONNECTOR_TRANSFER:
+        return RetryAdvice(Worth.RETRY, "a file could not be moved to the stage")
     return RetryAdvice(Worth.FAIL, f"the statement is refused (error {error.errno})")

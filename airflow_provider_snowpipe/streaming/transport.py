@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import certifi
 import pendulum
@@ -127,7 +128,8 @@ class DataTransport:
     def __init__(self, ca_bundle: str | None, timeouts: Timeouts) -> None:
         self._verify = certificate_authorities(ca_bundle)
         self._timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
-        self._pool: urllib3.PoolManager | None = None
+        self._manager: urllib3.PoolManager | None = None
+        self._pools: dict[str, urllib3.HTTPConnectionPool] = {}
 
     def send(self, method: str, url: str, *, headers: Mapping[str, str], body: bytes) -> Answer:
         """Make one attempt.
@@ -135,14 +137,16 @@ class DataTransport:
         :raises UnreachableError: if there is no answer
         :raises ConfigurationError: if the server's certificate is not trusted
         """
+        parts = urlsplit(url)
         try:
-            response = self._pool_for(url).request(
+            response = self._pool_for(url, parts.netloc).urlopen(
                 method,
-                url,
+                f"{parts.path}?{parts.query}",
                 headers={"User-Agent": USER_AGENT, **headers},
                 body=body,
                 retries=False,
                 redirect=False,
+                assert_same_host=False,
             )
         except urllib3.exceptions.SSLError as error:
             raise_if_untrusted(url, self._verify, error)
@@ -151,8 +155,15 @@ class DataTransport:
             raise UnreachableError(f"no answer ({type(error).__name__})") from None
         return Answer(response.status, response.data, retry_after(response.headers))
 
-    def _pool_for(self, url: str) -> urllib3.PoolManager:
-        if self._pool is None:
+    def _pool_for(self, url: str, place: str) -> urllib3.HTTPConnectionPool:
+        """The connections to a host and port; what ``urllib3`` would look up for every request."""
+        pool = self._pools.get(place)
+        if pool is None:
+            pool = self._pools[place] = self._manager_for(url).connection_from_url(url)
+        return pool
+
+    def _manager_for(self, url: str) -> urllib3.PoolManager:
+        if self._manager is None:
             options: dict[str, Any] = {
                 "maxsize": 4,
                 "timeout": self._timeout,
@@ -160,14 +171,17 @@ class DataTransport:
                 "ca_certs": self._verify,
             }
             proxy = select_proxy(url, get_environ_proxies(url))
-            self._pool = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
-        return self._pool
+            self._manager = (
+                urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+            )
+        return self._manager
 
     def close(self) -> None:
         """Give the connections back."""
-        if self._pool is not None:
-            self._pool.clear()
-            self._pool = None
+        if self._manager is not None:
+            self._manager.clear()
+            self._manager = None
+        self._pools = {}
 
 
 class Transports:

@@ -18,7 +18,7 @@ from tests.spark_deeds import Deed, Deeds, deeds_of, doing
 from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds, seeds
 from tests.spark_job import SparkJob, wait_until, write_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.spark
 
 _REPO = str(Path(__file__).parents[2])
 

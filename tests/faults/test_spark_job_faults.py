@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from tests.spark_job import SparkJob, ids_in, new_table, wait_until, write_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.spark
 
 ROWS = 6000
 SLOW = BatchLimits(rows=100, requests_per_second=8.0)

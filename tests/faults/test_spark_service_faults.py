@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds, seeds
 from tests.spark_job import SparkJob, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

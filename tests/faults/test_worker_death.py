@@ -19,7 +19,7 @@ from tests.stream_worker import FileState, execute, start_worker
 
 __all__ = ["set_connection"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.spark
 
 ROWS = 3000
 SLOW = {"rows": 100, "requests_per_second": 8.0}

@@ -240,7 +240,7 @@ class TestHook:
 
 
 class TestWaiting:
-    DELAY = 2.0
+    DELAY = 5.0
 
     @pytest.fixture
     def slow(self, service_factory: Callable[..., LocalService]) -> LocalService:
@@ -421,7 +421,7 @@ def test_a_writer_of_its_own_and_the_sensor_agree(
     assert rows_of(local_service, table) == [7]
 
 
-def _until(condition: Callable[[], object], seconds: float = 60) -> None:
+def _until(condition: Callable[[], object], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"

@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from tests.spark_disturbance import Disturbance, kill_python_workers
 from tests.spark_session import Door, our_error, session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 SLOW = {"batchBytes": 500}
 """Ten requests a second of half a kilobyte: a write that can be interrupted."""

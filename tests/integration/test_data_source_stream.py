@@ -15,7 +15,7 @@ from tests.spark_disturbance import Disturbance, kill_python_workers
 from tests.spark_job import wait_until
 from tests.spark_session import Door, our_error, session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

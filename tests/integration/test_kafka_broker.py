@@ -1,6 +1,5 @@
 """The Kafka source on a real Apache Kafka broker: transactions, compaction, retention, rights, groups."""
 
-import importlib.metadata
 import json
 import time
 
@@ -19,13 +18,18 @@ from tests.spark_job import SparkJob, ids_in, wait_until
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars, fetched_jars
-from tests.kafka_topics import commit_group, create_topic, group_offsets, numbered, produce
-
-pytestmark = pytest.mark.timeout(400)
+from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars
+from tests.kafka_topics import (
+    commit_group,
+    create_topic,
+    group_offsets,
+    numbered,
+    produce,
+    transaction,
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,31 +66,14 @@ def _ids(parts):
     return [json.loads(line)["ID"] for part in parts for line in bytes(part.body).splitlines()]
 
 
-def _transaction(broker, topic, ids, *, end):
-    """Write in a transaction and end it; the producer is returned, an open transaction with it."""
-    producer = Producer(
-        {"bootstrap.servers": broker.address, "transactional.id": f"{topic}-{end}", "log_level": 2}
-    )
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for value in numbered(ids):
-        producer.produce(topic, value, partition=0)
-    producer.flush(30)
-    if end == "commit":
-        producer.commit_transaction(30)
-    elif end == "abort":
-        producer.abort_transaction(30)
-    return producer
-
-
 def test_rows_of_aborted_and_open_transactions_are_left_out_and_the_end_is_found_behind_markers(
     broker, topic
 ):
     create_topic(broker.address, topic)
-    _transaction(broker, topic, range(10), end="commit")
-    _transaction(broker, topic, range(100, 150), end="abort")
-    _transaction(broker, topic, range(10, 20), end="commit")
-    _transaction(broker, topic, range(200, 210), end="abort")
+    transaction(broker.address, topic, range(10), end="commit")
+    transaction(broker.address, topic, range(100, 150), end="abort")
+    transaction(broker.address, topic, range(10, 20), end="commit")
+    transaction(broker.address, topic, range(200, 210), end="abort")
     (partition,) = _source(broker, topic).partitions()
 
     parts = _parts(partition)
@@ -96,7 +83,7 @@ def test_rows_of_aborted_and_open_transactions_are_left_out_and_the_end_is_found
     assert partition.bounds.end > last.value + 1, "the topic ends with records that nobody reads"
     assert _parts(partition, last) == []
 
-    producer = _transaction(broker, topic, range(20, 30), end="later")
+    producer = transaction(broker.address, topic, range(20, 30), end="later")
     (behind_open,) = _source(broker, topic).partitions()
     assert behind_open.bounds.end == partition.bounds.end < behind_open.bounds.high
     assert _parts(behind_open, last) == []
@@ -242,8 +229,8 @@ def test_killed_driver_loses_and_doubles_nothing_over_two_topics_with_transactio
     other = f"{topic}X"
     create_topic(broker.address, topic, 2)
     create_topic(broker.address, other, 1)
-    _transaction(broker, topic, range(0, 1500), end="commit")
-    _transaction(broker, topic, range(90_000, 90_500), end="abort")
+    transaction(broker.address, topic, range(0, 1500), end="commit")
+    transaction(broker.address, topic, range(90_000, 90_500), end="abort")
     produce(broker.address, topic, numbered(range(1500, 3000)), partition=1)
     produce(broker.address, other, numbered(range(3000, 4500)))
     spec = _spec(broker, topic, topics=[topic, other], group_id=f"g-{topic}")
@@ -274,49 +261,6 @@ def test_killed_driver_loses_and_doubles_nothing_over_two_topics_with_transactio
     assert tokens() == dict(zip(channels, ("1499", "1499", "1499"), strict=True))
     assert 0 < finished.report.rows < 4500
     assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [1500, 1500]
-
-
-@pytest.mark.spark
-def test_sparks_own_source_and_the_client_load_the_same_rows_in_turns(
-    broker, topic, service_factory, tmp_path
-):
-    version = importlib.metadata.version("pyspark")
-    jars = fetched_jars("spark-kafka", ("org.apache.spark", "spark-sql-kafka-0-10_2.13", version))
-    service = service_factory()
-    service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR, META VARIANT)")
-    create_topic(broker.address, topic, 2)
-    _transaction(broker, topic, range(0, 500), end="commit")
-    _transaction(broker, topic, range(9000, 9100), end="abort")
-    produce(broker.address, topic, numbered(range(500, 1000)), partition=1, headers=[("h", b"v")])
-    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER}
-    more = {"bootstrap_servers": broker.sasl_address, "options": options, "record_metadata": "META"}
-    spec = _spec(broker, topic, reader="spark", group_id=f"g-{topic}", **more)
-    job = SparkJob(
-        service,
-        tmp_path / "runs",
-        topic,
-        spec,
-        {"source_name": topic},
-        secrets=SourceSecrets({"sasl.password": PASSWORD}),
-        conf={"spark.jars": ",".join(map(str, sorted(jars.glob("*.jar"))))},
-    )
-
-    first = job.run()
-
-    assert first.code == 0, first.err[-3000:]
-    assert ids_in(service, topic) == list(range(1000))
-    assert job.committed("0", "1") == {"0": "499", "1": "499"}
-    assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [500, 500]
-    assert PASSWORD not in first.out + first.err
-    produce(broker.address, topic, numbered(range(1000, 1010)), partition=1, headers=[("h", b"v")])
-    second = job.run(source=_spec(broker, topic, group_id=f"g-{topic}", **more))
-    assert second.code == 0, second.err[-3000:]
-    assert ids_in(service, topic) == list(range(1010))
-    rows = service.sql(f"SELECT META FROM LOCAL.PUBLIC.{topic} WHERE ID IN (500, 1009) ORDER BY ID")
-    by_spark, by_client = (json.loads(row["META"]) for row in rows)
-    assert set(by_spark) == set(by_client)
-    assert (by_spark["headers"], by_spark["offset"], by_client["offset"]) == ({"h": "v"}, 0, 509)
-    assert by_spark["topic"] == by_client["topic"] == topic
 
 
 def _delete(broker, topic, before):

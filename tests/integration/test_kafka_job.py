@@ -63,6 +63,7 @@ def test_topic_loads_once_then_nothing_then_only_what_came(job, topic, cluster):
     first = job.run()
 
     assert first.code == 0, first.err[-3000:]
+    assert "snowpipe reader client" in first.out, "Spark has no Kafka source of its own here"
     assert ids_in(job.service, topic) == list(range(4000))
     assert job.committed(*_all(topic)) == dict.fromkeys(_all(topic), "999")
     assert [(c.channel, c.partition, c.rows, c.committed) for c in first.report.channels] == [

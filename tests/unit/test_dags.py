@@ -102,3 +102,8 @@ def test_a_shipped_file_is_written_once_and_never_half(tmp_path: Path) -> None:
 
 def test_the_routed_dag_has_both_ways(parsed: dict[str, Any]) -> None:
     assert {"route", "append", "stage_file", "copy"} <= set(parsed["dags"]["trickle_or_flood"])
+
+
+def test_the_dag_of_files_waits_for_the_pipe(parsed: dict[str, Any]) -> None:
+    tasks = ["count", "create", "ingest", "loaded", "make_files", "pipe", "stage"]
+    assert parsed["dags"]["files_to_pipe"] == tasks

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
+from airflow_provider_snowpipe.spark.kafka.stream_options import StreamOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "load-kafka.md").read_text()
 (CONNECTION,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+_BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SNIPPETS = [block for block in _BLOCKS if "SnowpipeStreamOperator" in block]
+(STREAM,) = [block for block in _BLOCKS if "SnowpipeStreamOperator" not in block]
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
@@ -26,3 +30,16 @@ def test_snippet_describes_a_kafka_source_without_a_secret(monkeypatch, snippet)
     assert not set(secrets.values) & set(spec.options)
     if names["load"].kafka_conn_id is not None:
         assert set(secrets.values) == {"sasl.password", "schema.registry.basic.auth.user.info"}
+
+
+def test_stream_on_the_page_writes_to_the_channels_that_it_reads_the_tokens_of():
+    common = dict(re.findall(r'^    "(\w+)": "(.*)",$', STREAM, re.MULTILINE))
+    read, written = STREAM.split("writeStream")
+    options = [dict(re.findall(r'\.option\("(\w+)", "(.*)"\)', part)) for part in (read, written)]
+
+    source = StreamOptions.parse({**common, **options[0]})
+    sink = WriteOptions.parse({**common, **options[1]})
+
+    assert source.channel("orders_3") == sink.channel("orders_3") == "shop_orders_3"
+    assert source.pipe == sink.pipe
+    assert (sink.channel_column, sink.offset_column) == ("channel", "offset")

@@ -17,8 +17,10 @@ from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
+from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.file_lists import WRONG, created_objects, read_files
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
+from airflow_provider_snowpipe.local.fronts.injected import answer as fault_answer
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.arrivals import arrived_in_bucket, split_by_pattern
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
@@ -37,11 +39,13 @@ class FilePipesFront:
 
     :param account: verifies key-pair tokens; no other credential is accepted.
     :param catalog: databases.
+    :param faults: answers that a test asked for.
     """
 
-    def __init__(self, account: Account, catalog: Catalog) -> None:
+    def __init__(self, account: Account, catalog: Catalog, faults: Faults | None = None) -> None:
         self._account = account
         self._catalog = catalog
+        self._faults = faults or Faults()
 
     def handle(self, request: Request) -> Response:
         """Answer one request.
@@ -50,6 +54,9 @@ class FilePipesFront:
         """
         token = request.bearer()
         roles = self._account.roles(self._account.verify_key_pair(token), token)
+        injected = fault_answer(self._faults, request)
+        if injected is not None:
+            return injected
         match request.method, request.segments:
             case "POST", ("v1", "data", "pipes", name, "insertFiles"):
                 return self._insert_files(request, *self._pipe(name, roles, {"OPERATE"}))

@@ -21,6 +21,13 @@ _CODES = {
 }
 
 
+_PIPE_CALLS = {
+    "insertFiles": "insert-files",
+    "insertReport": "insert-report",
+    "loadHistoryScan": "history-scan",
+}
+
+
 def answer(faults: Faults, request: Request) -> Response | None:
     """Return the answer that a fault puts in place of the real one, after the delay it asks for, or None."""
     call = _call(request)
@@ -48,6 +55,8 @@ def _call(request: Request) -> str | None:
     last = segments[-1]
     if segments[:3] == ("v2", "streaming", "data") and last in ("rows", "filebuffer"):
         return "append"
+    if segments[:3] == ("v1", "data", "pipes"):
+        return _PIPE_CALLS.get(last)
     if segments[:2] != ("v2", "streaming"):
         return None
     if last.endswith(":pipe-info"):

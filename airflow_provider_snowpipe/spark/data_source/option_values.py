@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from airflow_provider_snowpipe.spark.row_rules import check_dead_letter_path
+from airflow_provider_snowpipe.spark.row_rules import check_dead_letter_path, letter_topic
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.exchange import base_url
 
@@ -87,8 +87,13 @@ def truth(name: str, value: str) -> bool:
 
 
 def dead_letters(name: str, value: str) -> str:
-    """A place that all executors reach, without credentials in it."""
+    """A directory or URL that all executors reach, without credentials in it."""
     check_dead_letter_path(text(name, value))
+    if letter_topic(value) is not None:
+        raise ConfigurationError(
+            f"option {name} is {value!r}: a DataFrame has no brokers, so that only the job with a Kafka "
+            "source puts rows aside in a topic. Give a directory or a URL"
+        )
     return value
 
 

@@ -8,7 +8,7 @@ queries with ``assign``).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_snowpipe.spark.connect import is_connect
+from airflow_provider_snowpipe.spark.dead_letters import DeadLetterPlace
 from airflow_provider_snowpipe.spark.frames import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.kafka.java_settings import java_settings
 from airflow_provider_snowpipe.spark.kafka.records import Records
@@ -23,7 +25,7 @@ from airflow_provider_snowpipe.spark.kafka.rows import RowWriter
 from airflow_provider_snowpipe.spark.kafka.source import KafkaPartition, KafkaSource
 from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
 from airflow_provider_snowpipe.spark.layout import pin_layout
-from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss
+from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Source
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
@@ -33,7 +35,13 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_CLASSES = {
+    "org.apache.spark.sql.kafka010.KafkaSourceProvider": "spark-sql-kafka-0-10",
+    "org.apache.spark.kafka010.KafkaConfigUpdater": "spark-token-provider-kafka-0-10",
+    "org.apache.kafka.clients.consumer.KafkaConsumer": "kafka-clients",
+    "org.apache.commons.pool2.KeyedObjectPool": "commons-pool2",
+}
+"""A class of each jar that Spark's Kafka source is made of, none of which comes with Spark."""
 _COLUMNS = ("offset", "value", "timestamp", "timestampType", "key", "headers")
 _LOG_APPEND_TIME = 1
 
@@ -62,15 +70,12 @@ class KafkaFrameSource(FrameSource):
     def use(self, session: SparkSession) -> None:
         """Take the session, and make sure that it has Spark's Kafka source."""
         pin_layout(session)
-        java: Any = session.sparkContext._jvm
-        loader = java.Thread.currentThread().getContextClassLoader()
-        if loader.getResource(_PROVIDER.replace(".", "/") + ".class") is None:
-            version = session.version
+        missing = missing_jars(session)
+        if missing:
             raise ConfigurationError(
-                "source reader is 'spark', and Spark has no Kafka source: give the operator "
-                f"packages='org.apache.spark:spark-sql-kafka-0-10_2.13:{version}', put that jar and what "
-                f"it needs "
-                "into spark.jars, or use reader='client'"
+                f"source reader is 'spark', and Spark has no jar of {', '.join(missing)}: give the operator "
+                f"packages='org.apache.spark:spark-sql-kafka-0-10_2.13:{session.version}', put that jar and "
+                "what it needs into spark.jars, or use reader='client'"
             )
         self._session = session
 
@@ -135,6 +140,12 @@ class KafkaFramePartition(FramePartition):
         """Count the offsets up to the end; some may be no records."""
         return self.partition.behind(committed)
 
+    def open_letters(
+        self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
+    ) -> DeadLetterPlace:
+        """Open a folder or a topic, as the other reader does: executors then need librdkafka for a topic."""
+        return self.partition.open_letters(path, channel, offset_class, after)
+
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
     ) -> Iterator[Part]:
@@ -159,13 +170,55 @@ class KafkaFramePartition(FramePartition):
                     yield part
 
 
+class KafkaAutoSource(KafkaSource):
+    """Topics of a cluster, read by Spark where it can; by librdkafka there and wherever Spark is not."""
+
+    def with_spark(self, session: Callable[[], Any]) -> Source:
+        """Choose the reader. Channels, tokens and rows are the same, so that each run may choose anew."""
+        spark = session()
+        if is_connect(spark) or missing_jars(spark) or not self._has_translation():
+            print("snowpipe reader client", flush=True)
+            return self
+        print("snowpipe reader spark", flush=True)
+        chosen = KafkaFrameSource(self._spec, self._on_data_loss)
+        chosen.take_secrets(self._settings.secrets)
+        chosen.use(spark)
+        return chosen
+
+    def _has_translation(self) -> bool:
+        try:
+            java_settings(self._settings)
+        except ConfigurationError:
+            return False
+        return True
+
+
+_READERS: dict[str, type[KafkaSource] | type[KafkaFrameSource]] = {
+    "auto": KafkaAutoSource,
+    "client": KafkaSource,
+    "spark": KafkaFrameSource,
+}
+
+
 def kafka_source(spec: KafkaSourceSpec, on_data_loss: OnDataLoss) -> KafkaSource | KafkaFrameSource:
     """Make the source with the reader that the spec names.
 
     :param spec: the source
     :param on_data_loss: what to do if retention has taken the record after the committed one
     """
-    return (KafkaFrameSource if spec.reader == "spark" else KafkaSource)(spec, on_data_loss)
+    return _READERS[spec.reader](spec, on_data_loss)
+
+
+def missing_jars(session: SparkSession) -> list[str]:
+    """What a session lacks of Spark's own Kafka source; nothing if it can read topics.
+
+    :param session: a session that is not one of Spark Connect
+    """
+    java: Any = session.sparkContext._jvm
+    loader = java.Thread.currentThread().getContextClassLoader()
+    return [
+        jar for name, jar in _CLASSES.items() if loader.getResource(name.replace(".", "/") + ".class") is None
+    ]
 
 
 def with_channels(rows: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -7,10 +7,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder, DeadLetterPlace
 from airflow_provider_snowpipe.spark.kafka.client import ClientSettings
 from airflow_provider_snowpipe.spark.kafka.cluster import Bounds, KafkaCluster, TopicAndNumber
+from airflow_provider_snowpipe.spark.kafka.letters import DeadLetterTopic
 from airflow_provider_snowpipe.spark.kafka.options import REGISTRY_TOKEN, REGISTRY_USER_INFO, SECRETS
 from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
+from airflow_provider_snowpipe.spark.row_rules import letter_topic
 from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Source, SourcePartition
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.batch import Part
@@ -183,10 +186,20 @@ class KafkaPartition(SourcePartition[int]):
         left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
         return Behind(None, f"offsets_behind={left}")
 
+    def open_letters(
+        self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
+    ) -> DeadLetterPlace:
+        """Open a folder, or a topic of the cluster that the records come from."""
+        topic = letter_topic(path)
+        if topic is None:
+            return DeadLetterFolder(path, channel, offset_class, after)
+        return DeadLetterTopic(topic, channel, self.settings)
+
     def _position(self, committed: Offset | None) -> str:
         if committed is not None:
             return f"offset {committed} is committed"
-        return f"group {self.spec.group_id!r} is to go on at offset {self.first}"
+        who = "the run" if self.spec.group_id is None else f"group {self.spec.group_id!r}"
+        return f"{who} is to go on at offset {self.first}"
 
 
 def _integer(position: Offset) -> IntegerOffset:

@@ -49,7 +49,8 @@ class KafkaSourceSpec(SourceSpec):
         tokens are committed, never before
     :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``
     :param reader: ``client`` reads with librdkafka in each task; ``spark`` with Spark's own Kafka source,
-        whose jar the cluster has
+        whose jar the cluster has; ``auto`` with Spark's where the session has its jars and the Java client
+        has a word for each of ``options``, else with librdkafka
     :param timeout_seconds: how long a broker may say nothing at all
     :param options: further settings of librdkafka, none of them a secret
     :param kind: always ``kafka``
@@ -70,7 +71,7 @@ class KafkaSourceSpec(SourceSpec):
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     group_id: str | None = None
     schema_registry_url: str | None = None
-    reader: Literal["client", "spark"] = "client"
+    reader: Literal["auto", "client", "spark"] = "auto"
     timeout_seconds: float = 60.0
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     kind: Literal["kafka"] = "kafka"
@@ -180,6 +181,14 @@ class KafkaSourceSpec(SourceSpec):
     def address(self) -> str:
         """The topics at the first broker."""
         return f"kafka://{self.bootstrap_servers.split(',')[0].strip()}/{self.default_name}"
+
+    def check_letter_topic(self, topic: str) -> None:
+        """Refuse a topic that is read by the same source: its dead letters would come back as rows."""
+        if topic in self.topics or (self.topic_pattern and re.fullmatch(self.topic_pattern, topic)):
+            raise ConfigurationError(
+                f"dead_letter_path names the topic {topic!r}, which the source reads itself: the letters "
+                "would be its next rows. Name another topic"
+            )
 
     def channel(self, prefix: str, source_name: str, partition: str) -> str:
         """Name a channel ``<prefix>_<topic>_<partition>``, as the Kafka connector v4 does.

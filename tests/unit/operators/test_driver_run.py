@@ -92,6 +92,16 @@ class Lab:
         (self.notes / "report.json").write_text(report.to_json())
         (self.notes / "end").touch()
 
+    def end_driver_when_followed(self, report: RunReport) -> None:
+        """End the driver as soon as this process reads its log."""
+        log = str(self.place().log_path)
+
+        def wait_and_end() -> None:
+            until(lambda: any(one.path == log for one in psutil.Process().open_files()))
+            self.end_driver(report)
+
+        threading.Thread(target=wait_and_end, daemon=True).start()
+
     def let_driver_end(self, report: RunReport) -> None:
         place = self.place()
         self.end_driver(report)
@@ -139,7 +149,7 @@ def test_the_next_try_waits_for_the_driver_that_still_runs(
     lab: Lab, leftovers: Callable[[], list[Path]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     driver = lab.kill_worker_after_submission()
-    threading.Timer(1.0, lab.end_driver, [DONE]).start()
+    lab.end_driver_when_followed(DONE)
 
     value = lab.execute()
 
@@ -154,7 +164,7 @@ def test_the_next_try_waits_for_the_driver_that_still_runs(
 
 def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try(lab: Lab) -> None:
     lab.kill_worker_after_submission()
-    threading.Timer(1.0, lab.end_driver, [DONE]).start()
+    lab.end_driver_when_followed(DONE)
     instance = RecordingInstance()
 
     SnowpipeStreamOperator(task_id="load", **lab.options).execute(
@@ -323,7 +333,7 @@ class TestFollow:
         assert list(follow(log, lambda: False, from_start=False)) == []
 
 
-def until(condition: Callable[[], object], log: Path | None = None, seconds: float = 60) -> None:
+def until(condition: Callable[[], object], log: Path | None = None, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         text = log.read_text() if log is not None and log.is_file() else ""

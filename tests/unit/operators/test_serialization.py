@@ -17,10 +17,13 @@ from airflow_provider_snowpipe.operators.channels import (
     SnowpipeResetOffsetOperator,
 )
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
+from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
 )
+from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_version import AIRFLOW
 
 LINK: Any = {"Snowsight": "_link_SnowsightLink", "Channel page": "_link_ChannelPageLink"}
@@ -51,11 +54,15 @@ def tasks() -> dict[str, dict[str, Any]]:
         decorated()
         SnowpipeBranchOperator(task_id="branch", source="@S", stream="append", shape={"freshness": 5})
         SnowpipeCopyOperator(task_id="copy", table="T", stage="@S", options={"force": True})
+        staged = SnowpipeStageFilesOperator(task_id="stage", source="/in", stage="@S")
+        SnowpipePipeOperator(task_id="pipe", pipe="P", action="create", table="T", stage="@S")
+        SnowpipeIngestFilesOperator(task_id="ingest", pipe="P", files=staged.output["files"])
 
     written = json.loads(json.dumps(DagSerialization.to_dict(dag)))
     read = DagSerialization.from_dict(written)
     assert set(read.task_dict) == {
         "open", "drop", "reset", "backup", "restore", "append", "mapped", "decorated", "branch", "copy",
+        "stage", "pipe", "ingest",
     }  # fmt: skip
     return {task["__var"]["task_id"]: task["__var"] for task in written["dag"]["tasks"]}
 
@@ -63,7 +70,7 @@ def tasks() -> dict[str, dict[str, Any]]:
 def test_every_task_has_its_class_and_its_link(tasks: dict[str, dict[str, Any]]) -> None:
     for task_id, task in tasks.items():
         assert task["_task_module"].startswith("airflow_provider_snowpipe.")
-        if task_id not in ("mapped", "branch", "copy"):  # those two are on no pipe
+        if task_id not in ("mapped", "branch", "copy", "stage", "pipe", "ingest"):  # those are on no channels
             assert task["_operator_extra_links"] == LINK
 
 

@@ -80,7 +80,7 @@ def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
     gate = _gate(tmp_path, committed=IntegerOffset(2))
     gate.admit(_part(3, '"x"', 4, '"x"', 6))
     zombie = _gate(tmp_path, committed=IntegerOffset(2))
-    zombie._folder._left.clear()
+    zombie._letters._left.clear()
     zombie.admit(_part(5, '"x"', 6))
     zombie.admit(_part(7, '"x"', 8))
     assert sorted(_positions(tmp_path)) == ["3", "5", "5", "7"]

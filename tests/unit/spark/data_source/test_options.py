@@ -66,6 +66,7 @@ def test_pipe_is_taken_letter_by_letter():
         pytest.param({"onError": "skip"}, "onError is 'skip'.*abort, continue", id="on-error"),
         pytest.param({"onError": "dead_letter"}, "deadLetterPath is None: rows that", id="no-place"),
         pytest.param({"deadLetterPath": "/dead"}, "onError is 'abort' and deadLetterPath", id="no-use"),
+        pytest.param({**DEAD, "deadLetterPath": "kafka:dead"}, "a DataFrame has no brokers", id="topic"),
         pytest.param({**DEAD, "deadLetterPath": "dead"}, "'dead': give an absolute path", id="near-place"),
         pytest.param({**DEAD, "deadLetterPath": "s3://k:s@b/d"}, "holds credentials", id="open-place"),
         pytest.param({"onError": "continue", "checkRows": "true"}, "checkRows is true", id="check-no-use"),

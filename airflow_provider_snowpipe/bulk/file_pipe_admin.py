@@ -1,0 +1,230 @@
+"""Making, pausing, refreshing and dropping one file pipe by SQL, so that doing it again changes nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_snowpipe.bulk.pipe_statement import (
+    FORCE_RESUME,
+    PIPE_STATUS,
+    PipeDefinition,
+    alter_pipe,
+    drop_pipe,
+    nothing_refreshed,
+    pause_pipe,
+    refresh_pipe,
+    written,
+)
+from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    NothingStagedError,
+    PipeBusyError,
+    SqlError,
+)
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+RunSql = Callable[[str, Sequence[str] | None], Sequence[Mapping[str, Any]]]
+"""Runs a statement with the values that it binds; the rows' keys are the columns' names in small letters."""
+
+IF_EXISTS = ("check", "keep", "replace")
+ON_NOTHING = ("fail", "report")
+_MISSING = 2003
+_STALE = 3605
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPipe:
+    """A pipe as DESCRIBE tells it.
+
+    :param definition: its COPY statement
+    :param auto_ingest: whether events of new files feed it
+    """
+
+    definition: str
+    auto_ingest: bool
+
+    def differs_from(self, definition: PipeDefinition) -> str | None:
+        """Say in words what is different, None for nothing.
+
+        :param definition: what the pipe is to be
+        """
+        wanted = definition.copy.statement()
+        if _spaced(self.definition) != _spaced(wanted):
+            return f"its statement is {self.definition!r} and not {wanted!r}"
+        if self.auto_ingest != definition.auto_ingest:
+            return f"its AUTO_INGEST is {self.auto_ingest} and not {definition.auto_ingest}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PipeChange:
+    """What an action did.
+
+    :param changed: False where there was nothing to do
+    :param statements: what was run, or would be
+    :param files: of a refresh, the paths of the files that it submitted, below the pipe's location
+    """
+
+    changed: bool
+    statements: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+class FilePipeAdmin:
+    """The SQL of one file pipe.
+
+    :param run: runs SQL in the pipe's account
+    :param pipe: the pipe
+    :param is_rehearsal: True reads only: the change says what would be run
+    """
+
+    def __init__(self, run: RunSql, pipe: PipeName, *, is_rehearsal: bool = False) -> None:
+        self._run = run
+        self.pipe = pipe
+        self._rehearses = is_rehearsal
+
+    def known(self) -> KnownPipe | None:
+        """The pipe as it is, None where there is none, or the role may not see it.
+
+        :raises SqlError: if the statement fails
+        """
+        try:
+            rows = self._run(f"DESCRIBE PIPE {written(self.pipe)}", None)
+        except SqlError as error:
+            if error.errno == _MISSING:
+                return None
+            raise
+        (row,) = rows
+        return KnownPipe(str(row.get("definition") or ""), bool(row.get("notification_channel")))
+
+    def status(self) -> PipeStatus:
+        """Ask for the pipe's state.
+
+        :raises ConfigurationError: if there is no such pipe, or the role may not see it
+        :raises SqlError: if the statement fails
+        """
+        try:
+            (row,) = self._run(PIPE_STATUS, (written(self.pipe),))
+        except SqlError as error:
+            raise self._unknown() if error.errno == _MISSING else error from None
+        return PipeStatus.read(next(iter(row.values())))
+
+    def create(self, definition: PipeDefinition, if_exists: str, *, force: bool = False) -> PipeChange:
+        """Make the pipe unless there is one that does the same.
+
+        :param definition: what it does
+        :param if_exists: what becomes of a pipe that does something else: ``check`` is an error, ``keep``
+            leaves it, ``replace`` makes it anew
+        :param force: with ``replace``, also while files wait in its queue, which are then not loaded
+        :raises ConfigurationError: if there is another pipe of that name
+        :raises PipeBusyError: if files wait in the queue of the pipe that is to be replaced
+        """
+        known = self.known()
+        if known is None:
+            return self._changed([definition.create(self.pipe)])
+        difference = known.differs_from(definition)
+        if difference is None or if_exists == "keep":
+            return PipeChange(False)
+        if if_exists == "check":
+            raise ConfigurationError(
+                f"pipe {self.pipe} exists, and {difference}: drop it, name another one, or say "
+                "if_exists='replace', which forgets what it has loaded"
+            )
+        self._require_empty(force, "replaced")
+        return self._changed([definition.create(self.pipe, replace=True)])
+
+    def alter(self, *, comment: str | None, error_integration: str | None) -> PipeChange:
+        """Change comment or error integration.
+
+        :param comment: as for :func:`alter_pipe`
+        :param error_integration: as for :func:`alter_pipe`
+        """
+        return self._changed(alter_pipe(self.pipe, comment=comment, error_integration=error_integration))
+
+    def pause(self) -> PipeChange:
+        """Pause the pipe; files that are submitted wait from now on."""
+        if self.status().is_paused:
+            return PipeChange(False)
+        return self._changed([pause_pipe(self.pipe, paused=True)])
+
+    def resume(self, *, force: bool = False) -> PipeChange:
+        """Resume the pipe.
+
+        :param force: also when it was paused for longer than 14 days
+        :raises ConfigurationError: if it was, without ``force``
+        """
+        if not self.status().is_paused:
+            return PipeChange(False)
+        if force:
+            return self._changed([FORCE_RESUME], (written(self.pipe),))
+        try:
+            return self._changed([pause_pipe(self.pipe, paused=False)])
+        except SqlError as error:
+            if error.errno != _STALE:
+                raise
+            raise ConfigurationError(
+                f"pipe {self.pipe} was paused for more than 14 days, so it is stale, and events of files "
+                "that came before are gone: say force=True to resume it for what comes from now on, and load "
+                "what it has missed by action='refresh' or COPY INTO"
+            ) from error
+
+    def refresh(
+        self, *, prefix: str | None, modified_after: dt.datetime | None, on_nothing: str
+    ) -> PipeChange:
+        """Submit the files of the last 7 days that neither the pipe nor a COPY into its table has loaded.
+
+        :param prefix: as for :func:`refresh_pipe`
+        :param modified_after: as for :func:`refresh_pipe`
+        :param on_nothing: ``fail`` when there is no such file, or ``report``
+        :raises NothingStagedError: if there is none and that is ``fail``
+        """
+        statement = refresh_pipe(
+            self.pipe, prefix=prefix, modified_after=modified_after, now=dt.datetime.now(dt.UTC)
+        )
+        if self._rehearses:
+            return PipeChange(True, (statement,))
+        files = tuple(str(row["file"]) for row in self._run(statement, None))
+        if not files and on_nothing == "fail":
+            raise NothingStagedError(nothing_refreshed(self.pipe, prefix))
+        return PipeChange(bool(files), (statement,), files)
+
+    def drop(self, *, force: bool = False) -> PipeChange:
+        """Drop the pipe; one that is gone already is well.
+
+        :param force: also while files wait in its queue, which are then not loaded
+        :raises PipeBusyError: if files wait, without ``force``
+        """
+        if self.known() is None:
+            return PipeChange(False)
+        self._require_empty(force, "dropped")
+        return self._changed([drop_pipe(self.pipe)])
+
+    def _require_empty(self, force: bool, what: str) -> None:
+        if force:
+            return
+        status = self.status()
+        if status.pending_files:
+            raise PipeBusyError(
+                f"pipe {self.pipe} was to be {what}, but {status.pending_files:,} files wait in its queue "
+                "and would not be loaded: wait until it is empty, or say force=True"
+            )
+
+    def _changed(self, statements: Sequence[str], values: Sequence[str] | None = None) -> PipeChange:
+        if not self._rehearses:
+            for statement in statements:
+                self._run(statement, values)
+        return PipeChange(True, tuple(statements))
+
+    def _unknown(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"there is no pipe {self.pipe}, or the role may not see it: create it first, or check the names, "
+            "letter by letter, and that the role has MONITOR or OPERATE on it"
+        )
+
+
+def _spaced(statement: str) -> str:
+    return " ".join(statement.rstrip("; \n").split())

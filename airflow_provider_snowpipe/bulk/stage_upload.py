@@ -1,0 +1,186 @@
+"""Uploading files to an internal stage: which are there already, and the PUT of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from airflow_provider_snowpipe.bulk.literals import option, string_literal
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, StagedFileDiffersError
+
+IF_STAGED = ("skip_same", "skip", "overwrite", "fail")
+MOST_PARALLEL = 99
+_CIPHER_BLOCK = 16
+_SUFFIX = ".gz"
+
+
+class Sameness(StrEnum):
+    """What LIST tells of a file that is about to be staged.
+
+    Files that the client encrypts are longer in the stage, by 1 to 16 bytes, and their MD5 is that of the
+    cipher; files that were uploaded in several parts have an MD5 of the parts'. Of both, LIST cannot say
+    whether the content is the same (pages "LIST" and "PUT").
+    """
+
+    MISSING = "missing"
+    SAME = "same"
+    CHANGED = "changed"
+    UNKNOWN = "unknown"
+
+
+class PutKind(StrEnum):
+    """How a file is uploaded: as a new one, over another, or over it unless PUT finds the same content.
+
+    PUT leaves a file of that name as it is, whatever its content, where it is for a new one.
+    """
+
+    NEW = "new"
+    OVER = "over"
+    UNLESS_SAME = "unless_same"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file that is to be staged.
+
+    :param below: its path below the stage's, with ``/``
+    :param size: bytes
+    :param address: where it is, for people
+    """
+
+    below: str
+    size: int
+    address: str
+
+    @property
+    def folder(self) -> str:
+        """The path without the name; may be empty."""
+        return self.below.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The name without the path."""
+        return self.below.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file as LIST tells it.
+
+    :param size: bytes in the stage
+    :param md5: the MD5 that the storage has of it
+    """
+
+    size: int
+    md5: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """How files are put into a stage.
+
+    :param stage: the stage and the path in it
+    :param auto_compress: True compresses with gzip what is not compressed, which adds ``.gz`` to its name
+    :param if_staged: what becomes of a file whose name is in the stage: ``skip_same`` replaces it where its
+        content is another, ``skip`` leaves it, ``overwrite`` replaces it, ``fail`` objects where LIST shows
+        that the content is another, and leaves it otherwise
+    """
+
+    stage: StageReference
+    auto_compress: bool = False
+    if_staged: str = "skip_same"
+
+    def __post_init__(self) -> None:
+        if self.if_staged not in IF_STAGED:
+            raise ConfigurationError(f"if_staged is {self.if_staged!r}: it must be one of {list(IF_STAGED)}")
+
+    def listed(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, ListedFile]:
+        """Read what LIST answers; the files by their paths below the stage.
+
+        :param rows: ``name``, ``size`` and ``md5`` of each
+        :raises ConfigurationError: if the stage is an external one
+        """
+        found = {}
+        for row in rows:
+            name = str(row["name"])
+            if "://" in name:
+                raise ConfigurationError(
+                    f"stage '@{self.stage.owner}{self.stage.name}' is external, where PUT writes nothing: "
+                    "write to its storage directly, or name an internal stage"
+                )
+            found[self.stage.relative(name)] = ListedFile(int(row["size"]), str(row.get("md5") or ""))
+        return found
+
+    def staged_as(self, below: str) -> str:
+        """The path below the stage's that a file has there.
+
+        :param below: its path below the source
+        """
+        return below + _SUFFIX if self.auto_compress and not below.endswith(_SUFFIX) else below
+
+    def decide(
+        self, file: SourceFile, listed: Mapping[str, ListedFile], md5: Callable[[], str]
+    ) -> PutKind | None:
+        """Say how a file is to be uploaded; None where it is not.
+
+        :param file: the file
+        :param listed: what is in the stage
+        :param md5: reads its content, which is done only where it decides
+        :raises StagedFileDiffersError: if another content is staged under its name, with ``fail``
+        """
+        found = listed.get(self.stage.below(self.staged_as(file.below)))
+        if found is None:
+            return PutKind.NEW
+        if self.if_staged in ("skip", "overwrite"):
+            return PutKind.OVER if self.if_staged == "overwrite" else None
+        compressed = self.staged_as(file.below) != file.below
+        how = Sameness.UNKNOWN if compressed else sameness(file.size, md5, found)
+        if how is Sameness.SAME:
+            return None
+        if self.if_staged == "fail" and how is Sameness.UNKNOWN:
+            return PutKind.NEW
+        if self.if_staged == "fail":
+            raise StagedFileDiffersError(
+                f"{file.address} has {file.size:,} bytes, and the stage has another content, of "
+                f"{found.size:,} bytes, under its name: give it another name, or say if_staged='skip_same', "
+                "which replaces it"
+            )
+        return PutKind.OVER if how is Sameness.CHANGED else PutKind.UNLESS_SAME
+
+    def put(self, file: SourceFile, path: str, root: str, kind: PutKind, parallel: int) -> str:
+        """Write the statement that uploads one file.
+
+        :param file: the file
+        :param path: where it is on this machine
+        :param root: the stage's own path, as :meth:`StageReference.location` writes it
+        :param kind: how
+        :param parallel: threads for the parts of a large file, 1 to 99
+        """
+        target = "/".join(part for part in (root.rstrip("/"), file.folder) if part)
+        words = [
+            "PUT",
+            string_literal(f"file://{path}"),
+            string_literal(target),
+            option("PARALLEL", parallel),
+            option("AUTO_COMPRESS", self.auto_compress),
+            option("OVERWRITE", kind is not PutKind.NEW),
+        ]
+        return " ".join(words)
+
+
+def sameness(size: int, md5: Callable[[], str], listed: ListedFile) -> Sameness:
+    """Compare a file with what LIST tells of the one in the stage.
+
+    :param size: its bytes
+    :param md5: reads its content
+    :param listed: the other
+    """
+    if listed.size == size:
+        if len(listed.md5) != 32:
+            return Sameness.UNKNOWN
+        return Sameness.SAME if md5() == listed.md5.lower() else Sameness.CHANGED
+    encrypted = size - size % _CIPHER_BLOCK + _CIPHER_BLOCK
+    return Sameness.UNKNOWN if listed.size == encrypted else Sameness.CHANGED

@@ -1,0 +1,198 @@
+"""Uploading many files to an internal stage at once, through Snowflake's own connector."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_provider_snowpipe.bulk.stage_upload import ListedFile, PutKind, SourceFile, Staging
+from airflow_provider_snowpipe.hooks.account_sql import AccountSql, RunSql
+from airflow_provider_snowpipe.streaming.errors import SqlError
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 1 << 20
+_LOG_SECONDS = 10.0
+_STOPPED = 604
+_GLOB = frozenset("*?[")
+"""In a path PUT takes them for a pattern; such a file goes as a stream under its name."""
+_CONTENT_MATCH = "_skip_upload_on_content_match"
+"""The connector's option by which a PUT that overwrites passes over a file of the same SHA-256 (4.8)."""
+
+
+class Source(Protocol):
+    """Where the files are."""
+
+    def local(self, file: SourceFile) -> AbstractContextManager[Path]:
+        """Have a file on this machine, as long as the block runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What became of the files.
+
+    :param uploaded: paths of those that were uploaded, below the stage's
+    :param skipped: paths of those that were in the stage already
+    :param bytes_uploaded: bytes of the former before compression
+    """
+
+    uploaded: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    bytes_uploaded: int = 0
+
+
+@dataclass(slots=True)
+class StageUpload:
+    """Files on their way into a stage.
+
+    Threading: each file is worked on by one thread, and each thread has a session of its own; counters are
+    guarded by a lock.
+
+    :param account: the account
+    :param staging: how
+    :param root: the stage's own path, as :meth:`StageReference.location` writes it
+    :param source: where the files are
+    :param listed: what is in the stage already
+    :param parallel: files at a time
+    """
+
+    account: AccountSql
+    staging: Staging
+    root: str
+    source: Source
+    listed: Mapping[str, ListedFile]
+    parallel: int = 4
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _done: dict[str, bool] = field(default_factory=dict, init=False)
+    _bytes: int = field(default=0, init=False)
+    _parts: int = field(default=1, init=False)
+    _told_at: float = field(default=0.0, init=False)
+
+    def run(self, files: Sequence[SourceFile]) -> Staged:
+        """Upload what is not in the stage; the first error ends it.
+
+        :param files: the files
+        :raises SqlError: if a PUT fails, or the sign-in
+        :raises StagedFileDiffersError: if another content is staged, with ``if_staged="fail"``
+        """
+        self._told_at = time.monotonic()
+        sessions: queue.SimpleQueue[RunSql] = queue.SimpleQueue()
+        threads = max(1, min(self.parallel, len(files)))
+        self._parts = max(1, self.parallel // threads)
+        with ExitStack() as stack:
+            for _ in range(threads):
+                sessions.put(stack.enter_context(self.account.session("PUT")))
+            with ThreadPoolExecutor(threads, thread_name_prefix="snowpipe-put") as pool:
+                waiting = [pool.submit(self._one, file, sessions, files) for file in files]
+                self._finish(waiting)
+        names = {file.below: self.staging.staged_as(file.below) for file in files}
+        return Staged(
+            tuple(names[file.below] for file in files if self._done[file.below]),
+            tuple(names[file.below] for file in files if not self._done[file.below]),
+            self._bytes,
+        )
+
+    def kind_of(self, file: SourceFile) -> PutKind | None:
+        """Say how a file would be uploaded, None where it would not.
+
+        :param file: the file
+        """
+        with ExitStack() as stack:
+            return self.staging.decide(
+                file, self.listed, lambda: md5_of(stack.enter_context(self.source.local(file)))
+            )
+
+    def stop(self) -> None:
+        """Begin no other file."""
+        self._stop.set()
+
+    def _finish(self, waiting: list[Future[None]]) -> None:
+        """Wait for all; an error stops the others first, and is then raised."""
+        done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+        failed = next((future for future in done if future.exception() is not None), None)
+        if failed is not None:
+            self.stop()
+            failed.result()
+
+    def _one(
+        self, file: SourceFile, sessions: queue.SimpleQueue[RunSql], files: Sequence[SourceFile]
+    ) -> None:
+        if self._stop.is_set():
+            raise SqlError("staging was stopped before its next file", errno=_STOPPED)
+        run = sessions.get()
+        try:
+            uploaded = self._put(run, file)
+        finally:
+            sessions.put(run)
+        with self._lock:
+            self._done[file.below] = uploaded
+            self._bytes += file.size if uploaded else 0
+            self._tell(files)
+
+    def _put(self, run: RunSql, file: SourceFile) -> bool:
+        with ExitStack() as stack:
+
+            @cache
+            def here() -> Path:
+                return stack.enter_context(self.source.local(file))
+
+            kind = self.staging.decide(file, self.listed, lambda: md5_of(here()))
+            if kind is None:
+                return False
+            options: dict[str, Any] = {}
+            if kind is PutKind.UNLESS_SAME:
+                if _matches_content():
+                    options[_CONTENT_MATCH] = True
+                else:
+                    kind = PutKind.NEW  # which passes over whatever has that name
+            if not _GLOB.isdisjoint(str(here())):
+                options["file_stream"] = stack.enter_context(here().open("rb"))
+            (row,) = run(self.staging.put(file, str(here()), self.root, kind, self._parts), None, **options)
+            return str(row["status"]).upper() == "UPLOADED"
+
+    def _tell(self, files: Sequence[SourceFile]) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= _LOG_SECONDS or len(self._done) == len(files):
+            self._told_at = now
+            log.info(
+                "staged %d of %d files, %.1f MB uploaded, %d were there already",
+                len(self._done),
+                len(files),
+                self._bytes / 1e6,
+                sum(not uploaded for uploaded in self._done.values()),
+            )
+
+
+def md5_of(path: Path) -> str:
+    """The MD5 of a file's content.
+
+    :param path: the file
+    """
+    md5 = hashlib.md5(usedforsecurity=False)
+    for block in _blocks(path):
+        md5.update(block)
+    return md5.hexdigest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
+def _matches_content() -> bool:
+    from snowflake.connector.cursor import SnowflakeCursor
+
+    return _CONTENT_MATCH in inspect.signature(SnowflakeCursor.execute).parameters

@@ -1,0 +1,246 @@
+"""The operator that makes, pauses, refreshes and drops file pipes, and asks how they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.file_pipe_admin import (
+    IF_EXISTS,
+    ON_NOTHING,
+    FilePipeAdmin,
+    PipeChange,
+)
+from airflow_provider_snowpipe.bulk.load_history import moment
+from airflow_provider_snowpipe.bulk.pipe_statement import PipeDefinition
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.operators.file_operator import FileOperator
+from airflow_provider_snowpipe.operators.pipe import require_name
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotRunningError
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+
+_CREATE_ONLY = ("table", "stage", "columns", "expressions", "options", "auto_ingest", "integration")
+ACTIONS: Mapping[str, tuple[str, ...]] = {
+    "create": (*_CREATE_ONLY, "aws_sns_topic", "error_integration", "comment", "if_exists", "force"),
+    "alter": ("error_integration", "comment"),
+    "pause": (),
+    "resume": ("force",),
+    "refresh": ("prefix", "modified_after", "on_nothing"),
+    "drop": ("force",),
+    "status": ("require_running",),
+}
+"""What can be done, and the arguments that each action takes beside ``pipe``."""
+_DEFAULTS = {"auto_ingest": False, "if_exists": "check", "force": False, "on_nothing": "report"}
+
+
+class SnowpipePipeOperator(FileOperator):
+    """Make, alter, pause, resume, refresh or drop a file pipe, or ask for its state. Doing it again is safe.
+
+    The task's value has ``pipe``, ``action``, ``changed`` (False where there was nothing to do),
+    ``statements``, after ``refresh`` the ``files`` that were submitted, and ``status``, the state after it:
+    ``execution_state``, ``pending_files``, ``oldest_pending_path``, ``last_ingested_path``, ``error``, …
+
+    :param pipe: the pipe (templated)
+    :param action: ``create``, ``alter``, ``pause``, ``resume``, ``refresh``, ``drop`` or ``status``
+    :param table: of ``create``: the table that it loads into (templated)
+    :param stage: of ``create``: ``@stage``, ``@database.schema.stage`` or ``@%table``, with or without a path
+        (templated)
+    :param columns: of ``create``: the columns to fill, None for all in their order
+    :param expressions: of ``create``: what to fill them with, as SQL such as ``$1:id::NUMBER``
+    :param options: of ``create``: parameters of
+        :class:`~airflow_provider_snowpipe.bulk.copy_statement.CopyOptions`, as far as a pipe can have them
+        (templated)
+    :param auto_ingest: of ``create``: True loads what events tell of, False what is submitted
+    :param integration: of ``create``: the notification integration of these events (templated)
+    :param aws_sns_topic: of ``create``: the topic that they come from instead (templated)
+    :param error_integration: of ``create`` and ``alter``: the notification integration for errors (templated)
+    :param comment: of ``create`` and ``alter``: a comment; an empty one removes it (templated)
+    :param if_exists: of ``create``, what becomes of a pipe of that name that does something else: ``check``
+        fails, ``keep`` leaves it, ``replace`` makes it anew, which forgets the files that it has loaded
+    :param force: of ``create`` with ``replace`` and of ``drop``: although files wait in the pipe's queue; of
+        ``resume``: although it was paused for longer than 14 days
+    :param prefix: of ``refresh``: only files whose path below the pipe's location begins so (templated)
+    :param modified_after: of ``refresh``: only files that were staged after this moment, at most 7 days ago;
+        a moment or its text in ISO 8601 (templated)
+    :param on_nothing: of ``refresh``: ``report`` or ``fail`` when there is no such file
+    :param require_running: of ``status``: fail the task when the pipe is stopped or stalled
+    :raises ConfigurationError: if an argument is wrong, or not one of the action's
+    """
+
+    template_fields: Sequence[str] = (
+        "pipe",
+        "table",
+        "stage",
+        "options",
+        "integration",
+        "aws_sns_topic",
+        "error_integration",
+        "comment",
+        "prefix",
+        "modified_after",
+        *FileOperator.template_fields,
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"options": "json"}
+
+    def __init__(
+        self,
+        *,
+        pipe: str,
+        action: str,
+        table: str | None = None,
+        stage: str | None = None,
+        columns: Sequence[str] | None = None,
+        expressions: Sequence[str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        auto_ingest: bool = False,
+        integration: str | None = None,
+        aws_sns_topic: str | None = None,
+        error_integration: str | None = None,
+        comment: str | None = None,
+        if_exists: str = "check",
+        force: bool = False,
+        prefix: str | None = None,
+        modified_after: Any = None,
+        on_nothing: str = "report",
+        require_running: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipe = pipe
+        self.action = action
+        self.table = table
+        self.stage = stage
+        self.columns = columns
+        self.expressions = expressions
+        self.options = options
+        self.auto_ingest = auto_ingest
+        self.integration = integration
+        self.aws_sns_topic = aws_sns_topic
+        self.error_integration = error_integration
+        self.comment = comment
+        self.if_exists = if_exists
+        self.force = force
+        self.prefix = prefix
+        self.modified_after = modified_after
+        self.on_nothing = on_nothing
+        self.require_running = require_running
+        self._check_arguments()
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Do the action.
+
+        :raises PipeBusyError: if files wait that the action would lose
+        :raises PipeNotRunningError: with ``require_running``
+        """
+        with self._admin() as admin:
+            return self._done(admin)
+
+    def _done(self, admin: FilePipeAdmin) -> dict[str, Any]:
+        change = self._act(admin)
+        value: dict[str, Any] = {
+            "pipe": str(admin.pipe),
+            "action": self.action,
+            "changed": change.changed,
+            "statements": list(change.statements),
+        }
+        if self.action == "refresh":
+            value["files"] = list(change.files)
+            self.log.info("%d files were submitted to pipe %s", len(change.files), admin.pipe)
+        if self.action == "drop":
+            self.log.info("pipe %s %s", admin.pipe, "is dropped" if change.changed else "was gone already")
+            return value
+        status = admin.status()
+        self.log.info("pipe %s: %s", admin.pipe, status)
+        self._require_running(admin, status)
+        return {**value, "status": status.result()}
+
+    def preview(self) -> list[str]:
+        """Say which statements would be run now."""
+        with self._admin(is_rehearsal=True) as admin:
+            if self.action == "status":
+                return [f"pipe {admin.pipe}: {admin.status()}"]
+            change = self._act(admin)
+        if not change.changed:
+            return [f"pipe {admin.pipe}: nothing to do"]
+        return list(change.statements)
+
+    def _act(self, admin: FilePipeAdmin) -> PipeChange:
+        match self.action:
+            case "create":
+                return admin.create(self._definition(), self.if_exists, force=self.force)
+            case "alter":
+                return admin.alter(comment=self.comment, error_integration=self.error_integration)
+            case "pause":
+                return admin.pause()
+            case "resume":
+                return admin.resume(force=self.force)
+            case "refresh":
+                after = moment(self.modified_after)
+                return admin.refresh(prefix=self.prefix, modified_after=after, on_nothing=self.on_nothing)
+            case "drop":
+                return admin.drop(force=self.force)
+        return PipeChange(False)
+
+    @contextmanager
+    def _admin(self, *, is_rehearsal: bool = False) -> Iterator[FilePipeAdmin]:
+        pipe = self.pipe_name(require_name("pipe", self.pipe))
+        with self.hook.sql_session(f"{self.action} pipe {pipe}") as run:
+            yield FilePipeAdmin(run, pipe, is_rehearsal=is_rehearsal)
+
+    def _definition(self) -> PipeDefinition:
+        database, schema = self.hook.place()
+        try:
+            options = CopyOptions(**(self.options or {}))
+        except TypeError as error:
+            raise ConfigurationError(f"options is {self.options!r}: {error}") from None
+        copy = CopyInto(
+            (database, schema, require_name("table", self.table)),
+            StageReference.parse(require_name("stage", self.stage)).location(
+                "", database=database, schema=schema
+            ),
+            options,
+            self.columns,
+            self.expressions,
+        )
+        return PipeDefinition(
+            copy,
+            self.auto_ingest,
+            self.integration,
+            self.aws_sns_topic,
+            self.error_integration,
+            self.comment or None,
+        )
+
+    def _require_running(self, admin: FilePipeAdmin, status: PipeStatus) -> None:
+        if self.require_running and not status.is_running:
+            raise PipeNotRunningError(
+                f"pipe {admin.pipe} does not load: {status}. Mend what the error names, or resume the pipe"
+            )
+
+    def _check_arguments(self) -> None:
+        taken = ACTIONS.get(self.action)
+        if taken is None:
+            raise ConfigurationError(f"action is {self.action!r}: it must be one of {list(ACTIONS)}")
+        for name in dict.fromkeys(argument for arguments in ACTIONS.values() for argument in arguments):
+            value = getattr(self, name)
+            if name not in taken and value is not None and value != _DEFAULTS.get(name, False):
+                raise ConfigurationError(
+                    f"{name} is {value!r}, which action={self.action!r} does not take: it takes "
+                    f"{', '.join(taken) or 'none'} beside pipe"
+                )
+        for name, value, choices in (
+            ("if_exists", self.if_exists, IF_EXISTS),
+            ("on_nothing", self.on_nothing, ON_NOTHING),
+        ):
+            if value not in choices:
+                raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(choices)}")
+        if self.action == "create" and not (self.table and self.stage):
+            raise ConfigurationError(
+                f"table is {self.table!r} and stage is {self.stage!r}: action='create' needs both"
+            )

@@ -1,0 +1,294 @@
+"""The operator that gives staged files to a file pipe, and waits until they are loaded."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import conf
+
+from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
+from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.copy_files import StagedChoice
+from airflow_provider_snowpipe.operators.file_operator import FILES_KEY, FileOperator, failing_at_once
+from airflow_provider_snowpipe.operators.pipe import require_name
+from airflow_provider_snowpipe.operators.run_identity import run_identity
+from airflow_provider_snowpipe.streaming.commit_watch import Patience
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.bulk.file_load import FileLoad
+    from airflow_provider_snowpipe.bulk.pipe_submission import Submission
+
+_MARGIN_SECONDS = 120.0
+_LOOK_SECONDS = 20.0
+_CHOICES = ("fail", "report")
+
+
+class SnowpipeIngestFilesOperator(FileOperator):
+    """Give staged files to a file pipe by the Snowpipe REST API, and wait until it has loaded them.
+
+    A pipe loads a file of one path once within 14 days, so every try may submit the same files. With
+    ``wait_for_load`` the pipe's history is asked first: what it has loaded is not submitted again, and a
+    failure of before does not count for a file that is.
+
+    The XCom ``files`` has the files that the pipe takes, by their paths below its location, as
+    :class:`SnowpipeFilesLoadedSensor` takes them. The task's value has ``files``, ``submitted``,
+    ``unmatched``, ``loaded_before``, and after a wait ``loads``, what became of each file, and
+    ``rows_loaded``.
+
+    :param pipe: the pipe (templated)
+    :param files: paths below the pipe's location, a list or its JSON text; None for all that ``stage`` has
+        (templated)
+    :param stage: the pipe's location, ``@stage/path``: the files are listed there first, which finds missing
+        ones and tells the pipe their sizes (templated)
+    :param prefix: with ``stage``, instead of files: the start of their paths below it (templated)
+    :param pattern: with ``stage``, instead of files: a regular expression that the whole path matches
+        (templated)
+    :param table: the table that the pipe loads into: its ``COPY_HISTORY`` is asked before the files are
+        submitted, and wherever the pipe's own report does not answer (templated)
+    :param wait_for_load: False ends the task when the pipe has taken the files
+    :param load_timeout: seconds to wait for the loads
+    :param on_partial: ``fail`` or ``report`` a file of which only some rows are loaded
+    :param on_failed: the same for a file that failed to load
+    :param on_unmatched: the same for files that the pipe's ``PATTERN`` leaves out
+    :param on_nothing: the same for a stage without such a file
+    :param retry_seconds: how long one post is repeated when the pipe is overloaded or does not answer
+    :param deferrable: True waits in the triggerer
+    :param poll_interval: seconds between two looks at the loads
+    :param max_consecutive_errors: give up after this many looks in a row that failed for a passing reason
+    :raises ConfigurationError: if an argument is wrong
+    """
+
+    template_fields: Sequence[str] = (
+        "pipe",
+        "files",
+        "stage",
+        "prefix",
+        "pattern",
+        "table",
+        *FileOperator.template_fields,
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"files": "json"}
+
+    def __init__(
+        self,
+        *,
+        pipe: str,
+        files: Any = None,
+        stage: str | None = None,
+        prefix: str | None = None,
+        pattern: str | None = None,
+        table: str | None = None,
+        wait_for_load: bool = True,
+        load_timeout: float = 3600.0,
+        on_partial: str = "fail",
+        on_failed: str = "fail",
+        on_unmatched: str = "fail",
+        on_nothing: str = "fail",
+        retry_seconds: float = 600.0,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 15.0,
+        max_consecutive_errors: int = 10,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipe = pipe
+        self.files = files
+        self.stage = stage
+        self.prefix = prefix
+        self.pattern = pattern
+        self.table = table
+        self.wait_for_load = wait_for_load
+        self.load_timeout = load_timeout
+        self.on_partial = on_partial
+        self.on_failed = on_failed
+        self.on_unmatched = on_unmatched
+        self.on_nothing = on_nothing
+        self.retry_seconds = retry_seconds
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self.max_consecutive_errors = max_consecutive_errors
+        self._check_arguments()
+
+    @cached_property
+    def hook(self) -> SnowpipeBulkHook:
+        """The hook of the pipe; made when first asked for, after templates are rendered."""
+        return SnowpipeBulkHook(
+            self.snowflake_conn_id,
+            table=self.table,
+            pipe=require_name("pipe", self.pipe),
+            database=self.database,
+            schema=self.schema,
+        )
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Submit the files, and wait.
+
+        :return: the task's value
+        :raises NothingStagedError: if the stage has no such file
+        :raises FilesRejectedError: if a file did not load as a whole, or the pipe leaves it out
+        :raises FilesNotLoadedError: if the time is over
+        """
+        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+        submission = self._planned()
+        client = self.hook.get_file_pipe_client(retry=RetryPolicy(self.retry_seconds, cap_seconds=60.0))
+        try:
+            submission = submission.submit(client, run_identity(context))
+        finally:
+            client.close()
+        value = submission.result(str(client.pipe))
+        self.log.info(
+            "pipe %s: %d files submitted in %d posts, %d were loaded before",
+            client.pipe,
+            len(value["submitted"]),
+            submission.posts,
+            len(submission.before),
+        )
+        context["ti"].xcom_push(key=FILES_KEY, value=submission.taken())
+        if self.on_unmatched == "fail":
+            submission.require_matched(str(client.pipe))
+        if not self.wait_for_load:
+            return value
+        if not submission.awaited():
+            return self._loaded(value, {})
+        if self.deferrable:
+            self._wait_in_triggerer(submission, value)
+        return self._loaded(value, self._waited_here(submission))
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], submitted: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Go on where the task was deferred.
+
+        :param event: the payload of the trigger
+        :param submitted: what the task had to say before
+        :raises AirflowFailException: if a file did not load
+        """
+        from airflow_provider_snowpipe.bulk.load_wait import load_failure
+
+        with failing_at_once():
+            if event["status"] != "success":
+                raise load_failure(event["reason"], event["message"])
+            return self._loaded(submitted, event["files"])
+
+    def preview(self) -> list[str]:
+        """Say which files would be submitted."""
+        submission = self._planned()
+        owed = submission.owed()
+        lines = [
+            f"would submit {len(owed):,} of {len(submission.files):,} files to pipe "
+            f"{self.pipe_name(self.pipe)}; {len(submission.before):,} were loaded before"
+        ]
+        return lines + [f"would submit {one.path}" for one in owed]
+
+    def _planned(self) -> Submission:
+        from airflow_provider_snowpipe.bulk.pipe_submission import Submission
+
+        files = self._chosen()
+        if not files and self.on_nothing == "fail":
+            raise NothingStagedError(
+                f"stage {self.stage!r} has no file for pipe {self.pipe!r}: stage the files before this task "
+                "runs, or say on_nothing='report'"
+            )
+        if not self.wait_for_load or not files:
+            return Submission(tuple(files))
+        history = self._history([one.path for one in files])
+        submission = Submission.planned(files, history, dt.datetime.now(dt.UTC))
+        submission.require_whole(str(self.pipe_name(self.pipe)), self._tolerance())
+        return submission
+
+    def _chosen(self) -> list[SubmittedFile]:
+        """The files by their paths below the pipe's location."""
+        if self.stage is None:
+            return [SubmittedFile(name) for name in file_names(self.files)]
+        reference = StageReference.parse(self.stage)
+        staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
+        below = f"{reference.path}/" if reference.path else ""
+        return [SubmittedFile(file.path.removeprefix(below), file.size) for file in staged.files]
+
+    def _history(self, paths: list[str]) -> list[FileLoad]:
+        """The pipe's loads of these files, as far back as they are remembered."""
+        if self.table:
+            return self.hook.loads_of(self.table, paths, self.pipe)
+        history = self.hook.get_load_history()
+        now = dt.datetime.now(dt.UTC)
+        try:
+            return history.loads([HistoryQuestion(frozenset(paths), now - REMEMBERED)], now)
+        finally:
+            history.close()
+
+    def _wait_in_triggerer(self, submission: Submission, value: dict[str, Any]) -> None:
+        from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
+
+        self.defer(
+            trigger=SnowpipeFilesLoadedTrigger(
+                files=list(submission.awaited()),
+                table=self.table,
+                pipe=self.pipe,
+                database=self.database,
+                schema=self.schema,
+                snowflake_conn_id=self.snowflake_conn_id,
+                since=None if submission.since is None else submission.since.isoformat(),
+                on_partial=self.on_partial,
+                on_failed=self.on_failed,
+                poll_interval=self.poll_interval,
+                max_consecutive_errors=self.max_consecutive_errors,
+                deadline=time.time() + self.load_timeout,
+                timeout=self.load_timeout,
+            ),
+            method_name="execute_complete",
+            kwargs={"submitted": value},
+            timeout=dt.timedelta(seconds=self.load_timeout + _MARGIN_SECONDS),
+        )
+
+    def _waited_here(self, submission: Submission) -> dict[str, Any]:
+        from airflow_provider_snowpipe.bulk.load_wait import wait_for_loads
+        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+        wanted, patience = WantedFiles(submission.awaited()), Patience(self.max_consecutive_errors)
+        watch = FilesWatch(wanted, submission.since, self._tolerance(), patience)
+        history = self.hook.get_load_history(retry=RetryPolicy(budget_seconds=_LOOK_SECONDS))
+        try:
+            return wait_for_loads(history, watch, timeout=self.load_timeout, interval=self.poll_interval)
+        finally:
+            history.close()
+
+    def _loaded(self, value: Mapping[str, Any], loads: Mapping[str, Any]) -> dict[str, Any]:
+        rows = sum(int(load["rows_loaded"]) for load in loads.values())
+        self.log.info("pipe %s: %d files loaded, %d rows", value["pipe"], len(loads), rows)
+        return {**value, "loads": dict(loads), "rows_loaded": rows}
+
+    def _tolerance(self) -> Tolerance:
+        return Tolerance(self.on_partial, self.on_failed)
+
+    def _check_arguments(self) -> None:
+        """Find what no rendering can mend."""
+        self._tolerance()
+        Patience(self.max_consecutive_errors)
+        for name in ("on_unmatched", "on_nothing"):
+            if getattr(self, name) not in _CHOICES:
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)!r}: it must be one of {list(_CHOICES)}"
+                )
+        if self.stage is not None:
+            StagedChoice(self.stage, self.files, self.prefix, self.pattern).check()
+        elif self.files is None:
+            raise ConfigurationError(
+                "no files and no stage: give files=[…], or stage=…, the location of the pipe, which is listed"
+            )
+        elif self.prefix is not None or self.pattern is not None:
+            raise ConfigurationError(
+                f"prefix is {self.prefix!r} and pattern is {self.pattern!r} without stage=…, where files are "
+                "listed: give it as well"
+            )

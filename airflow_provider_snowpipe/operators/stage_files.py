@@ -1,0 +1,170 @@
+"""The operator that puts files into an internal stage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.stage_upload import MOST_PARALLEL, PutKind, SourceFile, Staging
+from airflow_provider_snowpipe.operators.file_operator import FILES_KEY, FileOperator
+from airflow_provider_snowpipe.operators.pipe import require_name
+from airflow_provider_snowpipe.operators.source_files import SourceFiles
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
+
+_ON_NOTHING = ("fail", "report")
+_WOULD = {
+    PutKind.NEW: "would upload",
+    PutKind.OVER: "would replace",
+    PutKind.UNLESS_SAME: "would upload, unless PUT finds the same content in the stage:",
+    None: "would skip",
+}
+
+
+class SnowpipeStageFilesOperator(FileOperator):
+    """Put files of this machine or of an object store into an internal stage, several at a time.
+
+    A file that is there already is passed over, so a retry goes on where the try before ended; and what was
+    loaded from the stage stays known to COPY, which takes a file that was uploaded again for a new one.
+
+    The XCom ``files`` has all files by their paths below the stage, as :class:`SnowpipeCopyOperator` and
+    :class:`SnowpipeIngestFilesOperator` take them. The task's value has ``stage``, ``files``, ``uploaded``,
+    ``skipped``, ``bytes`` of all, and ``bytes_uploaded``.
+
+    :param source: a file, a folder, or a list of them or its JSON text: any address that
+        ``ObjectStoragePath`` takes. Of a folder all files below count, under their paths in it (templated)
+    :param source_conn_id: the connection for these addresses (templated)
+    :param pattern: only files whose path below the folder matches, with ``*`` and ``?`` (templated)
+    :param stage: ``@stage``, ``@database.schema.stage``, ``@%table`` or ``@~``, with or without a path
+        (templated)
+    :param if_staged: what becomes of a file whose name is in the stage: ``skip_same`` replaces it where the
+        content is another, ``skip`` leaves it, ``overwrite`` replaces it, ``fail`` objects to another content
+    :param auto_compress: True compresses with gzip what is not compressed, which adds ``.gz`` to its name
+    :param parallel: files at a time, each with a session of its own
+    :param on_nothing: ``fail`` or ``report`` when there is no file
+    :raises ConfigurationError: if an argument is wrong
+    """
+
+    template_fields: Sequence[str] = (
+        "source",
+        "source_conn_id",
+        "pattern",
+        "stage",
+        *FileOperator.template_fields,
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"source": "json"}
+
+    def __init__(
+        self,
+        *,
+        source: Any,
+        stage: str,
+        source_conn_id: str | None = None,
+        pattern: str | None = None,
+        if_staged: str = "skip_same",
+        auto_compress: bool = False,
+        parallel: int = 4,
+        on_nothing: str = "fail",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.source_conn_id = source_conn_id
+        self.pattern = pattern
+        self.stage = stage
+        self.if_staged = if_staged
+        self.auto_compress = auto_compress
+        self.parallel = parallel
+        self.on_nothing = on_nothing
+        self._upload: StageUpload | None = None
+        self._check_arguments()
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Upload what the stage lacks.
+
+        :raises NothingStagedError: if there is no file, with ``on_nothing="fail"``
+        """
+        files, source, staging = self._found()
+        uploaded: tuple[str, ...] = ()
+        skipped: tuple[str, ...] = ()
+        sent = 0
+        if files:
+            self._upload = self._made(files, source, staging)
+            staged = self._upload.run(files)
+            uploaded, skipped, sent = staged.uploaded, staged.skipped, staged.bytes_uploaded
+        self.log.info(
+            "stage %s: %d files uploaded, %d were there already", self.stage, len(uploaded), len(skipped)
+        )
+        names = [staging.staged_as(file.below) for file in files]
+        context["ti"].xcom_push(key=FILES_KEY, value=names)
+        return {
+            "stage": self.stage,
+            "files": names,
+            "uploaded": list(uploaded),
+            "skipped": list(skipped),
+            "bytes": sum(file.size for file in files),
+            "bytes_uploaded": sent,
+        }
+
+    def on_kill(self) -> None:
+        """Begin no other file; a file is in the stage as a whole or not at all."""
+        if self._upload is not None:
+            self._upload.stop()
+
+    def preview(self) -> list[str]:
+        """Say what would become of each file."""
+        files, source, staging = self._found()
+        if not files:
+            return [f"there is no file below {self.source!r}"]
+        upload = self._made(files, source, staging)
+        return [f"{_WOULD[upload.kind_of(file)]} {file.below} ({file.size:,} bytes)" for file in files]
+
+    def _found(self) -> tuple[list[SourceFile], SourceFiles, Staging]:
+        stage = StageReference.parse(require_name("stage", self.stage))
+        staging = Staging(stage, self.auto_compress, self.if_staged)
+        source = SourceFiles(_addresses(self.source), self.source_conn_id or None, self.pattern or None)
+        files = source.find()
+        if not files and self.on_nothing == "fail":
+            raise NothingStagedError(
+                f"there is no file below {self.source!r}"
+                + (f" that matches {self.pattern!r}" if self.pattern else "")
+                + ": see whether the address is right, or say on_nothing='report'"
+            )
+        return files, source, staging
+
+    def _made(self, files: Sequence[SourceFile], source: SourceFiles, staging: Staging) -> StageUpload:
+        prefix = commonprefix([file.below for file in files])  # noqa: RUF071  LIST takes any start of a path
+        return self.hook.get_stage_upload(staging, source, prefix, self.parallel)
+
+    def _check_arguments(self) -> None:
+        Staging(StageReference("", "ANY", ""), self.auto_compress, self.if_staged)
+        if self.on_nothing not in _ON_NOTHING:
+            raise ConfigurationError(
+                f"on_nothing is {self.on_nothing!r}: it must be one of {list(_ON_NOTHING)}"
+            )
+        if not 1 <= self.parallel <= MOST_PARALLEL:
+            raise ConfigurationError(
+                f"parallel is {self.parallel}: give a number of files from 1 to {MOST_PARALLEL}"
+            )
+
+
+def _addresses(source: Any) -> list[str]:
+    """One address, a list of them, or the JSON text of a list, as a template renders it."""
+    if isinstance(source, str) and source.lstrip().startswith("["):
+        try:
+            source = json.loads(source)
+        except ValueError:
+            raise ConfigurationError(
+                f"source is {source[:80]!r}, which is no JSON list: give an address or a list of addresses"
+            ) from None
+    found = [source] if isinstance(source, str) else list(source or ())
+    if not found or not all(isinstance(one, str) and one for one in found):
+        raise ConfigurationError(f"source is {source!r}: give an address or a list of addresses")
+    return found

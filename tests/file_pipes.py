@@ -1,0 +1,54 @@
+"""A table, a stage and a file pipe of their own for a test, on a running local service."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.local_connection import TaskInstance, ids
+from tests.local_service import LocalService
+from tests.staged_files import put, submit
+
+_numbers = itertools.count(1)
+BEGAN = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
+
+
+class PipePlace:
+    """Names, and the statements of somebody who uses them.
+
+    :param service: the service
+    :param folder: where files are written before they are staged
+    :param conn_id: the connection to the service
+    """
+
+    def __init__(self, service: LocalService, folder: Path, conn_id: str) -> None:
+        self.service, self.folder, self.conn_id = service, folder, conn_id
+        self.table = f"PIPED{next(_numbers)}"
+        self.stage, self.pipe = f"{self.table}_STAGE", f"{self.table}_PIPE"
+        service.sql(f"CREATE TABLE {self.table} (ID INTEGER, NAME VARCHAR)")
+        service.sql(f"CREATE STAGE {self.stage} FILE_FORMAT = (TYPE = CSV)")
+
+    def make_pipe(self, options: str = "", path: str = "") -> None:
+        self.service.sql(
+            f"CREATE PIPE {self.pipe} AS COPY INTO {self.table} FROM @{self.stage}{path} {options}"
+        )
+
+    def put(self, files: Mapping[str, str]) -> None:
+        put(self.service, self.folder, self.stage, files)
+
+    def submit(self, *paths: str) -> None:
+        submit(self.service, f"LOCAL.PUBLIC.{self.pipe}", *paths)
+
+    def ids(self) -> list[int]:
+        return ids(self.service, self.table)
+
+
+def task_context(run: str = "r1", try_number: int = 1, map_index: int = -1) -> Any:
+    """The context of one try of a task."""
+    ti = TaskInstance(map_index)
+    ti.run_id, ti.try_number = run, try_number  # type: ignore[attr-defined]
+    return {"ti": ti, "dag_run": SimpleNamespace(start_date=BEGAN)}

@@ -1,0 +1,278 @@
+"""``SnowpipePipeOperator`` against a real local service: every action, and every action again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
+from airflow_provider_snowpipe.streaming.errors import (
+    NothingStagedError,
+    PipeBusyError,
+    PipeNotRunningError,
+)
+from tests.airflow_connections import SetConnection, set_connection
+from tests.file_pipes import PipePlace, task_context
+from tests.local_connection import connect, connect_by_form
+from tests.local_service import LocalService
+
+__all__ = ["set_connection"]
+
+DAY = 86_400
+
+
+@pytest.fixture
+def place(
+    local_service: LocalService,
+    set_connection: SetConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> PipePlace:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+    return PipePlace(local_service, tmp_path, connect(local_service, set_connection))
+
+
+@pytest.fixture(scope="module")
+def aging_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service whose clock tests move on."""
+    service = LocalService(tmp_path_factory.mktemp("aging"), admin=True)
+    service.launch()
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def aged(
+    aging_service: LocalService,
+    set_connection: SetConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> PipePlace:
+    """A place in that service."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(aging_service.ca_file))
+    return PipePlace(aging_service, tmp_path, connect(aging_service, set_connection))
+
+
+def operator(place: PipePlace, action: str, **arguments: Any) -> SnowpipePipeOperator:
+    given: dict[str, Any] = {"snowflake_conn_id": place.conn_id, "pipe": place.pipe, **arguments}
+    return SnowpipePipeOperator(task_id="pipe", action=action, **given)
+
+
+def act(place: PipePlace, action: str, **arguments: Any) -> dict[str, Any]:
+    return operator(place, action, **arguments).execute(task_context())
+
+
+def create(place: PipePlace, **arguments: Any) -> dict[str, Any]:
+    return act(place, "create", **{"table": place.table, "stage": f"@{place.stage}", **arguments})
+
+
+def wait_for_rows(place: PipePlace, expected: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while place.ids() != expected:
+        assert time.monotonic() < deadline, place.ids()
+        time.sleep(0.05)
+
+
+class TestCreate:
+    @pytest.mark.parametrize("define", [connect, connect_by_form], ids=["snowflake", "snowpipe"])
+    def test_a_pipe_that_is_made_loads_what_is_submitted(
+        self, place: PipePlace, local_service: LocalService, set_connection: SetConnection, define: Any
+    ) -> None:
+        place.conn_id = define(local_service, set_connection)
+        done = create(place, stage=f"@{place.stage}/in", comment="it's mine")
+
+        assert (done["changed"], done["status"]["execution_state"]) == (True, "RUNNING")
+        place.put({"in/a.csv": "1,x\n"})
+        place.submit("a.csv")
+        wait_for_rows(place, [1])
+        (shown,) = place.service.sql(f"SHOW PIPES LIKE '{place.pipe}'")
+        assert (shown["comment"], shown["notification_channel"]) == ("it's mine", None)
+
+    def test_columns_and_expressions_are_the_copys(self, place: PipePlace) -> None:
+        create(
+            place,
+            columns=["ID", "NAME"],
+            expressions=["$2", "UPPER($1)"],
+            options={"file_format": {"type": "CSV", "skip_header": 1}, "on_error": "CONTINUE"},
+        )
+        place.put({"a.csv": "head,head\nx,7\n"})
+        place.submit("a.csv")
+
+        wait_for_rows(place, [7])
+
+    def test_the_same_pipe_again_stays_with_its_memory(self, place: PipePlace) -> None:
+        first, second = create(place), create(place)
+
+        assert (first["changed"], second["changed"]) == (True, False)
+        assert second["statements"] == []
+
+    def test_another_pipe_of_that_name_is_an_error_that_shows_both(self, place: PipePlace) -> None:
+        create(place)
+
+        with pytest.raises(AirflowFailException, match=r"SKIP_FILE.*if_exists='replace'"):
+            create(place, options={"on_error": "SKIP_FILE"})
+        with pytest.raises(AirflowFailException, match="AUTO_INGEST is False and not True"):
+            create(place, auto_ingest=True)
+        assert not create(place, options={"on_error": "SKIP_FILE"}, if_exists="keep")["changed"]
+
+    def test_a_pipe_is_replaced_once_and_not_while_files_wait(self, place: PipePlace) -> None:
+        create(place)
+        act(place, "pause")
+        place.put({"a.csv": "1,x\n"})
+        place.submit("a.csv")
+        changed = {"options": {"on_error": "CONTINUE"}, "if_exists": "replace"}
+
+        with pytest.raises(PipeBusyError, match="1 files wait"):
+            create(place, **changed)
+        done = create(place, **changed, force=True)
+
+        assert (done["changed"], done["status"]["pending_files"]) == (True, 0)
+        assert not create(place, **changed)["changed"]
+
+    def test_names_are_taken_letter_by_letter(self, place: PipePlace) -> None:
+        place.service.sql('CREATE TABLE "odd ""name" (ID INTEGER)')
+        place.service.sql('CREATE STAGE "My Stage"')
+        done = create(place, pipe="a pipe", table='odd "name', stage='@"My Stage"/in day')
+
+        assert done["pipe"] == "LOCAL.PUBLIC.a pipe"
+        assert act(place, "status", pipe="a pipe")["status"]["execution_state"] == "RUNNING"
+        assert act(place, "drop", pipe="a pipe")["changed"]
+
+    def test_auto_ingest_and_error_integration_are_written(self, place: PipePlace) -> None:
+        done = create(place, auto_ingest=True, integration="EVENTS", error_integration="ERRORS")
+
+        assert done["status"]["notification_channel"]
+        (shown,) = place.service.sql(f"SHOW PIPES LIKE '{place.pipe}'")
+        assert (shown["integration"], shown["error_integration"]) == ("EVENTS", "ERRORS")
+        assert not create(place, auto_ingest=True, integration="EVENTS", error_integration="ERRORS")[
+            "changed"
+        ]
+
+    def test_a_dry_run_shows_the_statement_and_changes_nothing(
+        self, place: PipePlace, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        rehearsed = operator(place, "create", table=place.table, stage=f"@{place.stage}")
+        lines = rehearsed.preview()
+
+        assert lines[0].startswith(f'CREATE PIPE "LOCAL"."PUBLIC"."{place.pipe}" AS COPY INTO')
+        assert place.service.sql(f"SHOW PIPES LIKE '{place.pipe}'") == []
+        create(place)
+        assert rehearsed.preview() == [f"pipe LOCAL.PUBLIC.{place.pipe}: nothing to do"]
+
+
+class TestChange:
+    def test_a_comment_is_set_and_removed(self, place: PipePlace) -> None:
+        place.make_pipe()
+        act(place, "alter", comment="new", error_integration="ERRORS")
+        (shown,) = place.service.sql(f"SHOW PIPES LIKE '{place.pipe}'")
+        assert (shown["comment"], shown["error_integration"]) == ("new", "ERRORS")
+        act(place, "alter", comment="")
+
+        assert place.service.sql(f"SHOW PIPES LIKE '{place.pipe}'")[0]["comment"] is None
+
+    def test_nothing_to_alter_is_an_error(self, place: PipePlace) -> None:
+        place.make_pipe()
+        with pytest.raises(AirflowFailException, match=r"nothing of pipe .* is to be altered"):
+            act(place, "alter")
+
+    def test_a_paused_pipe_keeps_its_files_until_it_is_resumed(self, place: PipePlace) -> None:
+        place.make_pipe()
+        place.put({"a.csv": "1,x\n"})
+        paused = act(place, "pause")
+        place.submit("a.csv")
+
+        assert paused["status"]["execution_state"] == "PAUSED"
+        assert not act(place, "pause")["changed"]
+        waiting = act(place, "status")["status"]
+        assert (waiting["pending_files"], waiting["oldest_pending_path"]) == (1, "a.csv")
+        assert act(place, "resume")["changed"]
+        wait_for_rows(place, [1])
+        assert not act(place, "resume")["changed"]
+        assert act(place, "status")["status"]["last_ingested_path"] == "a.csv"
+
+    def test_a_pipe_paused_too_long_is_resumed_by_force_only(self, aged: PipePlace) -> None:
+        aged.make_pipe()
+        act(aged, "pause")
+        aged.service.admin("clock", move=15 * DAY)
+
+        with pytest.raises(AirflowFailException, match=r"paused for more than 14 days.*force=True"):
+            act(aged, "resume")
+        assert act(aged, "resume", force=True)["status"]["execution_state"] == "RUNNING"
+
+    def test_a_pipe_that_cannot_load_fails_where_it_is_required(self, place: PipePlace) -> None:
+        place.make_pipe()
+        act(place, "status", require_running=True)
+        place.service.sql(f"DROP TABLE {place.table}")
+
+        with pytest.raises(PipeNotRunningError, match="STOPPED_MISSING_TABLE"):
+            act(place, "status", require_running=True)
+        assert act(place, "status")["status"]["execution_state"] == "STOPPED_MISSING_TABLE"
+
+    @pytest.mark.parametrize("action", ["pause", "resume", "status"])
+    def test_a_pipe_that_is_not_there_is_named(self, place: PipePlace, action: str) -> None:
+        with pytest.raises(AirflowFailException, match=r"there is no pipe LOCAL\.PUBLIC\.NOWHERE.*MONITOR"):
+            act(place, action, pipe="NOWHERE")
+
+
+class TestRefresh:
+    def test_staged_files_that_nobody_has_loaded_are_submitted(self, place: PipePlace) -> None:
+        place.make_pipe()
+        place.put({"in/a.csv": "1,x\n", "in/b.csv": "2,x\n", "other.csv": "9,x\n"})
+        place.service.sql(f"COPY INTO {place.table} FROM @{place.stage} FILES = ('in/a.csv')")
+        done = act(place, "refresh", prefix="in/")
+
+        assert done["files"] == ["in/b.csv"]
+        wait_for_rows(place, [1, 2])
+        again = act(place, "refresh", prefix="in/")
+        assert (again["files"], again["changed"]) == ([], False)
+        with pytest.raises(NothingStagedError, match=r"staged in the last 7 days only.*COPY INTO"):
+            act(place, "refresh", prefix="in/", on_nothing="fail")
+
+    def test_files_older_than_seven_days_are_passed_over(self, aged: PipePlace) -> None:
+        aged.make_pipe()
+        aged.put({"a.csv": "1,x\n"})
+        aged.service.admin("clock", move=8 * DAY)
+
+        with pytest.raises(NothingStagedError, match="last 7 days only"):
+            act(aged, "refresh", on_nothing="fail")
+        assert aged.ids() == []
+
+    def test_a_moment_before_that_is_refused_before_anything_is_sent(self, place: PipePlace) -> None:
+        place.make_pipe()
+        week = dt.datetime.now(dt.UTC) - dt.timedelta(days=7, hours=1)
+        with pytest.raises(AirflowFailException, match=r"modified_after is .*7 days ago.*last 7 days only"):
+            act(place, "refresh", modified_after=week.isoformat())
+
+    def test_a_moment_within_it_narrows_the_files(self, place: PipePlace) -> None:
+        place.make_pipe()
+        place.put({"a.csv": "1,x\n"})
+        moment = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=5)
+
+        assert act(place, "refresh", modified_after=moment)["files"] == []
+        before = moment - dt.timedelta(hours=1)
+        assert act(place, "refresh", modified_after=str(before))["files"] == ["a.csv"]
+
+
+class TestDrop:
+    def test_a_pipe_is_dropped_once(self, place: PipePlace) -> None:
+        place.make_pipe()
+
+        assert act(place, "drop")["changed"]
+        assert not act(place, "drop")["changed"]
+
+    def test_files_that_wait_keep_it(self, place: PipePlace) -> None:
+        place.make_pipe()
+        act(place, "pause")
+        place.put({"a.csv": "1,x\n"})
+        place.submit("a.csv")
+
+        with pytest.raises(PipeBusyError, match=r"dropped, but 1 files wait"):
+            act(place, "drop")
+        assert act(place, "drop", force=True)["changed"]

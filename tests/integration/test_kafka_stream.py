@@ -1,0 +1,147 @@
+"""Topics of librdkafka's mock brokers in real Spark: our stream, and a job whose Python worker is killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+
+from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from tests.kafka_stream import TopicStream
+from tests.kafka_topics import MockCluster, group_offsets, keyed_records, numbered, produce
+from tests.spark_deeds import Deed, deeds_of, doing
+from tests.spark_groups import LIMITS, load
+from tests.spark_job import SparkJob
+from tests.spark_session import Door, session
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    return MockCluster()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    with session(tmp_path_factory.mktemp("spark"), "local[2,4]") as running:
+        yield running
+
+
+@pytest.fixture
+def stream(spark, cluster, local_service, tmp_path, request):
+    name = f"T_{zlib.crc32(request.node.nodeid.encode()):08X}"
+    cluster.make_topic(name)
+    door = Door(
+        local_service, name, tmp_path / "credentials.json", columns="ID NUMBER, NOTE VARCHAR"
+    ).create()
+    return TopicStream(spark, door, cluster.address, name, tmp_path / "checkpoint")
+
+
+def _spread(row):
+    return row % PARTITIONS
+
+
+def test_stream_goes_on_from_its_checkpoint_and_without_it_from_the_committed_tokens(stream, cluster):
+    group = {"groupId": f"g-{stream.topic}"}
+    produce(cluster.address, stream.topic, numbered(range(400)), partition=_spread)
+
+    assert stream.run(**group) == 400
+    assert sorted(stream.door.ids()) == list(range(400))
+    assert stream.tokens(PARTITIONS) == ["99"] * 4
+
+    produce(cluster.address, stream.topic, numbered(range(400, 410)), partition=2)
+    assert stream.run(**group) == 10
+    assert stream.tokens(PARTITIONS) == ["99", "99", "109", "99"]
+    assert group_offsets(cluster.address, group["groupId"], stream.topic, PARTITIONS) == [100] * 4
+
+    shutil.rmtree(stream.checkpoint)
+    produce(cluster.address, stream.topic, numbered(range(410, 415)), partition=0)
+    assert stream.run(**group) == 5
+    assert sorted(stream.door.ids()) == list(range(415))
+    assert stream.run(**group) == 0
+
+
+def test_micro_batch_that_comes_again_sends_only_what_is_not_committed(stream, cluster):
+    produce(cluster.address, stream.topic, numbered(range(100)), partition=1)
+    assert stream.run(maxOffsetsPerTrigger=40) == 100
+    assert stream.batches() == [0, 1, 2]
+    stream.forget_commit(2)
+    produce(cluster.address, stream.topic, numbered(range(100, 103)), partition=1)
+
+    assert stream.run() == 3
+    assert stream.door.ids() == list(range(103))
+
+
+def test_tokens_win_over_the_checkpoint_whichever_is_ahead(stream, cluster):
+    produce(cluster.address, stream.topic, numbered(range(50)), partition=3)
+    assert stream.run() == 50
+    produce(cluster.address, stream.topic, numbered(range(50, 60)), partition=3)
+    stream.append(3, range(50, 55))
+
+    assert stream.run() == 5
+    assert stream.door.ids() == list(range(60))
+
+    stream.door.service.sql(f"DELETE FROM LOCAL.PUBLIC.{stream.door.table} WHERE ID >= 45")
+    stream.set_token(3, "44")
+    produce(cluster.address, stream.topic, numbered(range(60, 62)), partition=3)
+    assert stream.run() == 17
+    assert stream.door.ids() == list(range(62))
+
+
+def test_token_of_another_topic_and_a_secret_in_the_options_end_the_query(stream, cluster):
+    produce(cluster.address, stream.topic, numbered(range(5)), partition=0)
+    stream.append(0, [90])
+
+    assert "is committed, but partition 0 of topic" in stream.refused()
+    assert "is a secret" in stream.refused(**{"kafka.sasl.password": "hunter2"})
+    assert stream.door.ids() == [90]
+
+
+@pytest.mark.parametrize("point", ["row", "received", "commit-wait"])
+def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
+    spark, cluster, local_service, tmp_path, point
+):
+    topic = f"KILLED_{point.replace('-', '_').upper()}"
+    letters = f"{topic}-rejected"
+    cluster.make_topic(topic)
+    cluster.make_topic(letters)
+    local_service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR)")
+    bad = [row for row in range(1600) if row % 100 == 1]
+    values = [json.dumps({"ID": f"no {row}" if row in bad else row}).encode() for row in range(1600)]
+    produce(cluster.address, topic, values, partition=_spread)
+    source = {
+        "kind": "kafka",
+        "bootstrap_servers": cluster.address,
+        "topics": [topic],
+        "timeout_seconds": 30.0,
+    }
+    options = {
+        "on_error": "dead_letter",
+        "dead_letter_path": f"kafka:{letters}",
+        "columns": (TableColumn("ID", "NUMBER(38,0)"), TableColumn("NOTE", "VARCHAR")),
+        "limits": LIMITS,
+    }
+    job = SparkJob(local_service, tmp_path / "runs", topic, source_spec(source), options)
+    deeds = deeds_of(tmp_path / "deeds", [Deed("kill-worker", point, f"{topic}_1", row=200)])
+
+    with doing(deeds):
+        run = load(job, spark.sparkContext)
+
+    assert len(deeds.notes("kill-worker")) == 1
+    rows = [int(row["ID"]) for row in local_service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{topic}")]
+    for number in range(PARTITIONS):
+        wanted = [row for row in range(number, 1600, PARTITIONS) if row not in bad]
+        assert [row for row in rows if row % PARTITIONS == number] == wanted
+    assert len(rows) == 1600 - len(bad)
+    assert [one.committed for one in run.channels] == [True] * PARTITIONS
+    found = keyed_records(cluster.address, letters, len(bad))
+    assert {(key, value) for key, value, _ in found} == {
+        (f"test_{topic}_1:{row // PARTITIONS}", json.dumps({"ID": f"no {row}"})) for row in bad
+    }

@@ -1,0 +1,104 @@
+"""The SQL of file pipes, and what is refused before any of it is sent."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.pipe_statement import (
+    PipeDefinition,
+    alter_pipe,
+    drop_pipe,
+    pause_pipe,
+    refresh_pipe,
+)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+PIPE = PipeName("DB", "S", 'a "pipe"')
+QUOTED = '"DB"."S"."a ""pipe"""'
+NOW = dt.datetime(2026, 3, 15, 12, tzinfo=dt.UTC)
+
+
+def copy(location: str = "@S/in", **options: Any) -> CopyInto:
+    return CopyInto(("DB", "S", "T"), location, CopyOptions(**options))
+
+
+def test_a_pipe_is_its_options_and_its_copy() -> None:
+    definition = PipeDefinition(
+        copy(on_error="SKIP_FILE", pattern=".*[.]csv"),
+        auto_ingest=True,
+        integration="it's",
+        aws_sns_topic="arn:topic",
+        error_integration="ERRORS",
+        comment="c",
+    )
+
+    assert definition.create(PIPE) == (
+        f"CREATE PIPE {QUOTED} AUTO_INGEST = TRUE ERROR_INTEGRATION = ERRORS AWS_SNS_TOPIC = 'arn:topic' "
+        "INTEGRATION = 'it''s' COMMENT = 'c' AS COPY INTO \"DB\".\"S\".\"T\" FROM @S/in "
+        "PATTERN = '.*[.]csv' ON_ERROR = SKIP_FILE"
+    )
+    assert definition.create(PIPE, replace=True).startswith("CREATE OR REPLACE PIPE ")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"on_error": "ABORT_STATEMENT"},
+        {"size_limit": 1},
+        {"purge": True},
+        {"force": True},
+        {"return_failed_only": True},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_options_that_no_pipe_has_are_refused_by_name(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"options has {next(iter(option))}="):
+        PipeDefinition(copy(**option))
+
+
+def test_a_users_own_stage_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'@~'"):
+        PipeDefinition(copy("@~/in"))
+
+
+def test_events_need_auto_ingest() -> None:
+    with pytest.raises(ConfigurationError, match="auto_ingest=True"):
+        PipeDefinition(copy(), integration="EVENTS")
+
+
+def test_pausing_resuming_and_dropping_name_the_pipe() -> None:
+    assert pause_pipe(PIPE, paused=True) == f"ALTER PIPE {QUOTED} SET PIPE_EXECUTION_PAUSED = TRUE"
+    assert pause_pipe(PIPE, paused=False).endswith("= FALSE")
+    assert drop_pipe(PIPE) == f"DROP PIPE IF EXISTS {QUOTED}"
+
+
+def test_each_change_is_a_statement_and_an_empty_comment_removes_it() -> None:
+    assert alter_pipe(PIPE, comment="", error_integration="my errors") == [
+        f"ALTER PIPE {QUOTED} UNSET COMMENT",
+        f'ALTER PIPE {QUOTED} SET ERROR_INTEGRATION = "my errors"',
+    ]
+
+
+def test_a_refresh_is_narrowed_by_prefix_and_moment() -> None:
+    written = refresh_pipe(PIPE, prefix="it's/", modified_after=NOW - dt.timedelta(days=1), now=NOW)
+
+    assert written == (
+        f"ALTER PIPE {QUOTED} REFRESH PREFIX = 'it''s/' MODIFIED_AFTER = '2026-03-14T12:00:00.000+00:00'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("days", "is_refused"), [(6.99, False), (7.01, True)], ids=["within-7-days", "beyond"]
+)
+def test_a_refresh_reaches_back_seven_days(days: float, is_refused: bool) -> None:
+    moment = NOW - dt.timedelta(days=days)
+    if not is_refused:
+        assert "MODIFIED_AFTER" in refresh_pipe(PIPE, prefix=None, modified_after=moment, now=NOW)
+        return
+    with pytest.raises(ConfigurationError, match=r"7 days ago.*last 7 days only.*COPY INTO"):
+        refresh_pipe(PIPE, prefix=None, modified_after=moment, now=NOW)
