@@ -73,7 +73,9 @@ docs: install ## Build the documentation into docs/_build; a warning is an error
 
 .PHONY: bench
 bench: install ## Ratios against peers and limits
-	$(BIN)/python benchmarks/spark_files_to_channel.py --rows 400000
+	$(BIN)/python benchmarks/spark_to_channel.py
+	$(BIN)/python benchmarks/row_shapes.py
+	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/local_service.py
 	$(BIN)/python benchmarks/parse_time.py
 

@@ -70,7 +70,7 @@ class TopicStream:
             client.pipe_info()
             with Channel.open(client, self._channel(number), IntegerOffset, gaps_legal=True) as channel:
                 for one in ids:
-                    channel.append(numbered([one])[0] + b"\n", IntegerOffset(one), rows=1)
+                    channel.append(numbered([one])[0] + b"\n", IntegerOffset(one), IntegerOffset(one), rows=1)
                 channel.flush()
                 channel.wait_for_commit(IntegerOffset(one), timeout=30)
 

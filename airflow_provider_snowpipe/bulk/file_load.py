@@ -47,6 +47,7 @@ class FileLoad:
     :param errors_seen: records in error
     :param first_error: the first of them
     :param loaded_at: when the load ended, None where that is not said
+    :param pipe: full name of the pipe that loaded it, None for COPY and where that is not said
     """
 
     path: str
@@ -57,6 +58,7 @@ class FileLoad:
     errors_seen: int = 0
     first_error: FirstError | None = None
     loaded_at: dt.datetime | None = None
+    pipe: str | None = None
 
     @classmethod
     def from_report(cls, entry: Mapping[str, Any]) -> Self:
@@ -101,6 +103,7 @@ class FileLoad:
                 row.get("first_error_column_name"),
             ),
             loaded_at=_moment(row.get("last_load_time")),
+            pipe=_pipe(row),
         )
 
     @classmethod
@@ -151,6 +154,11 @@ class FileLoad:
 def _status(text: object) -> str:
     """``Partially loaded`` of COPY_HISTORY is ``PARTIALLY_LOADED`` of the reports."""
     return str(text or "").strip().upper().replace(" ", "_")
+
+
+def _pipe(row: Mapping[str, Any]) -> str | None:
+    names = [row.get(f"pipe_{part}") for part in ("catalog_name", "schema_name", "name")]
+    return ".".join(str(name) for name in names if name) if names[-1] else None
 
 
 def _number(value: object) -> int:

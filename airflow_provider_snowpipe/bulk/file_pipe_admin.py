@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_snowpipe.bulk.literals import string_literal
 from airflow_provider_snowpipe.bulk.pipe_statement import (
     FORCE_RESUME,
     PIPE_STATUS,
@@ -217,7 +218,8 @@ class FilePipeAdmin:
         if not self._rehearses:
             for statement in statements:
                 self._run(statement, values)
-        return PipeChange(True, tuple(statements))
+        shown = [string_literal(value) for value in values or ()]
+        return PipeChange(True, tuple(one % tuple(shown) if shown else one for one in statements))
 
     def _unknown(self) -> ConfigurationError:
         return ConfigurationError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
@@ -76,8 +76,20 @@ class AccountSql:
         :param token: the token
         :raises SqlError: if the statement fails
         """
+        self.set_offset_tokens(pipe, table, {channel: token})
+
+    def set_offset_tokens(self, pipe: PipeName, table: str, tokens: Mapping[str, str]) -> None:
+        """Set the committed offset tokens of channels by the system function.
+
+        :param pipe: the pipe
+        :param table: the table that the channels write to
+        :param tokens: the token of each channel
+        :raises SqlError: if a statement fails; the channels before it are changed
+        """
         name = full_name(pipe.database, pipe.schema, table)
-        self.rows(UPDATE_OFFSET_TOKEN, (name, channel, token))
+        with self.session("set offset tokens") as run:
+            for channel, token in tokens.items():
+                run(UPDATE_OFFSET_TOKEN, (name, channel, token))
 
     def list_stage(self, location: str) -> list[str]:
         """List the files of a stage, under the names that ``LIST`` gives them.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.bulk.copy_history import CopyHistory, copy_history
+from airflow_provider_snowpipe.bulk.copy_statement import quoted_location
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.bulk.stage import StageReference
@@ -75,6 +76,28 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param retry: pauses and budget of each request
         """
         return await asyncio.to_thread(_client, await self._async_connection(), retry)
+
+    def put_files(self, files: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Upload files of this machine by ``PUT``, as they are; one that is there by its name is left.
+
+        :param files: each file's path, in letters that need no quotes, and the location that takes it
+        :raises SqlError: if an upload fails, or signing in for it
+        """
+        rows: list[dict[str, Any]] = []
+        with self.sql_session("put files") as run:
+            for path, place in files:
+                location = quoted_location(place)
+                rows += run(f"PUT 'file://{path}' {location} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
+        return rows
+
+    def set_offset_tokens(self, tokens: Mapping[str, str]) -> None:
+        """Set committed offset tokens of channels of the default pipe of ``table``, whoever writes to them.
+
+        :param tokens: the token of each channel
+        :raises SqlError: if a statement fails; the channels before it are changed
+        """
+        pipe = self.pipe_name()
+        AccountSql(self._connection()).set_offset_tokens(pipe, pipe.default_table or "", tokens)
 
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.

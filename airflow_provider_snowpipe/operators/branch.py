@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseBranchOperator
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY, known_shape, load_policy, path_before
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.routing.load_plan import LoadPlan
-
-PLAN_KEY = "plan"
-_BACKFILL = "backfill"
 
 Branch = str | Sequence[str] | None
 
@@ -93,7 +90,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         self.snowflake_conn_id = snowflake_conn_id
         if not (stream or copy or pipe):
             raise ConfigurationError("no way to load is given: name the tasks of stream=…, copy=… or pipe=…")
-        self._load_policy()
+        load_policy(policy, costs)
 
     def choose_branch(self, context: Context) -> str | Iterable[str]:
         """Plan, and say which tasks to go on with; those of the other paths are skipped.
@@ -114,14 +111,12 @@ class SnowpipeBranchOperator(BaseBranchOperator):
 
     def dry_run(self) -> None:
         """Print the plan; reads what the source names, chooses nothing."""
-        for line in self._made(_known(self.shape), None).lines():
+        for line in self._made(known_shape(self.shape), None).lines():
             self.log.info("dry run: %s", line)
 
     def _plan(self, context: Context) -> LoadPlan:
-        known = _known(self.shape)
-        if _run_type(context) == _BACKFILL and "backfill" not in known:
-            known["backfill"] = True
-        return self._made(known, self._path_before(context) if self.remember else None)
+        known = known_shape(self.shape, context)
+        return self._made(known, path_before(context) if self.remember else None)
 
     def _made(self, known: dict[str, Any], before: LoadPath | None) -> LoadPlan:
         from airflow_provider_snowpipe.operators.shape_source import ShapeSource
@@ -129,24 +124,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
 
         hook = SnowpipeBulkHook(self.snowflake_conn_id, database=self.database, schema=self.schema)
         shape = ShapeSource(self.source, hook, self.storage_conn_id).shape(known)
-        return plan_load(shape, self._load_policy(), before)
-
-    def _load_policy(self) -> LoadPolicy:
-        from airflow_provider_snowpipe.routing.cost_model import CostModel
-
-        try:
-            return LoadPolicy(costs=CostModel.with_figures(self.costs or {}), **(self.policy or {}))
-        except TypeError as error:
-            raise ConfigurationError(f"policy is {self.policy!r}: {error}") from None
-
-    def _path_before(self, context: Context) -> LoadPath | None:
-        ti: Any = context["ti"]
-        kept = ti.xcom_pull(
-            task_ids=ti.task_id, key=PLAN_KEY, include_prior_dates=True, map_indexes=ti.map_index
-        )
-        if not isinstance(kept, Mapping) or kept.get("is_forced"):
-            return None
-        return LoadPath(kept["path"])
+        return plan_load(shape, load_policy(self.policy, self.costs), before)
 
     def _branch(self, plan: LoadPlan) -> str | Iterable[str]:
         branch: Branch = {
@@ -160,16 +138,3 @@ class SnowpipeBranchOperator(BaseBranchOperator):
                 f"{plan.path.value}=…, or force one of the others by policy={{'path': …}}"
             )
         return branch
-
-
-def _known(shape: Any) -> dict[str, Any]:
-    if shape is None:
-        return {}
-    if not isinstance(shape, Mapping):
-        raise ConfigurationError(f"shape is {shape!r}: give a mapping, such as {{'freshness': 60}}")
-    return dict(shape)
-
-
-def _run_type(context: Context) -> str:
-    kind: Any = getattr(context.get("dag_run"), "run_type", None)
-    return str(getattr(kind, "value", kind))

@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED, CopyOutcome
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.copy_files import StagedChoice
+from airflow_provider_snowpipe.operators.copy_files import StagedChoice, refuse_files_of_pipes
 from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SnowpipeError
 from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
@@ -33,6 +33,8 @@ class SnowpipeCopyOperator(BaseOperator):
     statement and the files' checksums: a try after an unknown outcome asks load history, joins a statement
     that still runs, and submits only what neither knows. What each file's status is, is read from the result.
 
+    Files that a pipe has loaded are refused, since COPY and pipes do not share their memory of files.
+
     The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
     its path below the stage) and ``loaded_before``: the files that COPY skipped, and their loads by history.
 
@@ -49,6 +51,8 @@ class SnowpipeCopyOperator(BaseOperator):
     :param on_rejected: ``fail`` fails the task when a file was not loaded, or only in part; ``report`` leaves
         that to whoever reads the value. The rows that fit are in the table either way
     :param on_nothing: the same for a stage that has no such file
+    :param force: True loads files although a pipe has loaded them in the last 14 days; the option ``force``
+        does so, too, and besides loads what COPY itself has loaded
     :param validation_mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``: load nothing, the
         value has the ``rows`` of the answer
     :param deferrable: True waits for each statement in the triggerer, after a first look in the worker
@@ -87,6 +91,7 @@ class SnowpipeCopyOperator(BaseOperator):
         options: Mapping[str, Any] | None = None,
         on_rejected: str = "fail",
         on_nothing: str = "fail",
+        force: bool = False,
         validation_mode: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 5.0,
@@ -106,6 +111,7 @@ class SnowpipeCopyOperator(BaseOperator):
         self.options = options
         self.on_rejected = on_rejected
         self.on_nothing = on_nothing
+        self.force = force
         self.validation_mode = validation_mode
         self.deferrable = deferrable
         self.poll_interval = poll_interval
@@ -113,6 +119,7 @@ class SnowpipeCopyOperator(BaseOperator):
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
         self._run: CopyRun | None = None
+        self.resumed = False
         for name, value, choices in (
             ("on_rejected", on_rejected, ON_REJECTED),
             ("on_nothing", on_nothing, _ON_NOTHING),
@@ -140,6 +147,7 @@ class SnowpipeCopyOperator(BaseOperator):
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
+        self.resumed = True
         return self.execute(context)
 
     def perform(self, context: Context) -> dict[str, Any]:
@@ -166,6 +174,8 @@ class SnowpipeCopyOperator(BaseOperator):
         copy = self._copy(hook)
         if self.validation_mode is not None:
             return self._validated(hook, copy, self.validation_mode, [file.path for file in files])
+        if not (self.force or copy.options.force or self.resumed):
+            refuse_files_of_pipes(hook, self.table, choice, staged)
         client = hook.get_statement_client()
         try:
             self._run = self._made(hook, copy, client, identity, staged.url)

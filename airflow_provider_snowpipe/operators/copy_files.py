@@ -11,6 +11,7 @@ from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome, newest_load
 from airflow_provider_snowpipe.bulk.copy_run import StagedFile
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
@@ -95,6 +96,22 @@ class StagedChoice:
                 "first, under these very names"
             )
         return StagedFiles([found[name] for name in names], url)
+
+
+def refuse_files_of_pipes(
+    hook: SnowpipeBulkHook, table: str, choice: StagedChoice, staged: StagedFiles
+) -> None:
+    """Refuse files that a pipe has loaded, of which COPY knows nothing.
+
+    :param hook: asks the account
+    :param table: the table
+    :param choice: names the stage
+    :param staged: the files
+    :raises FilesGivenTwiceError: if a pipe has put rows of one into the table
+    """
+    paths = tuple(file.path for file in staged.files)
+    files = StagedPaths(paths, StageReference.parse(choice.stage), staged.url)
+    refuse_files_of_others(files, hook.loads_of(table, paths), table=table, now=dt.datetime.now(dt.UTC))
 
 
 def _below_stage(

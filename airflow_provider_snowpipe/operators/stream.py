@@ -84,7 +84,8 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
     :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports them,
         ``dead_letter`` puts rows aside that do not fit the table before the others are sent
     :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
-    :param dead_letter_path: the directory or URL for such rows, which all executors reach (templated)
+    :param dead_letter_path: the directory or URL for such rows, which all executors reach, or
+        ``kafka:<topic>`` for a topic of a Kafka source's cluster (templated)
     :param create_table: ``if_missing`` makes the table from the source's first rows, as this worker sees them
     :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
         leaves them to the service, which passes unknown keys over

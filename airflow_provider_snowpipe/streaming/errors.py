@@ -23,6 +23,10 @@ class SourcePositionError(SnowpipeError):
     """The committed position is not in the source (any more): resuming would lose or double rows."""
 
 
+class PartlyStreamedError(SnowpipeError):
+    """A file is streamed in part, so that COPY, which takes whole files, would double its first rows."""
+
+
 class SourceUnavailableError(SnowpipeError):
     """The source does not answer; what was read before stands, and another try goes on from there."""
 
@@ -168,6 +172,17 @@ class RowsRejectedError(SnowpipeError):
         self.channel = channel
         self.rejected = rejected
         self.last_error = last_error
+
+
+class FilesGivenTwiceError(SnowpipeError):
+    """Files were loaded another way already; loading them this way would double their rows.
+
+    :param files: their paths below the stage
+    """
+
+    def __init__(self, message: str, *, files: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.files = files
 
 
 class FilesRejectedError(SnowpipeError):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import total_ordering
 from typing import Any, ClassVar, NoReturn, Self
 
+from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 
 
@@ -71,6 +72,11 @@ class Offset(ABC):
     @classmethod
     def _refuse(cls, text: str, channel: str | None) -> NoReturn:
         place = f"channel {channel!r}: " if channel is not None else ""
+        if is_copy_intent(text):
+            raise OffsetTokenError(
+                f"{place}a COPY of this partition's files has begun and is not known to have ended "
+                f"({text[:200]}): run the load task that began it, which finishes it before it streams"
+            )
         raise OffsetTokenError(
             f"{place}offset token {text[:200]!r} is not of the format {cls.format_name!r} "
             f"(for example {cls.example!r}): name the format that wrote it, or reset the channel's token"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_snowpipe.streaming.activity import ChannelLook, signs_of_a_writer
@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +108,7 @@ def reset_offset_token(
         raise _active(channel, "it holds rows that are received and not committed") from error
     old = client.channel_statuses([channel])[channel].committed
     set_token(channel, token)
-    _confirm(client, channel, token)
+    confirm_tokens(client, {channel: token})
     return OffsetReset(channel, old, token)
 
 
@@ -162,19 +161,26 @@ def _active(channel: str, why: str) -> WriterActiveError:
     )
 
 
-def _confirm(client: SnowpipeClient, channel: str, token: str) -> ChannelStatus:
+def confirm_tokens(client: SnowpipeClient, tokens: Mapping[str, str]) -> None:
+    """Wait until the service shows tokens that were set.
+
+    :param client: the pipe's client
+    :param tokens: the token of each channel
+    :raises CommitTimeoutError: if it does not show one of them in time
+    """
     deadline = time.monotonic() + _CONFIRM_SECONDS
     while True:
-        status = client.channel_statuses([channel])[channel]
-        if status.committed == token:
-            return status
+        shown = {name: one.committed for name, one in client.channel_statuses(list(tokens)).items()}
+        wrong = next((name for name, token in tokens.items() if shown[name] != token), None)
+        if wrong is None:
+            return
         if time.monotonic() > deadline:
             raise CommitTimeoutError(
-                f"channel {channel!r}: the token was set to {token!r}, but after {_CONFIRM_SECONDS:g} s the "
-                f"service still shows {status.committed or 'NULL'}: look at the channel before you load "
-                "again",
-                channel=channel,
-                committed=status.committed,
-                target=token,
+                f"channel {wrong!r}: the token was set to {tokens[wrong]!r}, but after "
+                f"{_CONFIRM_SECONDS:g} s the service still shows {shown[wrong] or 'NULL'}: look at the "
+                "channel before you load again",
+                channel=wrong,
+                committed=shown[wrong],
+                target=tokens[wrong],
             )
         time.sleep(_POLL_SECONDS)

@@ -47,6 +47,9 @@ _RULES: dict[type[SnowpipeError], RetryAdvice] = {
     errors.EncodingError: RetryAdvice(Worth.FAIL, "a value has no JSON form; it will have none next time"),
     errors.ContinuityError: RetryAdvice(Worth.FAIL, "the rows are out of order; another try sends the same"),
     errors.SourcePositionError: RetryAdvice(Worth.FAIL, "the committed position is not in the source"),
+    errors.PartlyStreamedError: RetryAdvice(
+        Worth.FAIL, "a file is streamed in part; another try finds it so, too"
+    ),
     errors.SourceUnavailableError: RetryAdvice(Worth.RETRY, "the source may answer again"),
     errors.AuthenticationError: RetryAdvice(
         Worth.FAIL, "the credentials are refused; repeating may lock the user"
@@ -56,6 +59,9 @@ _RULES: dict[type[SnowpipeError], RetryAdvice] = {
     ),
     errors.FilesRejectedError: RetryAdvice(
         Worth.FAIL, "files were not loaded as a whole; another try finds the same files"
+    ),
+    errors.FilesGivenTwiceError: RetryAdvice(
+        Worth.FAIL, "the files were loaded another way; another try finds the same load"
     ),
     errors.PipeNotFoundError: RetryAdvice(Worth.FAIL, "the pipe, its table or a right is missing"),
     errors.ChannelFencedError: RetryAdvice(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
+import os
+import signal
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,15 +22,23 @@ import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk import copy_run
+from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
+from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SqlError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    FilesGivenTwiceError,
+    NothingStagedError,
+    SqlError,
+)
 from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 from tests.airflow_connections import SetConnection, set_connection
 from tests.conftest import ServiceFactory
 from tests.local_connection import TaskInstance, connect, ids
 from tests.local_service import LocalService
+from tests.staged_files import submit
 
 __all__ = ["set_connection"]
 
@@ -300,6 +311,26 @@ class TestOncePerRun:
         assert done["rows_loaded"] == 1
         assert place.ids() == [1]
 
+    def test_a_worker_that_is_killed_between_submission_and_answer_leaves_exact_rows(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        submit_statement = StatementClient.submit
+
+        def submit_and_die(client: StatementClient, *arguments: Any, **options: Any) -> Any:
+            submit_statement(client, *arguments, **options)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StatementClient, "submit", submit_and_die)
+            worker = get_context("fork").Process(target=place.copy, kwargs={"options": self.FORCED})
+            worker.start()
+            worker.join(120)
+
+        assert worker.exitcode == -signal.SIGKILL
+        assert place.copy(options=self.FORCED, try_number=2)["rows_loaded"] == 2
+        assert place.ids() == [1, 2]
+
     @pytest.mark.parametrize(("point", "known"), [("after-load-commit", True), ("before-load-commit", False)])
     def test_a_service_that_dies_with_the_answer_leaves_exact_rows(
         self, service_factory: ServiceFactory, set_connection: SetConnection, tmp_path: Path,
@@ -405,3 +436,53 @@ class TestStatementClient:
 
         assert rows is not None
         assert len({row["n"] for row in rows}) == 25000
+
+
+class TestFilesOfPipes:
+    @pytest.fixture
+    def piped(self, place: Place) -> Place:
+        """A place whose pipe has loaded one of two files."""
+        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        pipe = f"{place.table}_PIPE"
+        place.service.sql(f"CREATE PIPE {pipe} AS COPY INTO {place.table} FROM @{place.stage}")
+        submit(place.service, f"LOCAL.PUBLIC.{pipe}", "in/a.csv")
+        deadline = time.monotonic() + 30
+        while place.ids() != [1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return place
+
+    def test_a_file_that_a_pipe_has_loaded_is_refused_with_the_evidence(self, piped: Place) -> None:
+        with pytest.raises(
+            AirflowFailException,
+            match=rf"FilesGivenTwiceError: 1 of 2 files .*'in/a.csv' by pipe .*{piped.table}_PIPE at",
+        ):
+            piped.copy()
+        assert piped.ids() == [1]
+        assert piped.copy(files=["in/b.csv"])["rows_loaded"] == 1
+
+    @pytest.mark.parametrize(
+        "forced", [{"force": True}, {"options": {**CSV, "force": True}}], ids=["argument", "option"]
+    )
+    def test_unless_it_is_forced(self, piped: Place, forced: dict[str, Any]) -> None:
+        assert piped.copy(**forced)["rows_loaded"] == 2
+        assert piped.ids() == [1, 1, 2]
+
+    def test_the_same_file_of_another_stage_is_another_file(self, piped: Place) -> None:
+        piped.stage = f"{piped.table}_OTHER"
+        piped.service.sql(f"CREATE STAGE {piped.stage}")
+        piped.put({"a.csv": "3,x\n"})
+
+        piped.copy(files=["in/a.csv"])
+        assert piped.ids() == [1, 3]
+
+    def test_a_file_that_copy_has_loaded_is_refused_for_a_pipe(self, place: Place) -> None:
+        place.put({"a.csv": "1,x\n"})
+        place.copy()
+        files = StagedPaths(("in/a.csv",), StageReference.parse(f"@{place.stage}"))
+        loads = SnowpipeBulkHook(place.conn_id).loads_of(place.table, files.paths)
+
+        with pytest.raises(FilesGivenTwiceError, match=r"'in/a.csv' by COPY at .*pipe LOCAL.PUBLIC.P"):
+            refuse_files_of_others(
+                files, loads, table=place.table, now=dt.datetime.now(dt.UTC), loader="LOCAL.PUBLIC.P"
+            )

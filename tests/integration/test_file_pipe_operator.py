@@ -204,7 +204,10 @@ class TestChange:
 
         with pytest.raises(AirflowFailException, match=r"paused for more than 14 days.*force=True"):
             act(aged, "resume")
-        assert act(aged, "resume", force=True)["status"]["execution_state"] == "RUNNING"
+        forced = operator(aged, "resume", force=True)
+        name = f'"LOCAL"."PUBLIC"."{aged.pipe}"'
+        assert forced.preview() == [f"SELECT SYSTEM$PIPE_FORCE_RESUME('{name}', 'staleness_check_override')"]
+        assert forced.execute(task_context())["status"]["execution_state"] == "RUNNING"
 
     def test_a_pipe_that_cannot_load_fails_where_it_is_required(self, place: PipePlace) -> None:
         place.make_pipe()

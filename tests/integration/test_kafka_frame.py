@@ -73,6 +73,7 @@ def test_records_go_to_their_channels_behind_the_tokens_and_a_missing_jar_is_nam
         apart = session.sparkContext.parallelize(records, 2).flatMap(lambda rows: rows)
         frame = session.createDataFrame(apart, SCHEMA)
         client.pipe_info()
+        client.open_channel(f"test_{topic}_1", offset_token="89")
         rows = with_channels(frame, [work.partition.name for work in works])
         first = run_frame(rows, works, settings, client.scoped_token())
         again = run_frame(rows, works, settings, client.scoped_token())

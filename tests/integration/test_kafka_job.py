@@ -47,6 +47,7 @@ def job(local_service, tmp_path, topic, cluster):
             "topics": [topic],
             "group_id": f"g-{topic}",
             "metadata": ["partition", "offset"],
+            "reader": "auto",
             "timeout_seconds": 20.0,
         }
     )

@@ -54,6 +54,7 @@ def test_sparks_own_source_is_chosen_where_its_jars_are_and_loads_the_same_as_th
         "bootstrap_servers": broker.sasl_address,
         "topics": [topic],
         "group_id": f"g-{topic}",
+        "reader": "auto",
         "timeout_seconds": 30.0,
         "record_metadata": "META",
         "options": {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER},

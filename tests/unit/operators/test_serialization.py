@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.operators.channels import (
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
@@ -54,6 +55,7 @@ def tasks() -> dict[str, dict[str, Any]]:
         decorated()
         SnowpipeBranchOperator(task_id="branch", source="@S", stream="append", shape={"freshness": 5})
         SnowpipeCopyOperator(task_id="copy", table="T", stage="@S", options={"force": True})
+        SnowpipeLoadOperator(task_id="load", table="T", source="{{ folder }}", shape={"freshness": 5})
         staged = SnowpipeStageFilesOperator(task_id="stage", source="/in", stage="@S")
         SnowpipePipeOperator(task_id="pipe", pipe="P", action="create", table="T", stage="@S")
         SnowpipeIngestFilesOperator(task_id="ingest", pipe="P", files=staged.output["files"])
@@ -62,7 +64,7 @@ def tasks() -> dict[str, dict[str, Any]]:
     read = DagSerialization.from_dict(written)
     assert set(read.task_dict) == {
         "open", "drop", "reset", "backup", "restore", "append", "mapped", "decorated", "branch", "copy",
-        "stage", "pipe", "ingest",
+        "stage", "pipe", "ingest", "load",
     }  # fmt: skip
     return {task["__var"]["task_id"]: task["__var"] for task in written["dag"]["tasks"]}
 
@@ -70,7 +72,8 @@ def tasks() -> dict[str, dict[str, Any]]:
 def test_every_task_has_its_class_and_its_link(tasks: dict[str, dict[str, Any]]) -> None:
     for task_id, task in tasks.items():
         assert task["_task_module"].startswith("airflow_provider_snowpipe.")
-        if task_id not in ("mapped", "branch", "copy", "stage", "pipe", "ingest"):  # those are on no channels
+        # Those are on no channels; that of loads has Spark's link, too.
+        if task_id not in ("mapped", "branch", "copy", "stage", "pipe", "ingest", "load"):
             assert task["_operator_extra_links"] == LINK
 
 

@@ -1,0 +1,117 @@
+"""The same files given to COPY and to a pipe: found in load history, and refused.
+
+COPY remembers for each table for 64 days what it has loaded, a pipe for itself for 14 days, and the two
+memories are apart (pages "COPY INTO <table>" and "Introduction to Snowpipe"). So the rows of a file that both
+are given are in the table twice.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, FileLoad
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
+
+COPY_MEMORY = dt.timedelta(days=64)
+PIPE_MEMORY = dt.timedelta(days=14)
+_MOST_NAMED = 3
+_PART = r'("(?:[^"]|"")+"|%?[^".]+)'
+_FULL_NAME = re.compile(rf"@?{_PART}\.{_PART}\.{_PART}")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPaths:
+    """Files of one stage.
+
+    :param paths: their paths below the stage
+    :param stage: the stage
+    :param url: what an external stage stands for, None for an internal one
+    """
+
+    paths: tuple[str, ...]
+    stage: StageReference
+    url: str | None = None
+
+
+def loads_by_others(
+    files: StagedPaths, history: Iterable[FileLoad], *, loader: str | None, now: dt.datetime
+) -> list[FileLoad]:
+    """The loads of some files by somebody else than the one that is to load them now, from the oldest.
+
+    A load that is older than its loader's memory does not count, nor one that put no row into the table.
+
+    :param files: the files
+    :param history: loads into the table, from the oldest
+    :param loader: full name of the pipe that is to load the files, None for COPY
+    :param now: the time
+    """
+    wanted = WantedFiles(files.paths) if files.paths else None
+    found = []
+    for load in history:
+        path = wanted.name_of(load) if wanted is not None else None
+        if path is None or load.status not in (LOADED, PARTIALLY_LOADED) or load.pipe == loader:
+            continue
+        memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
+        is_forgotten = load.loaded_at is not None and load.loaded_at < now - memory
+        if not is_forgotten and not _is_elsewhere(load, path, files):
+            found.append(replace(load, path=path))
+    return found
+
+
+def refuse_files_of_others(
+    files: StagedPaths,
+    history: Iterable[FileLoad],
+    *,
+    table: str,
+    now: dt.datetime,
+    loader: str | None = None,
+) -> None:
+    """Refuse files of which somebody else has put rows into the table, and say who and when.
+
+    :param files: the files that are to be loaded
+    :param history: loads into the table, from the oldest
+    :param table: the table, for the error's text
+    :param now: the time
+    :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY
+    :raises FilesGivenTwiceError: if there is such a load
+    """
+    others = loads_by_others(files, history, loader=loader, now=now)
+    if not others:
+        return
+    paths = tuple(dict.fromkeys(load.path for load in others))
+    raise FilesGivenTwiceError(
+        f"{len(paths):,} of {len(files.paths):,} files for {table} were loaded another way: "
+        f"{_evidence(others)}. {'COPY' if loader is None else f'pipe {loader}'} has no memory of that and "
+        "would load their rows a second time: take these files from one of the two, or say force=True",
+        files=paths,
+    )
+
+
+def _evidence(loads: Sequence[FileLoad]) -> str:
+    shown = "; ".join(
+        f"{load.path!r} by {'COPY' if load.pipe is None else f'pipe {load.pipe}'}"
+        f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}, "
+        f"{load.rows_loaded:,} rows"
+        for load in loads[:_MOST_NAMED]
+    )
+    return shown + (f"; and {len(loads) - _MOST_NAMED:,} more" if len(loads) > _MOST_NAMED else "")
+
+
+def _is_elsewhere(load: FileLoad, path: str, files: StagedPaths) -> bool:
+    """True when a load is surely of another stage's file; one that does not tell counts as the same."""
+    if "://" in load.location:
+        name = f"{load.location.rstrip('/')}/{load.path.lstrip('/')}"
+        return files.url is None or name != f"{files.url.rstrip('/')}/{path}"
+    named = _FULL_NAME.fullmatch(load.location.partition("/")[0])
+    return named is not None and _spelled(named[3]) != _spelled(files.stage.name)
+
+
+def _spelled(name: str) -> str:
+    """A name as Snowflake keeps it: in capitals unless it is quoted; a location may leave the quotes out."""
+    own, mark = name.removeprefix("%"), "%" if name.startswith("%") else ""
+    return (mark + (own[1:-1].replace('""', '"') if own.startswith('"') else own)).upper()

@@ -1,0 +1,140 @@
+"""How COPY has to read the files of a source, so that it makes the rows that the stream would make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.operators.load_outcome import copied_value
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.operators.copy_share import CopyShare
+    from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
+    from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+
+Copy = Callable[[Sequence[str]], dict[str, Any]]
+_BY_NAME = {"match_by_column_name": "CASE_INSENSITIVE"}
+_REFUSED = {
+    "force": "would load files that are in the table",
+    "purge": "would remove files by which an interrupted load is known again",
+    "size_limit": "would leave files out that the channel's token then passes over",
+    "return_failed_only": "would hide what was loaded",
+    "pattern": "would leave files out that the channel's token then passes over",
+}
+
+
+def why_not_copy(spec: FileSourceSpec) -> str | None:
+    """Why COPY cannot make the rows that the stream makes of these files, None where it can.
+
+    :param spec: the source
+    """
+    if spec.partition_columns:
+        return "partition_columns adds values of the paths to the rows, which COPY does not"
+    if spec.columns is not None:
+        return "columns leaves columns of the files out, and COPY takes all of them"
+    if spec.compression == "xz":
+        return "COPY does not read xz"
+    return None
+
+
+def copy_arguments(spec: FileSourceSpec, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of :class:`SnowpipeCopyOperator` for the files of a source.
+
+    :param spec: the source
+    :param options: the author's options of COPY, which go before these
+    :raises ConfigurationError: if an option would break the order of files, or COPY cannot read them
+    """
+    why = why_not_copy(spec)
+    if why is not None:
+        raise ConfigurationError(f"path is 'copy', and {why}: drop that, or take path='stream'")
+    for name, reason in _REFUSED.items():
+        if options.get(name):
+            raise ConfigurationError(f"options has {name}={options[name]!r}, which {reason}: leave it out")
+    arguments: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    if spec.format == "text":
+        arguments["columns"] = [spec.text_column]
+        found["file_format"] = {"type": "CSV", "field_delimiter": None, "escape_unenclosed_field": None}
+    elif spec.format == "csv":
+        found["file_format"] = _csv(spec)
+        if spec.column_names is None:
+            found |= _BY_NAME
+        else:
+            arguments["columns"] = list(spec.column_names)
+    else:
+        kind = "JSON" if spec.format == "ndjson" else spec.format.upper()
+        found |= {"file_format": {"type": kind}, **_BY_NAME}
+    return {**arguments, "options": {**found, **options}}
+
+
+def _csv(spec: FileSourceSpec) -> dict[str, Any]:
+    form: dict[str, Any] = {"type": "CSV", "field_delimiter": spec.delimiter}
+    if spec.quote:
+        form["field_optionally_enclosed_by"] = spec.quote
+    if spec.escape:
+        form["escape"] = spec.escape
+    form["null_if"] = list(spec.null_values)
+    if spec.column_names is None:
+        form["parse_header"] = True
+    elif spec.header:
+        form["skip_header"] = 1
+    return form
+
+
+def copy_files(
+    boundary: FileBoundary, copy: Copy, on_rejected: str, *, promised_only: bool = False
+) -> dict[str, Any]:
+    """Copy what is left of a source's files, and move the channels' tokens behind them.
+
+    What an interrupted COPY was to load comes first and by itself, so that a try of the same run finds the
+    statement of the one before, which may still run.
+
+    :param boundary: the files and their channels
+    :param copy: copies staged files; what a COPY task returns
+    :param on_rejected: ``fail`` refuses files that an interrupted COPY has loaded in part
+    :param promised_only: True for what an interrupted COPY was to load, and no more
+    :return: as of a COPY task, and ``bytes`` of the files and ``channels``
+    """
+    boundary.open_channels()
+    value = _copied(boundary, boundary.shares(promised_only=True), copy, on_rejected)
+    if promised_only:
+        return value
+    rest = _copied(boundary, boundary.shares(), copy, on_rejected)
+    channels = dict(value["channels"])
+    for name, one in rest["channels"].items():
+        before = channels.get(name, {"from": one["from"], "files": 0})
+        channels[name] = {**one, "from": before["from"], "files": before["files"] + one["files"]}
+    return {
+        **copied_value(value, rest),
+        "bytes": value["bytes"] + rest["bytes"],
+        "channels": channels,
+    }
+
+
+def _copied(
+    boundary: FileBoundary, shares: Sequence[CopyShare], copy: Copy, on_rejected: str
+) -> dict[str, Any]:
+    from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome
+
+    if not shares:
+        return {**CopyOutcome().result(), "bytes": 0, "channels": {}}
+    before = boundary.loaded(shares)
+    missing = boundary.put(shares, before)
+    boundary.promise(shares)
+    outcome = CopyOutcome(tuple(before.values()))
+    outcome.require(on_rejected, boundary.table)
+    value = outcome.result()
+    if missing:
+        value = copied_value(value, copy(missing))
+    ends = boundary.settle(shares)
+    channels = {
+        share.position.channel: {
+            "from": share.intent.after,
+            "to": ends[share.position.channel],
+            "files": len(share.files),
+        }
+        for share in shares
+    }
+    size = sum(file.size for share in shares for file in share.files)
+    return {**value, "bytes": size, "channels": channels}

@@ -1,0 +1,71 @@
+"""What operators that plan a load share: the author's side, the kind of run, the path of the run before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+PLAN_KEY = "plan"
+_BACKFILL = "backfill"
+
+
+def load_policy(policy: Mapping[str, Any] | None, costs: Mapping[str, Any] | None) -> LoadPolicy:
+    """Make the policy of an author's arguments.
+
+    :param policy: parameters of :class:`LoadPolicy`
+    :param costs: figures of the cost model to replace, by name
+    :raises ConfigurationError: if one is wrong
+    """
+    from airflow_provider_snowpipe.routing.cost_model import CostModel
+
+    try:
+        return LoadPolicy(costs=CostModel.with_figures(costs or {}), **(policy or {}))
+    except TypeError as error:
+        raise ConfigurationError(f"policy is {policy!r}: {error}") from None
+
+
+def known_shape(shape: Any, context: Context | None = None) -> dict[str, Any]:
+    """What the author and the kind of run say of the data.
+
+    :param shape: parameters of :class:`DataShape`
+    :param context: the task's context, None where there is no run
+    :raises ConfigurationError: if it is no mapping
+    """
+    if shape is not None and not isinstance(shape, Mapping):
+        raise ConfigurationError(f"shape is {shape!r}: give a mapping, such as {{'freshness': 60}}")
+    known = dict(shape or {})
+    if context is not None and _run_type(context) == _BACKFILL and "backfill" not in known:
+        known["backfill"] = True
+    return known
+
+
+def path_before(context: Context) -> LoadPath | None:
+    """The path that the run before took by its own choice, None where there was none or it was forced.
+
+    :param context: the task's context
+    """
+    ti: Any = context["ti"]
+    kept = ti.xcom_pull(task_ids=ti.task_id, key=PLAN_KEY, include_prior_dates=True, map_indexes=ti.map_index)
+    if not isinstance(kept, Mapping) or kept.get("is_forced"):
+        return None
+    return LoadPath(kept["path"])
+
+
+def is_staged(source: Any) -> bool:
+    """True for files that are in a stage.
+
+    :param source: the source of a load
+    """
+    return isinstance(source, str) and source.startswith("@")
+
+
+def _run_type(context: Context) -> str:
+    kind: Any = getattr(context.get("dag_run"), "run_type", None)
+    return str(getattr(kind, "value", kind))

@@ -1,0 +1,133 @@
+"""What a piece of work costs, in turns with its peer, and whether a ratio reaches its target."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one round.
+
+    :param wall: seconds that passed
+    :param cpu: processor seconds, user and system, of all processes that worked on it
+    """
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Target:
+    """One line of the result.
+
+    :param what: what was compared
+    :param measured: the ratio
+    :param wanted: the ratio to reach, None where there is none
+    :param at_most: True where less is better
+    :param detail: the medians behind it
+    """
+
+    what: str
+    measured: float
+    wanted: float | None
+    detail: str
+    at_most: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        """True when the target is reached, or there is none."""
+        if self.wanted is None:
+            return True
+        return self.measured <= self.wanted if self.at_most else self.measured >= self.wanted
+
+
+@dataclass
+class Stopwatch:
+    """Measures wall time, and the processor time of this process and all that it started.
+
+    :param strangers: processes among those whose time does not count, such as a receiver
+    """
+
+    strangers: frozenset[int] = field(default_factory=frozenset)
+
+    def time(self, work: Callable[[], object]) -> Cost:
+        """Do the work once."""
+        cpu, began = self._cpu(), time.perf_counter()
+        work()
+        wall = time.perf_counter() - began
+        return Cost(wall, self._cpu() - cpu)
+
+    def _cpu(self) -> float:
+        """Processor seconds so far; those of children that ended are in their parents' account."""
+        return sum(self._of(process) for process in self._family(psutil.Process()))
+
+    def _family(self, process: psutil.Process) -> Iterable[psutil.Process]:
+        yield process
+        for child in process.children(recursive=True):
+            if child.pid not in self.strangers:
+                yield child
+
+    @staticmethod
+    def _of(process: psutil.Process) -> float:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            return 0.0
+        return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def interleaved(
+    rounds: int,
+    watch: Stopwatch,
+    works: Mapping[str, Callable[[], object]],
+    *,
+    prepare: Callable[[], object] = lambda: None,
+    settle: Callable[[], object],
+) -> dict[str, Cost]:
+    """Medians of several works, measured in turns after a round that warms up.
+
+    :param rounds: rounds that count
+    :param watch: measures them
+    :param works: what to do, by name
+    :param prepare: called before each one, outside its time
+    :param settle: called after it, outside its time as well
+    """
+    costs: dict[str, list[Cost]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name, work in works.items():
+            prepare()
+            cost = watch.time(work)
+            settle()
+            print(
+                f"round {number} {name}: {cost.wall:.2f} s, {cost.cpu:.2f} CPU-s", file=sys.stderr, flush=True
+            )
+            if number:
+                costs[name].append(cost)
+    return {
+        name: Cost(
+            statistics.median(cost.wall for cost in found), statistics.median(cost.cpu for cost in found)
+        )
+        for name, found in costs.items()
+    }
+
+
+def table_of(targets: Iterable[Target]) -> str:
+    """The results as a table of three columns and what is behind them."""
+    lines = [("what", "measured", "target", "")]
+    for one in targets:
+        sign = "<=" if one.at_most else ">="
+        wanted = "none" if one.wanted is None else f"{sign} {one.wanted:g}"
+        verdict = "" if one.is_met else "MISSED "
+        lines.append((one.what, f"{one.measured:.2f}", wanted, f"{verdict}{one.detail}"))
+    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    return "\n".join(
+        " | ".join([line[0].ljust(widths[0]), line[1].rjust(widths[1]), line[2].ljust(widths[2]), line[3]])
+        for line in lines
+    )

@@ -1,0 +1,209 @@
+"""Rows from Spark to channels: our paths against the official SDK, raw sockets and compression, in one run.
+
+Both sides send the same rows to the same counting receiver, in turns, and every row is counted after each
+turn. Medians are compared. Only the ratios mean something: receiver, Spark and clients share one machine.
+
+    python benchmarks/spark_to_channel.py --rows 600000 --rounds 5
+    python benchmarks/spark_to_channel.py --quick
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.measuring import Cost, Stopwatch, Target, interleaved, table_of
+from benchmarks.receiver_process import Receiver
+from benchmarks.rows import SCHEMA, batches
+from benchmarks.sender_rates import FileSenders, ReadyRows, Senders
+from benchmarks.spark_loads import KINDS, Loads, local_spark, write_sources
+
+_QUICK_ROWS, _QUICK_ROUNDS = 30_000, 1
+_ANSWER_SECONDS = 0.05
+_COMMIT_SECONDS = 0.05
+"""The local service commits about as long after an append."""
+_COPIES = 5
+_PARTS = ("files", "frames", "sender", "wire", "distance", "exactly-once")
+
+
+@dataclass
+class Benchmark:
+    """One run.
+
+    :param receiver: where all rows go
+    :param rows: rows of each round
+    :param rounds: rounds that count
+    :param folder: for files
+    """
+
+    receiver: Receiver
+    rows: int
+    rounds: int
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self._watch = Stopwatch(frozenset({self.receiver.pid}))
+
+    def compare(
+        self,
+        works: Mapping[str, Callable[[], object]],
+        *,
+        prepare: Callable[[], object] = lambda: None,
+        settle: Callable[[], object] | None = None,
+    ) -> dict[str, Cost]:
+        """Medians of works whose rows are counted after each."""
+        check = partial(self.receiver.require, self.rows)
+        return interleaved(self.rounds, self._watch, works, prepare=prepare, settle=settle or check)
+
+    def in_spark(self, loads: Loads, wanted: list[str]) -> list[Target]:
+        """Files and DataFrames, one task at a time."""
+        found: list[Target] = []
+        if "files" in wanted:
+            for kind in KINDS:
+                ours, sdk = partial(loads.job_of_files, kind), partial(loads.sdk_of_files, kind)
+                costs = self.compare({"ours": ours, "SDK": sdk})
+                found += self._against(f"{kind} files", costs, "ours", cpu=5.0, wall=6.0)
+        if "frames" in wanted:
+            works = {"frame": loads.frame, "table": loads.job_of_table, "SDK": loads.sdk_of_frame}
+            costs = self.compare(works)
+            found += self._against("DataFrame, df.write", costs, "frame", cpu=3.5, wall=5.0)
+            found += self._against("DataFrame, table source with its sort", costs, "table")
+        return found
+
+    def of_sender(self, senders: Senders, wanted: list[str]) -> list[Target]:
+        """The sender in this process."""
+        compare = partial(self.compare, prepare=senders.prepare)
+        found: list[Target] = []
+        if "sender" in wanted:
+            costs = compare({"ours": senders.lines, "SDK": senders.official})
+            found += self._against("sender alone", costs, "ours", cpu=12.0)
+        if "wire" in wanted:
+            costs = compare({"ours": senders.ready_bodies, "raw": senders.raw_socket})
+            found.append(self._ratio("ready bodies / raw TLS socket, wall", costs, "raw", "ours", 0.9))
+            works = {"ours": senders.compressed_and_sent, "alone": senders.compressed}
+            costs = compare(works, settle=self.receiver.forget)
+            found.append(self._ratio("compress and send / compress, wall", costs, "alone", "ours", 0.95))
+        if "distance" in wanted:
+            self.receiver.delays(append=_ANSWER_SECONDS)
+            costs = compare({"ours": senders.compressed_and_sent, "serial": senders.serial})
+            self.receiver.delays()
+            found.append(
+                self._ratio("50 ms an answer / 1 MB bodies in series, wall", costs, "serial", "ours", 12.0)
+            )
+        return found
+
+    def of_exactly_once(self) -> list[Target]:
+        """A group of files exactly once against fire-and-forget."""
+        senders = FileSenders(self.receiver, self.folder / "ndjson", _COPIES)
+        self.receiver.delays(commit=_COMMIT_SECONDS)
+        works = {"once": senders.exactly_once, "forgotten": senders.forgotten}
+        costs = self.compare(works, settle=self._require_copies)
+        self.receiver.delays()
+        return [
+            self._ratio(
+                "exactly once / fire-and-forget, wall", costs, "once", "forgotten", 1.05, at_most=True
+            ),
+            self._ratio(
+                "exactly once / fire-and-forget, CPU",
+                costs,
+                "once",
+                "forgotten",
+                1.05,
+                at_most=True,
+                cpu=True,
+            ),
+        ]
+
+    def _require_copies(self) -> None:
+        found = self.receiver.count()
+        if (found.rows, found.distinct) != (_COPIES * self.rows, self.rows):
+            raise SystemExit(f"{_COPIES} times {self.rows} rows were sent, {found} arrived: no result")
+
+    def _against(
+        self,
+        what: str,
+        costs: dict[str, Cost],
+        ours: str,
+        *,
+        cpu: float | None = None,
+        wall: float | None = None,
+    ) -> list[Target]:
+        """Two lines, the SDK's cost over ours."""
+        return [
+            self._ratio(f"{what}: SDK / ours, CPU", costs, "SDK", ours, cpu, cpu=True),
+            self._ratio(f"{what}: SDK / ours, wall", costs, "SDK", ours, wall),
+        ]
+
+    def _ratio(
+        self,
+        what: str,
+        costs: dict[str, Cost],
+        over: str,
+        under: str,
+        wanted: float | None,
+        *,
+        cpu: bool = False,
+        at_most: bool = False,
+    ) -> Target:
+        one, other = (costs[name].cpu if cpu else costs[name].wall for name in (over, under))
+        unit = "CPU-s" if cpu else "s"
+        detail = f"{over} {one:.2f} {unit}, {under} {other:.2f} {unit}"
+        return Target(what, one / other, wanted, detail, at_most)
+
+
+def run(options: argparse.Namespace, folder: Path) -> list[Target]:
+    """Measure what is wanted."""
+    receiver = Receiver(folder / "receiver")
+    os.environ["SSL_CERT_FILE"] = str(receiver.ca_file)
+    bench = Benchmark(receiver, options.rows, options.rounds, folder)
+    found: list[Target] = []
+    try:
+        if {"files", "frames", "exactly-once"} & set(options.only):
+            sizes = write_sources(folder, batches(options.rows), SCHEMA)
+            print(f"{options.rows} rows, bytes of the sources: {sizes}", file=sys.stderr)
+        if {"files", "frames"} & set(options.only):
+            spark = local_spark(folder / "java")
+            try:
+                found += bench.in_spark(Loads(spark, receiver, folder), options.only)
+            finally:
+                spark.stop()
+        if {"sender", "wire", "distance"} & set(options.only):
+            senders = Senders(receiver, ReadyRows.make(options.rows))
+            found += bench.of_sender(senders, options.only)
+            senders.close()
+        if "exactly-once" in options.only:
+            found += bench.of_exactly_once()
+    finally:
+        receiver.stop()
+    return found
+
+
+def main() -> int:
+    """Measure, and print the results as a table and as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=600_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="few rows and one round: does it run at all?")
+    parser.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS))
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.rounds = _QUICK_ROWS, _QUICK_ROUNDS
+    with tempfile.TemporaryDirectory(prefix="snowpipe-bench-") as scratch:
+        found = run(options, Path(scratch))
+    print(table_of(found))
+    facts = {"rows": options.rows, "rounds": options.rounds, "load": os.getloadavg()[0]}
+    print(json.dumps({**facts, "results": [asdict(one) for one in found]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

