@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.spark import write_checked
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.spark_session import Door, session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 BY_NUMBER = {"partitions": 2, "batchId": 1}
 BY_COLUMN = {"channelColumn": "P", "batchId": 1}
