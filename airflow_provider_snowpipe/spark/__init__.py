@@ -1,16 +1,17 @@
 """What runs on a Spark driver and its executors: sources, the channel sink and the job.
 
 Imports neither Airflow nor the local service. The one thing that others need from here without starting
-Spark is :func:`job_file`; who has a Spark session calls :func:`register`.
+Spark is :func:`job_file`; who has a Spark session calls :func:`register` and :func:`write_checked`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def job_file() -> Path:
@@ -31,3 +32,15 @@ def register(spark: SparkSession) -> None:
 
     spark.dataSource.register(SnowpipeDataSource)
     spark.dataSource.register(KafkaDataSource)
+
+
+def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
+    """Append a DataFrame through ``format("snowpipe")`` unless its plan may bring other rows next time.
+
+    :param df: the rows
+    :param options: the options of the write
+    :raises ConfigurationError: naming the operator of the plan, the reason and the remedy; nothing was sent
+    """
+    from airflow_provider_snowpipe.spark.data_source import checked_write
+
+    checked_write.write_checked(df, options)

@@ -9,6 +9,8 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_provider_snowpipe.spark import write_checked
+
 SCHEMA = "REGION STRING, ID BIGINT, AMOUNT DECIMAL(12, 2)"
 
 
@@ -19,8 +21,7 @@ def main(folder: str, checkpoint: str, options: dict[str, str]) -> None:
     def write(orders: DataFrame, batch: int) -> None:
         """Send the orders of a micro-batch, those of each region through its own channel and in order."""
         ordered = orders.repartition(2, "REGION").sortWithinPartitions("REGION", "ID")
-        sink = ordered.write.format("snowpipe").options(**options)
-        sink.options(channelColumn="REGION", batchId=batch).mode("append").save()
+        write_checked(ordered, {**options, "channelColumn": "REGION", "batchId": batch})
 
     files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(folder)
     query = files.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)

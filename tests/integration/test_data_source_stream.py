@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import zlib
 
@@ -12,7 +11,9 @@ import pytest
 
 from airflow_provider_snowpipe.spark import register
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
-from tests.spark_session import Door, session
+from tests.spark_disturbance import Disturbance, kill_python_workers
+from tests.spark_job import wait_until
+from tests.spark_session import Door, our_error, session
 
 pytestmark = pytest.mark.spark
 
@@ -79,9 +80,7 @@ class Stream:
         """The text of our error that ended a run."""
         with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's classes differ by place
             (run or self.run)(**changes)
-        found = re.findall(r"airflow_provider_snowpipe[\w.]*\.(\w+: .*)$", str(caught.value), re.MULTILINE)
-        assert found, str(caught.value)[-3000:]
-        return found[-1]
+        return our_error(caught.value)
 
     def forget_commit(self, batch):
         """Take back Spark's note that a batch is done, as if the driver had died just before it."""
@@ -227,6 +226,37 @@ def test_rejected_rows_stop_the_stream_until_they_are_accepted(spark, local_serv
     for text in (first, again):
         assert "RowsRejectedError: the service skipped 10 row(s) on 1 channel(s)" in text
     assert door.ids() == []
+
+
+def test_rate_source_goes_on_where_it_was_stopped(spark, local_service, tmp_path):
+    door = Door(local_service, "T_RATE", tmp_path / "credentials.json", columns="ID NUMBER, P VARCHAR")
+    door.create()
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 300).option("numPartitions", 2).load()
+    rows = rate.selectExpr("value AS ID", "'r' AS P").writeStream.format("snowpipe")
+    writer = rows.options(**door.options(partitions=2)).option("checkpointLocation", str(tmp_path / "ck"))
+
+    for least in (300, 900):
+        query = writer.start()
+        wait_until(lambda least=least: len(door.ids()) >= least, seconds=120, what=f"{least} rows")
+        query.stop()
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+    found = door.ids()
+    assert sorted(found) == list(range(len(found)))
+    assert len(found) >= 900
+
+
+def test_killed_python_workers_are_replaced_and_the_micro_batch_is_exact(stream):
+    stream.put("1.json", range(1500))
+    stream.put("2.json", range(1500, 1600))
+    disturbance = Disturbance(stream.door, kill_python_workers)
+    disturbance.start()
+    stream.run(batchBytes=500)
+    disturbance.join(10)
+
+    assert disturbance.done
+    assert stream.door.ids() == list(range(1600))
+    assert stream.batches(0) == {0: (1, True)}
 
 
 def test_a_batch_id_is_the_streams_own(stream):

@@ -1,0 +1,63 @@
+"""``writeStream.format("snowpipe")`` alone, its driver killed, with rows that do not fit."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.spark_session import ROOT, Door
+from tests.spark_stream_program import MOMENTS, StreamProgram
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROWS = 700
+BAD = {3, 350, 351, 698, 699, 703, 1399}
+
+
+def _program(service, folder):
+    door = Door(service, "PLAIN", folder / "credentials.json", columns="ID NUMBER, N NUMBER").create()
+    options = {
+        "partitions": 1,
+        "batchBytes": 500,
+        "onError": "dead_letter",
+        "deadLetterPath": folder / "dead letters",
+    }
+    program = StreamProgram(ROOT / "tests" / "plain_stream.py", door, folder, options)
+    for file in range(2):
+        rows = [{"ID": n, "N": "x" if n in BAD else "1"} for n in range(file * ROWS, (file + 1) * ROWS)]
+        program.put(f"{file}.json", "".join(json.dumps(row) + "\n" for row in rows))
+    return program
+
+
+def _put_aside(folder):
+    files = sorted((folder / "dead letters").rglob("*.parquet"))
+    letters = [row for file in files for row in pq.read_table(file).to_pylist()]
+    return Counter(json.loads(letter["payload"])["ID"] for letter in letters)
+
+
+@pytest.mark.parametrize(
+    "moment", [MOMENTS[0], pytest.param(MOMENTS[1], marks=pytest.mark.nightly)], ids=["middle", "written"]
+)
+def test_killed_driver_goes_on_from_its_checkpoint_and_is_refused_without_it(
+    service_factory, tmp_path, moment
+):
+    program = _program(service_factory(admin=True), tmp_path)
+    program.run_until_killed("first", moment)
+    assert not (program.checkpoint / "commits" / "0").exists()
+    before = program.door.ids()
+
+    refused = program.run("without", tmp_path / "fresh", code=1)
+
+    assert "SourcePositionError: channel 'ds_0': the committed offset token '0:" in refused
+    assert "If the query's checkpoint was lost or changed, put it back" in refused
+    assert program.door.ids() == before
+
+    printed = program.run("second")
+
+    assert program.door.ids() == [n for n in range(2 * ROWS) if n not in BAD]
+    assert _put_aside(tmp_path) == dict.fromkeys(BAD, 1)
+    assert "snowpipe committed batch=1 channels=1 " in printed
+    assert "PRIVATE KEY" not in printed + refused
