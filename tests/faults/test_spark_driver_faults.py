@@ -57,7 +57,7 @@ def _run_until_it_succeeds(job: SparkJob, master: str) -> list[int]:
     return codes
 
 
-@pytest.mark.parametrize("seed", seeds(rounds=2))
+@pytest.mark.parametrize("seed", seeds(rounds=1))
 def test_a_driver_killed_at_a_seeded_point_is_resumed_by_the_next_run(
     job: SparkJob, cluster: StandaloneCluster, tmp_path: Path, seed: int
 ) -> None:

@@ -85,7 +85,7 @@ def test_a_task_is_repeated_after_whatever_ended_it(
     ]
 
 
-@pytest.mark.parametrize("seed", seeds(rounds=4))
+@pytest.mark.parametrize("seed", seeds(rounds=2))
 def test_rows_stay_exact_under_deeds_at_seeded_points(
     job: SparkJob, spark: Any, tmp_path: Path, seed: int
 ) -> None:
