@@ -8,8 +8,6 @@ from collections.abc import Callable
 from threading import Lock
 from urllib.parse import urlsplit
 
-import jwt
-
 from airflow_provider_snowpipe.streaming.answer import Answer
 from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
 from airflow_provider_snowpipe.streaming.errors import ApiError, AuthenticationError, ConfigurationError
@@ -91,6 +89,8 @@ def scoped_token_from(answer: Answer, host: str) -> ScopedToken:
 
 
 def _expiry(token: str, life: object) -> float:
+    import jwt  # DAG files that import a client should not wait for it
+
     try:
         claims = jwt.decode(token, options={"verify_signature": False})
     except jwt.InvalidTokenError:

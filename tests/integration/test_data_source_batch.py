@@ -233,7 +233,7 @@ def test_values_arrive_as_they_are(spark, local_service, tmp_path):
         " TIMESTAMP_NTZ '2013-01-01 05:15:00.123456' AS T, TIMESTAMP '2013-01-01 05:15:00.123456' AS Z,"
         " X'00FF41' AS B, named_struct('a', 1.10BD, 'b', named_struct('c', 'x')) AS S,"
         " map('k', CAST(NULL AS STRING)) AS M, array(1, NULL, 3) AS L,"
-        """ parse_json('{"a":1.50,"b":["x\\ny",null,true]}') AS V, CAST(NULL AS VARIANT) AS W"""
+        """ parse_json('{"a":1.50,"b":["x\\\\ny",null,true]}') AS V, CAST(NULL AS VARIANT) AS W"""
     )
     _write(row.coalesce(1), door.options(partitions=1, batchId=1))
 
