@@ -60,6 +60,10 @@ class AirflowApi:
         """Let the scheduler run the DAG."""
         self._checked("PATCH", f"dags/{dag_id}", json={"is_paused": False})
 
+    def pause(self, dag_id: str) -> None:
+        """Let the scheduler start no more runs of the DAG."""
+        self._checked("PATCH", f"dags/{dag_id}", json={"is_paused": True})
+
     def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
         """Start a run of the DAG.
 
