@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 import duckdb
 
 from airflow_provider_snowpipe.local.access.access import Access
-from airflow_provider_snowpipe.local.access.model import Securable
+from airflow_provider_snowpipe.local.access.check import insufficient
+from airflow_provider_snowpipe.local.access.model import SHARED, SHARED_DATABASE, Securable
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.names import free_name
@@ -131,8 +132,10 @@ class Catalog:
     def database(self, name: str) -> Database:
         """Return a database by its exact name.
 
-        :raises SqlError: when it does not exist.
+        :raises SqlError: when it does not exist; 003001 for SNOWFLAKE, which has no objects of its own.
         """
+        if name == SHARED_DATABASE:
+            raise insufficient(SHARED)
         database = self._databases.get(name)
         if database is None:
             raise object_missing("Database", name)
@@ -233,7 +236,7 @@ class Catalog:
         self._databases[database.name] = database
 
     def _exists(self, target: Securable) -> bool:
-        if target.kind in {"ACCOUNT", "WAREHOUSE"}:
+        if target.kind in {"ACCOUNT", "WAREHOUSE"} or SHARED.contains(target):
             return True
         database = self._databases.get(target.path[0])
         if database is None or (target.depth > 1 and target.path[1] not in database.schemas):
@@ -268,6 +271,8 @@ def _identities(database: Database) -> Iterator[str]:
 
 
 def _check_reserved(name: str) -> None:
+    if name == SHARED_DATABASE:
+        raise object_exists(name)
     if name.upper() in _RESERVED:
         raise SqlError(
             "001003", "42000", f"SQL compilation error:\n'{name}' is reserved by the local service."

@@ -20,6 +20,8 @@ CALLS = (
     "insert-files",
     "insert-report",
     "history-scan",
+    "statement",
+    "put",
 )
 ANSWERS = ("401", "403", "404html", "408", "409", "410", "429", "500", "503")
 KILL_POINTS = (
@@ -69,6 +71,7 @@ class Faults:
     _appends: int = 0
     _applied: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _released: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def refuse_append(self) -> bool:
         """Return True when this append is to be answered 503."""
@@ -101,6 +104,13 @@ class Faults:
         with self._lock:
             waiting = self.delays.get(call)
             return waiting.pop(0) if waiting else 0.0
+
+    def hold(self, call: str) -> None:
+        """Let a call wait as long as it is to; :meth:`clear` lets it go on."""
+        released = self._released
+        delay = self.next_delay(call)
+        if delay:
+            released.wait(delay)
 
     def invalidates(self) -> bool:
         """Count one append; True when its channel is to become invalid."""
@@ -170,8 +180,10 @@ class Faults:
             self.failed_over |= more.failed_over
 
     def clear(self) -> None:
-        """Forget all faults that wait."""
+        """Forget all faults that wait, and let the calls go on that one holds up."""
         with self._lock:
+            self._released.set()
+            self._released = threading.Event()
             self.commit_delay, self.append_503 = 0.0, 0
             self.drop_append_response = self.invalidate_channel = frozenset()
             self.failed_over = frozenset()

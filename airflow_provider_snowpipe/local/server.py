@@ -97,9 +97,9 @@ class Service:
         self._file_pipes = FilePipesFront(account, catalog, faults)
         self._pipe_loads = PipeLoads(catalog)
         self._folder_watch = FolderWatch(catalog)
-        self._sql_api = SqlApiFront(account, catalog)
+        self._sql_api = SqlApiFront(account, catalog, faults)
         self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
-        self._connector = ConnectorFront(account, password, catalog, self._files)
+        self._connector = ConnectorFront(account, password, catalog, self._files, faults)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""

@@ -85,6 +85,12 @@ privileges = ["SELECT"]
 on = "TABLE"
 future = true
 in = "SCHEMA LOCAL.PUBLIC"
+
+[[grants]]
+role = "READER"
+privileges = ["IMPORTED PRIVILEGES"]
+on = "DATABASE"
+name = "SNOWFLAKE"
 """
 
 
@@ -298,6 +304,12 @@ def test_a_second_start_with_the_same_file_changes_nothing_and_grants_survive_a_
         _append(client, "c", 1)
 
 
+def test_a_declared_role_reads_the_usage_of_the_account(trusted: LocalService) -> None:
+    statement = "SELECT COUNT(*) FROM SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY"
+    with _connect(trusted, user="reader", password="only reads") as connection:
+        assert connection.cursor().execute(statement).fetchone() == (0,)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -313,6 +325,10 @@ def test_a_second_start_with_the_same_file_changes_nothing_and_grants_survive_a_
         (
             "[[grants]]\nrole = 'PUBLIC'\nprivileges = ['SELECT']\non = 'TABLE'\nname = 'LOCAL.PUBLIC.NOPE'",
             "grants[0]: Table 'LOCAL.PUBLIC.NOPE' does not exist or not authorized. Create it first",
+        ),
+        (
+            "[[grants]]\nrole = 'PUBLIC'\nprivileges = ['USAGE']\non = 'DATABASE'\nname = 'SNOWFLAKE'",
+            "of database SNOWFLAKE only IMPORTED PRIVILEGES can be granted",
         ),
         ("users = 3", "users: must hold one table per name"),
         ("[users", "cannot be read as TOML"),

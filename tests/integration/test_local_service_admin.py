@@ -146,7 +146,7 @@ def test_rows_and_tokens_survive_a_death_during_a_checkpoint(service: LocalServi
     process = psutil.Process(service.pid)
     with pytest.raises(ServiceError):
         service.admin("checkpoint")
-    assert process.wait(timeout=30) == -9
+    assert process.wait(timeout=300) == -9
     service.kill()
     service.launch()
     with service.client("T") as client:

@@ -35,7 +35,7 @@ def test_a_death_leaves_all_files_of_a_statement_or_none(
     statement = f"COPY INTO t FROM 'file://{folder}/'"
     asking = threading.Thread(target=service.cli, args=("sql", statement), daemon=True)
     asking.start()
-    assert dying.wait(timeout=60) == -signal.SIGKILL
+    assert dying.wait(timeout=300) == -signal.SIGKILL
     asking.join()
     service.kill()
     service.restart()

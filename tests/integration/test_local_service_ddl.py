@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import ChannelError, SnowpipeError
@@ -35,11 +36,14 @@ def test_replacing_a_table_under_a_writer_neither_hangs_nor_mixes_the_tables(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(8):
+        # On a slow machine eight are over before the writer has opened its channel.
+        deadline, count = time.monotonic() + 120, 0
+        while count < 8 or not (refusals or time.monotonic() > deadline):
             local_service.sql("CREATE OR REPLACE TABLE replaced (n INTEGER)")
+            count += 1
     finally:
         stop.set()
-        writer.join(90)
+        writer.join(300)
     assert not writer.is_alive()
     assert refusals
     with local_service.client("REPLACED") as client:

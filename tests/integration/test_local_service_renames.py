@@ -156,7 +156,7 @@ def test_a_rename_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start
     process = psutil.Process(service.pid)
     with pytest.raises((AssertionError, requests.RequestException, OSError)):
         service.sql(statement)
-    assert process.wait(timeout=30) == -signal.SIGKILL
+    assert process.wait(timeout=300) == -signal.SIGKILL
     service.kill()
     service.restart()
     there, gone = (("D", "S"), place) if point.startswith("before") else (place, ("D", "S"))

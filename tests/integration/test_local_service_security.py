@@ -121,7 +121,7 @@ _NOW = time.time()
 _WRONG: dict[str, Callable[[DataDirectory], str]] = {
     "expired": lambda home: _signed(home, iat=int(_NOW) - 7200, exp=int(_NOW) - 3700),
     "lives-too-long": lambda home: _signed(home, iat=int(_NOW) - 86400, exp=int(_NOW) + 86400),
-    "from-the-future": lambda home: _signed(home, iat=int(_NOW) + 7200, exp=int(_NOW) + 9000),
+    "from-the-future": lambda home: _signed(home, iat=int(time.time()) + 7200, exp=int(time.time()) + 9000),
     "without-exp": lambda home: _signed(home, exp=None),
     "without-iat": lambda home: _signed(home, iat=None),
     "exp-no-number": lambda home: _signed(home, exp="never"),

@@ -152,7 +152,7 @@ def test_low_volume_channels_share_commits_and_a_high_volume_channel_commits_alo
             pytest.fail(f"no commit of its own: {status}")
     finally:
         stop.set()
-        flooding.join(60)
+        flooding.join(300)
     assert failed == []
     for name in quiet:
         rest.wait_for_token(name, str(number), 60)

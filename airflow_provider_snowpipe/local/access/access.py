@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.local.access.model import (
     OWNERSHIP,
     PRIVILEGES,
     PUBLIC,
+    SHARED,
     SYSTEM_GRANTS,
     SYSTEM_HIERARCHY,
     SYSTEM_ROLES,
@@ -25,6 +26,7 @@ from airflow_provider_snowpipe.local.access.model import (
     Securable,
     User,
     Warehouse,
+    shared_role,
 )
 from airflow_provider_snowpipe.local.access.store import AccessState
 from airflow_provider_snowpipe.local.clock import Clock
@@ -162,6 +164,16 @@ class Access:
         if target.depth == 3:
             above.append(Securable("SCHEMA", target.path[:2]))
         return all(self.allows(active, "USAGE", place) for place in above) and bool(self.held(active, target))
+
+    def sees_usage(self, roles: Iterable[str]) -> bool:
+        """Return True when some roles may read the history views of the database SNOWFLAKE.
+
+        By ``IMPORTED PRIVILEGES`` on it, kept as ``USAGE`` as Snowflake shows them, or its USAGE_VIEWER.
+        """
+        active, viewer = frozenset(roles), shared_role("USAGE_VIEWER")
+        return self.allows(active, "USAGE", SHARED) or any(
+            (viewer, role, "USAGE") in self._state.grants for role in active
+        )
 
     # -- objects that come and go ---------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.local.access.credentials import (
     is_access_token,
     public_key_pem,
 )
-from airflow_provider_snowpipe.local.access.model import OWNERSHIP, PRIVILEGES, check_privilege
+from airflow_provider_snowpipe.local.access.model import OWNERSHIP, PRIVILEGES, read_privileges
 from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.local.identifiers import read_path
 
@@ -168,16 +168,17 @@ class _Reader:
                 raise self.error(f"{where}.in", "must be 'SCHEMA database.schema' or 'DATABASE database'")
         elif kind != ACCOUNT_OBJECT.kind:
             path = self._path(self._text(entry, "name", where), f"{where}.name")
-        return DeclaredGrant(role, self._privileges(entry, kind, where), kind, path, scope, future, where)
+        privileges = self._privileges(entry, (kind, path, scope), where)
+        return DeclaredGrant(role, privileges, kind, path, scope, future, where)
 
-    def _privileges(self, entry: Mapping[str, Any], kind: str, where: str) -> tuple[str, ...]:
+    def _privileges(
+        self, entry: Mapping[str, Any], objects: tuple[str, tuple[str, ...], str], where: str
+    ) -> tuple[str, ...]:
         words = entry.get("privileges")
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
             raise self.error(f"{where}.privileges", "must be a list of privileges, for example ['USAGE']")
-        if [word.upper() for word in words] in (["ALL"], ["ALL PRIVILEGES"]):
-            return tuple(sorted(PRIVILEGES[kind]))
         try:
-            privileges = tuple(check_privilege(word, kind) for word in words)
+            privileges = tuple(read_privileges(words, *objects))
         except SqlError as error:
             raise self.error(f"{where}.privileges", error.message.split("\n")[-1]) from error
         if OWNERSHIP in privileges and len(privileges) > 1:

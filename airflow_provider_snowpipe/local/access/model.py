@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from airflow_provider_snowpipe.local.errors import compilation_error
@@ -17,6 +18,9 @@ SYSTEM_HIERARCHY = (
     (USERADMIN, SECURITYADMIN),
 )
 OWNERSHIP = "OWNERSHIP"
+# The read-only database with the views of the account's usage ("SNOWFLAKE database roles").
+SHARED_DATABASE = "SNOWFLAKE"
+SHARED_ROLES = ("GOVERNANCE_VIEWER", "OBJECT_VIEWER", "SECURITY_VIEWER", "USAGE_VIEWER")
 _CREATED_IN_SCHEMA = (
     "TABLE", "VIEW", "STAGE", "FILE FORMAT", "PIPE", "SEQUENCE", "STREAM", "TASK", "FUNCTION", "PROCEDURE",
 )  # fmt: skip
@@ -83,6 +87,14 @@ class Securable:
     def moved(self, old: Securable, new: Securable) -> Securable:
         """Return where this object is after one that contains it was renamed."""
         return Securable(self.kind, new.path + self.path[len(old.path) :])
+
+
+SHARED = Securable("DATABASE", (SHARED_DATABASE,))
+
+
+def shared_role(name: str) -> Securable:
+    """Return a database role of the shared database, which roles are granted ``USAGE`` of."""
+    return Securable("DATABASE ROLE", (SHARED_DATABASE, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +205,24 @@ class Warehouse:
     properties: tuple[tuple[str, str], ...] = ()
 
 
-def check_privilege(privilege: str, kind: str) -> str:
-    """Return a privilege in the spelling of :data:`PRIVILEGES`.
+def read_privileges(words: Iterable[str], kind: str, path: tuple[str, ...], scope: str = "") -> list[str]:
+    """Return the privileges of a grant in the spelling of :data:`PRIVILEGES`.
 
-    :raises SqlError: when objects of this kind do not have it.
+    :param words: as they are written; ``ALL`` stands for all of the kind.
+    :param kind: kind of the objects.
+    :param path: the object, or what the objects are in.
+    :param scope: ``DATABASE`` or ``SCHEMA`` when the path says what they are in.
+    :raises SqlError: when objects of this kind do not have one of them.
     """
-    word = " ".join(privilege.upper().split())
-    if word != OWNERSHIP and word not in PRIVILEGES[kind]:
-        known = ", ".join(sorted({OWNERSHIP, *PRIVILEGES[kind]}))
-        raise compilation_error(f"privilege {word} does not exist for {kind}; there are {known}.")
-    return word
+    given = [" ".join(word.upper().split()) for word in words]
+    if path == SHARED.path and "DATABASE" in (kind, scope):
+        if given != ["IMPORTED PRIVILEGES"] or scope:
+            raise compilation_error(f"of database {SHARED_DATABASE} only IMPORTED PRIVILEGES can be granted.")
+        return ["USAGE"]
+    if given in (["ALL"], ["ALL PRIVILEGES"]):
+        return sorted(PRIVILEGES[kind])
+    for word in given:
+        if word != OWNERSHIP and word not in PRIVILEGES[kind]:
+            known = ", ".join(sorted({OWNERSHIP, *PRIVILEGES[kind]}))
+            raise compilation_error(f"privilege {word} does not exist for {kind}; there are {known}.")
+    return given

@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_provider_snowpipe.local.engine.committed import Committed
 from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
-from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
+from airflow_provider_snowpipe.local.tables import TEMPORARY, ClusteringKey, Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
 if TYPE_CHECKING:
@@ -166,6 +166,13 @@ class Store:
             f"DELETE FROM {self._schema}.channels WHERE schema_name = ? AND pipe_name IN {pipes}",
             [schema, schema, name],
         )
+        if TEMPORARY not in name:
+            # COPY forgets these; the account's usage history shows them on.
+            cursor.execute(
+                f"INSERT INTO {self._schema}.dropped_loads SELECT * FROM {self._schema}.loads "
+                f"WHERE schema_name = ? AND table_name = ?",
+                [schema, name],
+            )
         for relation in ("tables", "columns", "pipes", "rejected_rows", "loads"):
             cursor.execute(
                 f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",

@@ -16,7 +16,9 @@ import pyarrow as pa
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
+from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
+from airflow_provider_snowpipe.local.fronts.injected import answer_to
 from airflow_provider_snowpipe.local.fronts.login import Login
 from airflow_provider_snowpipe.local.fronts.sql_api import row_type
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
@@ -35,6 +37,7 @@ _FORMAT_PARAMETER = "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT"
 _RESULT_SCAN = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
 )
+_PUT = re.compile(r"\s*PUT\s", re.IGNORECASE)
 # A synchronous statement is answered within this time, or with the form of an asynchronous one.
 _ANSWER_SECONDS = 45.0
 _IN_PROGRESS = "333334"
@@ -48,11 +51,18 @@ class ConnectorFront:
     :param password: verifies passwords.
     :param catalog: databases.
     :param files: tells clients how to move files.
+    :param faults: answers and delays that a test asked for.
     """
 
     def __init__(
-        self, account: Account, password: Password, catalog: Catalog, files: StageFilesFront
+        self,
+        account: Account,
+        password: Password,
+        catalog: Catalog,
+        files: StageFilesFront,
+        faults: Faults | None = None,
     ) -> None:
+        self._faults = faults or Faults()
         self._opener = Login(account, password, catalog)
         self._files = files
         self._lock = threading.Lock()
@@ -172,6 +182,9 @@ class ConnectorFront:
         scanned = _RESULT_SCAN.match(text)
         if scanned:
             return self._stored(session, scanned[1], request)
+        injected = answer_to(self._faults, "put") if _PUT.match(text) else None
+        if injected is not None:
+            return injected
         if body.get("describeOnly"):
             return _described(session, text)
         bindings = body.get("bindings")

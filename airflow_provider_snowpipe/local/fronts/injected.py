@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 from airflow_provider_snowpipe.local.errors import Refusal
@@ -31,11 +30,12 @@ _PIPE_CALLS = {
 def answer(faults: Faults, request: Request) -> Response | None:
     """Return the answer that a fault puts in place of the real one, after the delay it asks for, or None."""
     call = _call(request)
-    if call is None:
-        return None
-    delay = faults.next_delay(call)
-    if delay:
-        threading.Event().wait(delay)
+    return None if call is None else answer_to(faults, call)
+
+
+def answer_to(faults: Faults, call: str) -> Response | None:
+    """The same for a call whose kind its front knows."""
+    faults.hold(call)
     asked = faults.next_answer(call)
     if asked is None:
         return None

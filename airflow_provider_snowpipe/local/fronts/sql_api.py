@@ -10,7 +10,9 @@ from typing import Any
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, unsupported
+from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
+from airflow_provider_snowpipe.local.fronts.injected import answer_to
 from airflow_provider_snowpipe.local.fronts.tokens import TOKEN_TYPE_HEADER
 from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
 from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
@@ -96,11 +98,13 @@ class SqlApiFront:
 
     :param account: verifies credentials.
     :param catalog: databases.
+    :param faults: answers and delays that a test asked for.
     """
 
-    def __init__(self, account: Account, catalog: Catalog) -> None:
+    def __init__(self, account: Account, catalog: Catalog, faults: Faults | None = None) -> None:
         self._account = account
         self._catalog = catalog
+        self._faults = faults or Faults()
         self._submissions = Executions()
 
     def close(self) -> None:
@@ -121,6 +125,9 @@ class SqlApiFront:
         raise Refusal(404, "NOT_FOUND", "only /api/v2/statements is known of the SQL API")
 
     def _submit(self, request: Request, user: str, role: str | None) -> Response:
+        injected = answer_to(self._faults, "statement")
+        if injected is not None:
+            return injected
         body = request.json()
         timeout = _whole_number(body.get("timeout", 0), "timeout")
         try:

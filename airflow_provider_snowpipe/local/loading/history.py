@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS {s}.loads (id BIGINT, schema_name VARCHAR, table_name
     error_limit BIGINT, errors_seen BIGINT, first_error VARCHAR, first_error_line BIGINT,
     first_error_character BIGINT, first_error_column VARCHAR);
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS loads BIGINT DEFAULT 0;
+CREATE TABLE IF NOT EXISTS {s}.dropped_loads AS SELECT * FROM {s}.loads LIMIT 0;
 """
 
 
@@ -112,6 +113,7 @@ class LoadHistory:
     def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection) -> None:
         self._schema = names.hidden_schema
         self.relation = f"{self._schema}.loads"
+        self.of_dropped_tables = f"{self._schema}.dropped_loads"
         cursor.execute(_DDL.format(s=self._schema))
 
     def record(self, cursor: duckdb.DuckDBPyConnection, events: Sequence[LoadEvent]) -> None:
@@ -222,7 +224,7 @@ class LoadHistory:
         )
 
     def forget_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
-        """Forget the loads of a table that was truncated, replaced or dropped."""
+        """Forget the loads of a table that was truncated; those of a dropped one are put aside."""
         cursor.execute(
             f"DELETE FROM {self.relation} WHERE schema_name = ? AND table_name = ?", [schema, table]
         )

@@ -1,5 +1,7 @@
 """COPY_HISTORY and LOAD_HISTORY: the loads of the last 14 days."""
 
+# ruff: noqa: S608 - names and texts go through identifiers.literal.
+
 from __future__ import annotations
 
 import sqlglot
@@ -14,7 +16,7 @@ from airflow_provider_snowpipe.local.sql.session import Session
 SHOWN_MS = 14 * DAY_MS
 _ARGUMENTS = ("TABLE_NAME", "START_TIME", "END_TIME", "PIPE_NAME")
 # Columns of the documentation page "COPY_HISTORY" (information schema).
-_COPY_HISTORY = """SELECT file_name AS "FILE_NAME", stage_location AS "STAGE_LOCATION",
+COPY_COLUMNS = """file_name AS "FILE_NAME", stage_location AS "STAGE_LOCATION",
     {loaded} AS "LAST_LOAD_TIME", rows_loaded AS "ROW_COUNT", rows_parsed AS "ROW_PARSED",
     file_size AS "FILE_SIZE", first_error AS "FIRST_ERROR_MESSAGE",
     first_error_line AS "FIRST_ERROR_LINE_NUMBER", first_error_character AS "FIRST_ERROR_CHARACTER_POS",
@@ -26,15 +28,22 @@ _COPY_HISTORY = """SELECT file_name AS "FILE_NAME", stage_location AS "STAGE_LOC
     CASE WHEN pipe_name IS NOT NULL THEN {database} END AS "PIPE_CATALOG_NAME",
     pipe_schema AS "PIPE_SCHEMA_NAME", pipe_name AS "PIPE_NAME", {received} AS "PIPE_RECEIVED_TIME",
     {loaded} AS "FIRST_COMMIT_TIME", CASE WHEN pipe_name IS NOT NULL THEN file_size END AS "BYTES_BILLED"
-    FROM {relation} WHERE loaded_on_ms >= {since} AND {condition} ORDER BY id"""
+"""
+_COPY_HISTORY = (
+    f"SELECT {COPY_COLUMNS} FROM {{relation}} WHERE loaded_on_ms >= {{since}} AND {{condition}} ORDER BY id"
+)
 # Columns of the documentation page "LOAD_HISTORY view" (information schema); it shows no loads of pipes.
-_LOAD_HISTORY = """SELECT schema_name AS "SCHEMA_NAME", file_name AS "FILE_NAME", table_name AS "TABLE_NAME",
+LOAD_COLUMNS = """schema_name AS "SCHEMA_NAME", file_name AS "FILE_NAME", table_name AS "TABLE_NAME",
     {loaded} AS "LAST_LOAD_TIME", status AS "STATUS", rows_loaded AS "ROW_COUNT",
     rows_parsed AS "ROW_PARSED", first_error AS "FIRST_ERROR_MESSAGE",
     first_error_line AS "FIRST_ERROR_LINE_NUMBER",
     first_error_character AS "FIRST_ERROR_CHARACTER_POSITION", first_error_column AS "FIRST_ERROR_COL_NAME",
     errors_seen AS "ERROR_COUNT", error_limit AS "ERROR_LIMIT"
-    FROM {relation} WHERE loaded_on_ms >= {since} AND pipe_name IS NULL AND {condition} ORDER BY id"""
+"""
+_LOAD_HISTORY = (
+    f"SELECT {LOAD_COLUMNS} FROM {{relation}} WHERE loaded_on_ms >= {{since}} AND pipe_name IS NULL "
+    "AND {condition} ORDER BY id"
+)
 
 
 def replace_copy_history(session: Session, tree: exp.Expr) -> None:
@@ -70,7 +79,7 @@ def load_history(session: Session, database: Database, alias: str = "LOAD_HISTOR
         if session.can_see("TABLE", database.name, table.schema, table.name)
     ]
     condition = f"(schema_name, table_name) IN ({', '.join(visible)})" if visible else "false"
-    return _aliased(_query(database, _LOAD_HISTORY, condition), alias)
+    return _aliased(query(database, _LOAD_HISTORY, condition), alias)
 
 
 def _copy_history(session: Session, call: exp.Anonymous) -> exp.Expr:
@@ -86,30 +95,39 @@ def _copy_history(session: Session, call: exp.Anonymous) -> exp.Expr:
         condition += f" AND pipe_schema = {literal(pipe_schema)} AND pipe_name = {literal(pipe)}"
     if "START_TIME" not in arguments:
         raise compilation_error("COPY_HISTORY needs START_TIME.")
-    query = _query(database, _COPY_HISTORY, condition)
-    where = query.args["where"]
+    found = query(database, _COPY_HISTORY, condition)
+    where = found.args["where"]
     for argument, compare in (("START_TIME", exp.GTE), ("END_TIME", exp.LT)):
         if argument in arguments:
             moment = exp.cast(arguments[argument].copy(), "TIMESTAMPTZ")
             loaded = sqlglot.parse_one(_moment("loaded_on_ms"), dialect="duckdb")
             where.set("this", exp.and_(where.this, compare(this=loaded, expression=moment)))
-    return query
+    return found
 
 
-def _query(database: Database, template: str, condition: str) -> exp.Expr:
+def query(
+    database: Database, template: str, condition: str, relation: str | None = None, kept_ms: int = SHOWN_MS
+) -> exp.Expr:
+    """Return the query for loads of a database.
+
+    :param template: with places for ``relation``, ``since``, ``condition`` and what the columns need.
+    :param condition: which loads are wanted.
+    :param relation: where they are, None for the load history.
+    :param kept_ms: how far back it shows them.
+    """
     sql = template.format(
         loaded=_moment("loaded_on_ms"),
         received=_moment("received_on_ms"),
         database=literal(database.name),
-        relation=database.history.relation,
-        since=database.clock.now_ms() - SHOWN_MS,
+        relation=relation or database.history.relation,
+        since=database.clock.now_ms() - kept_ms,
         condition=condition,
     )
-    query = sqlglot.parse_one(sql, dialect="duckdb")
-    for identifier in query.find_all(exp.Identifier):
+    found = sqlglot.parse_one(sql, dialect="duckdb")
+    for identifier in found.find_all(exp.Identifier):
         # Names of the hidden table are lower case; normalization would change them.
         identifier.set("quoted", True)
-    return query
+    return found
 
 
 def _moment(column: str) -> str:

@@ -10,6 +10,7 @@ import uuid
 
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, read_path
@@ -80,7 +81,7 @@ def drop_database(session: Session, text: str, _bindings: Bindings) -> Result:
     """DROP DATABASE [IF EXISTS] name."""
     session.commit()
     _, tolerant, path = _head(text, parts=1)
-    if session.catalog.find(path[0]) is None and tolerant:
+    if session.catalog.find(path[0]) is None and tolerant and path[0] != SHARED_DATABASE:
         return already_dropped(path[0])
     session.catalog.database(path[0])
     session.require("OWNERSHIP", "DATABASE", path[0])

@@ -14,6 +14,7 @@ import sqlglot.errors
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
+    account_usage,
     alter_pipe,
     alter_table,
     comments,
@@ -147,6 +148,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"DROP\s+ROLE", roles.drop_role),
         (r"SHOW\s+(?:TERSE\s+)?ROLES", roles.show_roles),
         (r"(?:GRANT|REVOKE)\s+ROLE", roles.grant_role),
+        (r"(?:GRANT|REVOKE)\s+DATABASE\s+ROLE", account_usage.grant_viewer),
         (r"GRANT|REVOKE", grants.grant),
         (r"SHOW\s+GRANTS", show_grants.show_grants),
         (r"SHOW\s+FUTURE\s+GRANTS", show_grants.show_future_grants),

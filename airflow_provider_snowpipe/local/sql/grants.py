@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from airflow_provider_snowpipe.local.access import changes
 from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
 from airflow_provider_snowpipe.local.access.check import insufficient
-from airflow_provider_snowpipe.local.access.model import OWNERSHIP, PRIVILEGES, Securable, check_privilege
+from airflow_provider_snowpipe.local.access.model import OWNERSHIP, Securable, read_privileges
 from airflow_provider_snowpipe.local.access.store import AccessState
 from airflow_provider_snowpipe.local.errors import compilation_error, missing_account_object, unsupported
 from airflow_provider_snowpipe.local.identifiers import read_path
@@ -116,10 +116,8 @@ def _require_right(session: Session, target: Securable, privileges: list[str]) -
 
 
 def _privileges(order: _Order) -> list[str]:
-    words = [" ".join(word.upper().split()) for word in order.privileges.split(",")]
-    if words in (["ALL"], ["ALL PRIVILEGES"]):
-        return sorted(PRIVILEGES[order.kind])
-    privileges = [check_privilege(word, order.kind) for word in words]
+    words = order.privileges.split(",")
+    privileges = read_privileges(words, order.kind, order.path, order.scope)
     if OWNERSHIP in privileges and (len(privileges) > 1 or order.kind == "ACCOUNT"):
         raise compilation_error("OWNERSHIP is granted by itself, on an object.")
     return privileges

@@ -51,6 +51,19 @@ def _expression(*, zoned: bool, tried: bool) -> str:
     return f"TRY({moment})" if tried else moment
 
 
+def later(node: exp.Expr, seconds: float) -> exp.Expr:
+    """Let the time functions of a statement follow the service's clock, by which history is dated.
+
+    :param seconds: how far that clock was moved on.
+    """
+    if not isinstance(node, (exp.CurrentTimestamp, exp.CurrentDate)):
+        return node
+    ahead = exp.Interval(this=exp.Literal.string(str(round(seconds * 1e6))), unit=exp.var("MICROSECONDS"))
+    if isinstance(node, exp.CurrentDate):
+        return exp.cast(exp.Add(this=exp.CurrentTimestamp(), expression=ahead), "DATE")
+    return exp.paren(exp.Add(this=node.copy(), expression=ahead), copy=False)
+
+
 def at_start(node: exp.Expr) -> exp.Expr:
     """Replace a time function by the present: in a pipe or a load it has the value of its beginning."""
     now = dt.datetime.now(dt.UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from airflow_provider_snowpipe.local.access.model import PRIVILEGES, Securable
+from airflow_provider_snowpipe.local.access.model import PRIVILEGES, SHARED, Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
@@ -54,7 +54,7 @@ def locate(session: Session, kind: str, path: tuple[str, ...]) -> Securable:
     if kind == "DATABASE":
         if len(path) > 1:
             raise compilation_error(f"'{'.'.join(path)}' is not a database name.")
-        return Securable(kind, (session.catalog.database(path[0]).name,))
+        return SHARED if path == SHARED.path else Securable(kind, (session.catalog.database(path[0]).name,))
     if kind == "SCHEMA":
         if len(path) > 2:
             raise compilation_error(f"'{'.'.join(path)}' is not a schema name.")

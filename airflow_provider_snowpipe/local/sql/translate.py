@@ -8,15 +8,19 @@ from functools import partial
 import sqlglot
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.access.check import insufficient
+from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE, Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObject
 from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql import (
+    account_usage,
     copy_history,
     error_table,
     functions,
     information_schema,
+    moments,
     named_tables,
     names,
     reach,
@@ -68,6 +72,9 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     name_projections(tree)
     normalize_identifiers(tree)
     replace_table_functions(session, tree)
+    moved = session.catalog.clock.moved_seconds
+    if moved:
+        tree = tree.transform(partial(moments.later, seconds=moved), copy=False)
     tree = tree.transform(_context_function, session, copy=False)
     tree = tree.transform(_subscript, copy=False)
     tree = tree.transform(_text_of_json, copy=False)
@@ -139,12 +146,10 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
         owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
         table.replace(copy_history.load_history(session, owner, table.alias_or_name))
         return
-    if len(path) >= 2 and path[-2] == information_schema.SCHEMA:
-        owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
-        rows = exp.Subquery(this=information_schema.relation(session, owner, path[-1]))
-        named = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(path[-1], quoted=True))
-        rows.set("alias", named)
-        table.replace(rows)
+    rows = _service_view(session, path, privileges)
+    if rows is not None:
+        alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(path[-1], quoted=True))
+        table.replace(exp.Subquery(this=rows, alias=alias))
         return
     database, schema, name = session.resolve(path)
     view = database.objects.find("VIEW", schema, name)
@@ -162,6 +167,19 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
     named_tables.put(table, database, schema, name)
     if alias is None and (isinstance(table.parent, (exp.From, exp.Join)) or name != path[-1]):
         table.set("alias", exp.TableAlias(this=exp.to_identifier(path[-1], quoted=True)))
+
+
+def _service_view(session: Session, path: tuple[str, ...], privileges: tuple[str, ...]) -> exp.Expr | None:
+    """Return the query of a view of the service's own, None for any other name."""
+    if len(path) >= 2 and path[-2] == information_schema.SCHEMA:
+        owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
+        return information_schema.relation(session, owner, path[-1])
+    if len(path) != 3 or path[0] != SHARED_DATABASE:
+        return None
+    rows = account_usage.relation(session, *path[1:])
+    if privileges != ("SELECT",):
+        raise insufficient(Securable("VIEW", path))
+    return rows
 
 
 def _expand(session: Session, table: exp.Table, database: Database, view: SchemaObject) -> None:

@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.local.access.model import (
     RoleGrant,
     Securable,
     User,
-    check_privilege,
+    read_privileges,
 )
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, SqlError
@@ -198,8 +198,8 @@ def test_grants_on_tables_that_are_gone_are_forgotten_at_the_next_start(tmp_path
 
 
 def test_a_privilege_of_another_kind_of_object_is_refused() -> None:
-    assert check_privilege("create  file   format", "SCHEMA") == "CREATE FILE FORMAT"
+    assert read_privileges(["create  file   format"], "SCHEMA", ("A", "B")) == ["CREATE FILE FORMAT"]
     with pytest.raises(
         SqlError, match="privilege SELECT does not exist for PIPE; there are MONITOR, OPERATE"
     ):
-        check_privilege("select", "PIPE")
+        read_privileges(["select"], "PIPE", ("A", "B", "P"))

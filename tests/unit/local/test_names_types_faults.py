@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from decimal import Decimal
 from typing import Any
 
@@ -115,6 +116,18 @@ def test_answers_and_delays_are_handed_out_in_order_and_run_out() -> None:
     assert [faults.next_delay("open") for _ in range(2)] == [0.5, 0]
     assert [faults.invalidates() for _ in range(3)] == [False, True, False]
     faults.reach("before-commit")
+
+
+def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared() -> None:
+    faults = parse_faults("slow-statement=600")
+    held = threading.Thread(target=faults.hold, args=("statement",))
+    held.start()
+    while faults.shown():
+        assert held.is_alive()
+    faults.clear()
+    held.join(60)
+    assert not held.is_alive()
+    faults.hold("statement")
 
 
 @pytest.mark.parametrize(
