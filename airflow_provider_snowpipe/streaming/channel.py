@@ -10,50 +10,29 @@ import logging
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Part
+from airflow_provider_snowpipe.streaming.channel_session import (
+    FIRST_POLL_SECONDS,
+    LONGEST_POLL_SECONDS,
+    POLL_GROWTH,
+    ChannelSession,
+)
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
-    ChannelInvalidError,
-    CommitTimeoutError,
-    ConfigurationError,
-    ContinuityError,
     UncommittedRowsError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.pace import Pace
-from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 log = logging.getLogger(__name__)
 
-_FIRST_POLL_SECONDS = 0.05
-_LONGEST_POLL_SECONDS = 1.0
-_POLL_GROWTH = 1.4
 _OUTBOX = 1
 
 
-@dataclass(slots=True)
-class ChannelCounters:
-    """What this session sent.
-
-    :param rows: rows that the service received
-    :param raw_bytes: their NDJSON bytes
-    :param wire_bytes: their bytes as sent
-    :param requests: appends that were answered
-    """
-
-    rows: int = 0
-    raw_bytes: int = 0
-    wire_bytes: int = 0
-    requests: int = 0
-
-
-class Channel:
+class Channel(ChannelSession):
     """The only writer of one channel, from :meth:`open` to :meth:`close`.
 
     Used by one thread. A second thread, its own, sends batch *n* while the caller's thread compresses batch
@@ -74,12 +53,7 @@ class Channel:
         limits: BatchLimits,
         gaps_legal: bool,
     ) -> None:
-        self.name = name
-        self.status_at_open = opened.status
-        self.counters = ChannelCounters()
-        self._client = client
-        self._offset_class = offset_class
-        self._progress = ChannelProgress(name, self._parse(opened.status.committed), gaps_legal=gaps_legal)
+        super().__init__(client, name, offset_class, opened.status, gaps_legal=gaps_legal)
         self._continuation = opened.continuation_token
         self._compressor = Compressor(limits)
         self._open_batch = OpenBatch(limits)
@@ -126,29 +100,6 @@ class Channel:
         opened = _open_when_committed(client, name, uncommitted_timeout, discard=discard_uncommitted)
         return cls(client, name, offset_class, opened, limits=limits or BatchLimits(), gaps_legal=gaps_legal)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(flush=error is None)
-
-    @property
-    def committed(self) -> Offset | None:
-        """The committed position last read, None for NULL."""
-        return self._progress.committed
-
-    @property
-    def sent(self) -> Offset | None:
-        """The position of the last row appended in this session, None before the first."""
-        return self._progress.sent
-
-    @property
-    def gaps(self) -> int:
-        """How often the source skipped positions in this session."""
-        return self._progress.gaps
-
     def append(self, body: bytes | memoryview, start: Offset, end: Offset, *, rows: int) -> None:
         """Append rows. They are buffered; a batch is sent when it is full or old.
 
@@ -159,14 +110,10 @@ class Channel:
         :raises ContinuityError: if the rows do not follow the last ones; the channel stays usable
         :raises SnowpipeError: if an earlier batch failed; the channel is dead
         """
-        if not len(body) or rows <= 0:
-            raise ContinuityError(
-                f"channel {self.name!r}: an append needs rows; it has {rows} rows in {len(body)} bytes"
-            )
+        self._refuse_nothing(body, rows)
         with self._changed:
             self._raise_failure()
-            if self._closing:
-                raise ConfigurationError(f"channel {self.name!r} is closed: open it again to append")
+            self._refuse_closed(self._closing)
             self._progress.accept(start, end)
             self._start_sender()
             full = self._open_batch.is_full(self._compressor.raw_target, len(body))
@@ -196,41 +143,6 @@ class Channel:
             self._changed.wait_for(lambda: self._failure or not (self._outbox or self._sending))
             self._raise_failure()
 
-    def wait_for_commit(
-        self, target: Offset | None = None, *, timeout: float = 600.0
-    ) -> ChannelStatus | None:
-        """Wait until the committed token is at or past a position.
-
-        :param target: the position, None for that of the last row appended
-        :param timeout: seconds
-        :return: the status that proved it; None when nothing was appended and no target given
-        :raises CommitTimeoutError: if the time is over
-        :raises ChannelInvalidError: if the channel cannot commit any more
-        """
-        self.flush()
-        target = target if target is not None else self._progress.sent
-        if target is None:
-            return None
-        deadline = time.monotonic() + timeout
-        pause = _FIRST_POLL_SECONDS
-        while True:
-            status = self._client.channel_statuses([self.name])[self.name]
-            self._check(status)
-            self._progress.observe(self._parse(status.committed))
-            if Progress(self.committed, target).is_complete():
-                return status
-            if time.monotonic() + pause > deadline:
-                raise CommitTimeoutError(
-                    f"channel {self.name!r}: the committed token is {status.committed or 'NULL'} after "
-                    f"{timeout:g} s, {target} was waited for. The rows are received and may still be "
-                    "committed; run again, which resumes from the token found then",
-                    channel=self.name,
-                    committed=status.committed,
-                    target=str(target),
-                )
-            time.sleep(pause)
-            pause = min(pause * _POLL_GROWTH, _LONGEST_POLL_SECONDS)
-
     def close(self, *, flush: bool = True) -> None:
         """End the session. The channel and its token stay on the service.
 
@@ -248,19 +160,6 @@ class Channel:
                 self._changed.notify_all()
             if self._sender is not None:
                 self._sender.join()
-
-    def _parse(self, token: str | None) -> Offset | None:
-        return None if token is None else self._offset_class.parse(token, channel=self.name)
-
-    def _check(self, status: ChannelStatus) -> None:
-        if not status.is_valid:
-            raise ChannelInvalidError(
-                f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open it again "
-                "and replay from its committed token; if it is gone, see who dropped it or its table",
-                channel=self.name,
-                http_status=200,
-                code=status.code,
-            )
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -319,6 +218,7 @@ class Channel:
             if self._closing:
                 return
         self._pace.sent(batch.raw_bytes)
+        began = time.monotonic()
         self._continuation = self._client.append_rows(
             self.name,
             batch.body,
@@ -328,17 +228,14 @@ class Channel:
             content_encoding=batch.encoding,
             raw_length=batch.raw_bytes,
         )
-        self.counters.rows += batch.rows
-        self.counters.raw_bytes += batch.raw_bytes
-        self.counters.wire_bytes += len(batch.body)
-        self.counters.requests += 1
+        self.counters.answered(batch.rows, batch.raw_bytes, len(batch.body), time.monotonic() - began)
 
 
 def _open_when_committed(
     client: SnowpipeClient, name: str, timeout: float, *, discard: bool
 ) -> OpenedChannel:
     deadline = time.monotonic() + timeout
-    pause = _FIRST_POLL_SECONDS
+    pause = FIRST_POLL_SECONDS
     while True:
         try:
             return client.open_channel(name, fail_on_uncommitted_rows=True)
@@ -348,7 +245,7 @@ def _open_when_committed(
                     raise
                 break
         time.sleep(pause)
-        pause = min(pause * _POLL_GROWTH, _LONGEST_POLL_SECONDS)
+        pause = min(pause * POLL_GROWTH, LONGEST_POLL_SECONDS)
     log.warning(
         "channel %r: rows of an older writer are not committed after %g s; they are discarded and sent again",
         name,

@@ -1,9 +1,10 @@
-"""What a channel's offset token says while COPY loads files of its partition.
+"""What a channel's offset token says while COPY or a file pipe loads files of its partition.
 
-The token is the one place where streaming and COPY meet. Before COPY is submitted, the channel's token is
-replaced by an intent: where the stream stood, and up to which file COPY goes. A writer that finds it cannot
-read it as a position and stops, so that no row is sent that COPY may be loading. Whoever finds it later
-finishes the COPY, which loads no file twice, and puts the position of the last copied row in its place.
+The token is the one place where streaming and the loading of files meet. Before files are loaded, the
+channel's token is replaced by an intent: where the stream stood, up to which file the load goes, and which
+pipe does it. A writer that finds it cannot read it as a position and stops, so that no row is sent that is
+being loaded otherwise. Whoever finds it later finishes the load the same way, since COPY loads no file twice
+and neither does one pipe, and puts the position of the last loaded row in its place.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ _MARK = '{"copy_after":'
 
 @dataclass(frozen=True, slots=True)
 class CopyIntent:
-    """A COPY that has begun, or is about to.
+    """A load of files that has begun, or is about to.
 
     :param after: the committed offset token before it, None for NULL
     :param last_file: name of the last file that it loads
     :param since: when it began; earlier loads of these files are not its own
+    :param pipe: the file pipe that was given them, and may still load them; None for COPY
     """
 
     after: str | None
     last_file: str
     since: dt.datetime
+    pipe: str | None = None
 
     @classmethod
     def parse(cls, token: str | None) -> Self | None:
@@ -42,10 +45,11 @@ class CopyIntent:
             return None
         try:
             found = json.loads(str(token))
-            return cls(found["copy_after"], found["copy_to"], dt.datetime.fromisoformat(found["since"]))
+            since = dt.datetime.fromisoformat(found["since"])
+            return cls(found["copy_after"], found["copy_to"], since, found.get("pipe"))
         except (ValueError, KeyError, TypeError):
             raise OffsetTokenError(
-                f"offset token {str(token)[:200]!r} begins like that of a COPY under way and is none: reset "
+                f"offset token {str(token)[:200]!r} begins like that of a load under way and is none: reset "
                 "the channel's token to the last row that is in the table"
             ) from None
 
@@ -54,12 +58,13 @@ class CopyIntent:
             "copy_after": self.after,
             "copy_to": self.last_file,
             "since": self.since.isoformat(timespec="milliseconds"),
+            **({} if self.pipe is None else {"pipe": self.pipe}),
         }
         return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 
 def is_copy_intent(token: str | None) -> bool:
-    """True for a token that stands for a COPY under way.
+    """True for a token that stands for files being loaded by COPY or by a pipe.
 
     :param token: the token as the service stores it
     """

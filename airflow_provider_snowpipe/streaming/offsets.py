@@ -74,7 +74,7 @@ class Offset(ABC):
         place = f"channel {channel!r}: " if channel is not None else ""
         if is_copy_intent(text):
             raise OffsetTokenError(
-                f"{place}a COPY of this partition's files has begun and is not known to have ended "
+                f"{place}a load of this partition's files has begun and is not known to have ended "
                 f"({text[:200]}): run the load task that began it, which finishes it before it streams"
             )
         raise OffsetTokenError(

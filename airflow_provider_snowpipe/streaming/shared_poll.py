@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
+
+GATHER_SECONDS = 0.2
+"""Pause before a first round, in which waiters that start together come together."""
+CONNECT_SECONDS = 60.0
+"""Longest time for looking a connection up and making a client."""
+_JITTER = 0.1
 
 Look = TypeVar("Look")
 Poll = TypeVar("Poll", bound="SharedPoll[Any]")
@@ -78,3 +85,8 @@ def poll_of_loop(kind: type[Poll], key: Hashable, make: Callable[[], Poll]) -> P
     if not isinstance(poll, kind):
         poll = polls[kind, key] = make()
     return poll
+
+
+def early_share() -> float:
+    """A share of the interval, a little below 1, after which a round comes: pollers do not march in step."""
+    return 1 - _JITTER * random.random()  # noqa: S311  spreads polls, guards no secret

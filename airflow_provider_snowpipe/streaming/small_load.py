@@ -30,6 +30,9 @@ class SmallLoad:
     :param committed: True when the rows were seen to be committed
     :param append_seconds: time until the service had received them
     :param commit_seconds: time from then until they were committed, 0 when not waited for
+    :param requests: appends that the service answered
+    :param request_seconds: time that their answers took together
+    :param longest_request: the longest of them, seconds
     :param retries: requests that had to be repeated
     """
 
@@ -43,6 +46,9 @@ class SmallLoad:
     committed: bool
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
+    requests: int = 0
+    request_seconds: float = 0.0
+    longest_request: float = 0.0
     retries: int = 0
 
 
@@ -135,6 +141,9 @@ def append_to_channel(
         committed=rules.wait_for_commit or not wanted.lines,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,
+        requests=counters.requests,
+        request_seconds=counters.seconds,
+        longest_request=counters.longest_seconds,
         retries=client.retries,
     )
     if rejected and rules.on_error == "abort":

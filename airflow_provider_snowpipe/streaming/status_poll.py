@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, PipeFailedOverError
-from airflow_provider_snowpipe.streaming.shared_poll import SharedPoll, poll_of_loop
+from airflow_provider_snowpipe.streaming.shared_poll import (
+    CONNECT_SECONDS,
+    GATHER_SECONDS,
+    SharedPoll,
+    early_share,
+    poll_of_loop,
+)
 from airflow_provider_snowpipe.streaming.status_look import StatusLook, StatusSource, look_at
 from airflow_provider_snowpipe.streaming.wanted_channels import WantedChannels
 
 log = logging.getLogger(__name__)
 
 Connect = Callable[[], Awaitable[StatusSource]]
-GATHER_SECONDS = 0.2
-"""Pause before the first round, in which waiters that start together come together."""
-JITTER = 0.1
-"""Share of the interval by which a round may come early, so that pollers do not march in step."""
-CONNECT_SECONDS = 60.0
-"""Longest time for looking the connection up and making a client."""
 _REOPEN = (PipeFailedOverError, AuthenticationError)
 """Errors after which the client is made anew, from settings that may have changed meanwhile."""
 
@@ -70,7 +69,7 @@ class StatusPoll(SharedPoll[StatusLook]):
 
     async def _next_round(self) -> None:
         """Sleep until a round is due; a new waiter may bring that forward."""
-        early = 1 - JITTER * random.random()  # noqa: S311  spreads polls, guards no secret
+        early = early_share()
         while True:
             self._changed.clear()
             seconds = self._wanted.seconds_to_next_round(_now())

@@ -29,8 +29,8 @@ def make_client(service: ScriptedService) -> Iterator[Callable[..., SnowpipeClie
     made: list[SnowpipeClient] = []
 
     def make(credentials: Any = None, **options: Any) -> SnowpipeClient:
-        options.setdefault("retry", RetryPolicy(budget_seconds=3, initial_seconds=0.02, cap_seconds=0.1))
-        options.setdefault("timeouts", Timeouts(connect=2, read=2))
+        options.setdefault("retry", RetryPolicy(budget_seconds=30, initial_seconds=0.02, cap_seconds=0.1))
+        options.setdefault("timeouts", Timeouts(connect=30, read=30))
         options.setdefault("ca_bundle", service.ca_bundle)
         client = SnowpipeClient(
             service.url, credentials or ProgrammaticAccessToken("pat-secret"), PIPE, **options

@@ -92,7 +92,7 @@ def test_rows_arrive_in_order_with_the_token_of_the_last_one(
 ) -> None:
     put(channel, 0, 4)
     put(channel, 5, 5)
-    status = channel.wait_for_commit(timeout=5)
+    status = channel.wait_for_commit(timeout=60)
     (request,) = service.requests("rows")
     assert body_of(request).splitlines() == [b'{"n":%d}' % n for n in range(6)]
     assert (request.query["startOffsetToken"], request.query["endOffsetToken"]) == ("0", "5")
@@ -142,7 +142,7 @@ def test_a_batch_closes_by_age_without_another_append(
     limits = BatchLimits(age_seconds=0.05, requests_per_second=10_000)
     channel = Channel.open(client, "c", IntegerOffset, limits=limits)
     put(channel, 0, 0)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while state.received is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert state.received == "0"
@@ -202,7 +202,7 @@ def test_a_fenced_writer_stops_for_good(
     with pytest.raises(ChannelFencedError, match="another writer"):
         channel.flush()
     opens = len(service.requests("c"))
-    for attempt in (lambda: put(channel, 1, 1), channel.flush, lambda: channel.wait_for_commit(timeout=1)):
+    for attempt in (lambda: put(channel, 1, 1), channel.flush, lambda: channel.wait_for_commit(timeout=60)):
         with pytest.raises(ChannelFencedError):
             attempt()
     assert len(service.requests("c")) == opens
@@ -227,7 +227,7 @@ def test_a_token_that_goes_back_during_the_wait_is_noticed(
     put(channel, 10, 11)
     state.committed = "3"
     with pytest.raises(TokenWentBackError):
-        channel.wait_for_commit(timeout=5)
+        channel.wait_for_commit(timeout=60)
     channel.close(flush=False)
 
 

@@ -133,8 +133,8 @@ def test_a_repeated_append_keeps_its_request_id_and_continuation_token(
 def test_a_time_out_means_unknown_so_the_same_request_is_sent_again(
     service: ScriptedService, make_client: MakeClient
 ) -> None:
-    service.on("rows", Reply(delay=1.0, body=APPENDED.body), APPENDED)
-    client = make_client(timeouts=Timeouts(connect=1, read=0.3))
+    service.on("rows", Reply(delay=8.0, body=APPENDED.body), APPENDED)
+    client = make_client(timeouts=Timeouts(connect=10, read=2))
     assert append(client) == "1_1"
     first, second = service.requests("rows")
     assert first.query["requestId"] == second.query["requestId"]

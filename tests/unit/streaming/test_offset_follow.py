@@ -84,13 +84,13 @@ class Following:
                 self.looks += 1
 
     async def until_told(self, count: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(240):
             while len(self.messages) < count:
                 await asyncio.sleep(0.01)
 
     async def until_looked(self, times: int = 2) -> None:
         goal = self.looks + times
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(240):
             while self.looks < goal:
                 await asyncio.sleep(0.01)
 
@@ -132,7 +132,7 @@ def test_a_watch_of_no_channel_yet_waits_for_the_first() -> None:
 
     async def run() -> list[dict[str, Any]]:
         async with Following(pipe, prefix="p_") as following:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(240):
                 while not pipe.listings:
                     await asyncio.sleep(0.01)
             pipe.rows["p_a"] = 3
@@ -149,7 +149,7 @@ def test_a_listing_that_fails_is_made_again(caplog: pytest.LogCaptureFixture) ->
 
     async def run() -> list[dict[str, Any]]:
         async with Following(pipe, prefix="p_", start="beginning") as following:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(240):
                 while pipe.listings < 2:
                     await asyncio.sleep(0.01)
             pipe.fail = None
