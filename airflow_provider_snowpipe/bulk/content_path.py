@@ -63,30 +63,37 @@ class ContentPath:
 
 
 def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -> dict[str, FileLoad]:
-    """The loads of these contents by COPY, by their paths.
+    """The loads of these contents, by their paths.
 
     :param paths: the files
-    :param history: loads from the oldest
+    :param history: loads from the oldest, of whichever loader counts
     :raises SourcePositionError: if another content of one of the files was loaded
     """
     wanted = {(one.folder, one.digest, one.name): one.path for one in paths}
     names = {(one.folder, one.name) for one in paths}
     found: dict[str, FileLoad] = {}
     for load in history:
-        if load.status not in (LOADED, PARTIALLY_LOADED) or load.pipe is not None:
+        place = staged_place(f"{load.location.rstrip('/')}/{load.path}")
+        if load.status not in (LOADED, PARTIALLY_LOADED) or place is None:
             continue
-        parts = f"{load.location.rstrip('/')}/{load.path}".split("/")[-3:]
-        if len(parts) < 3:
-            continue
-        folder, digest, name = parts
+        folder, digest, name = place
         path = wanted.get((folder, digest, name))
         if path is not None:
             found[path] = replace(load, path=path)
         elif (folder, name) in names:
             raise SourcePositionError(
-                f"file {name!r} of channel {folder!r} has changed: a COPY that was interrupted has loaded "
+                f"file {name!r} of channel {folder!r} has changed: an interrupted load has loaded "
                 f"{load.rows_loaded:,} rows of its former content"
                 f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}. Bring that back, "
                 "or remove these rows and reset the channel's offset token on purpose. Nothing was loaded"
             )
     return found
+
+
+def staged_place(name: str) -> tuple[str, str, str] | None:
+    """The folder, the digest and the name that the path of a staged file ends in, None for another path.
+
+    :param name: the path, with whatever comes before
+    """
+    parts = name.split("/")[-3:]
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None

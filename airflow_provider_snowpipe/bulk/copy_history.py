@@ -19,12 +19,12 @@ from airflow_provider_snowpipe.streaming.names import quote_identifier
 RunSql = Callable[[str, Sequence[str]], Sequence[Mapping[str, Any]]]
 """Runs a statement with the values that it binds; the rows' keys are the columns' names in small letters."""
 
-_COLUMNS = (
+COLUMNS = (
     "FILE_NAME, STAGE_LOCATION, LAST_LOAD_TIME, ROW_COUNT, ROW_PARSED, FILE_SIZE, ERROR_COUNT, STATUS, "
     "FIRST_ERROR_MESSAGE, FIRST_ERROR_LINE_NUMBER, FIRST_ERROR_CHARACTER_POS, FIRST_ERROR_COLUMN_NAME, "
     "PIPE_CATALOG_NAME, PIPE_SCHEMA_NAME, PIPE_NAME"
 )
-_MOST_NAMES = 5_000
+MOST_NAMES = 5_000
 """Names that a statement lists; for more, it asks for every file since the moment."""
 
 
@@ -68,6 +68,7 @@ def copy_history(
     since: dt.datetime,
     pipe: tuple[str, str, str] | None = None,
     paths: Collection[str] | None = None,
+    folder: str | None = None,
 ) -> tuple[str, list[str]]:
     """The statement that asks for loads, and the values that it binds (page "COPY_HISTORY").
 
@@ -77,6 +78,7 @@ def copy_history(
     :param since: the first moment, at most 14 days ago
     :param pipe: database, schema and name of a pipe, None for all loads
     :param paths: only files with these paths, None for all
+    :param folder: only files with this folder in their paths, None for all; not together with paths
     """
     arguments = "TABLE_NAME => %s, START_TIME => %s::TIMESTAMP_LTZ"
     values = [full_name(*table), since.isoformat(timespec="milliseconds")]
@@ -87,8 +89,11 @@ def copy_history(
     if paths is not None:
         condition = f" WHERE FILE_NAME IN ({', '.join(['%s'] * len(paths))})"
         values += sorted(paths)
+    elif folder is not None:
+        condition = " WHERE CONTAINS(FILE_NAME, %s)"
+        values.append(f"{folder}/")
     return (
-        f"SELECT {_COLUMNS} FROM TABLE({quote_identifier(table[0])}.INFORMATION_SCHEMA.COPY_HISTORY("  # noqa: S608
+        f"SELECT {COLUMNS} FROM TABLE({quote_identifier(table[0])}.INFORMATION_SCHEMA.COPY_HISTORY("  # noqa: S608
         f"{arguments})){condition} ORDER BY LAST_LOAD_TIME",
         values,
     )
@@ -98,4 +103,4 @@ def _paths_of(questions: Sequence[HistoryQuestion]) -> set[str] | None:
     if any(question.names is None for question in questions):
         return None
     paths = possible_paths([name for question in questions for name in question.names or ()])
-    return paths if len(paths) <= _MOST_NAMES else None
+    return paths if len(paths) <= MOST_NAMES else None

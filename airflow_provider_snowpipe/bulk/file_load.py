@@ -127,6 +127,24 @@ class FileLoad:
             ),
         )
 
+    @classmethod
+    def from_result(cls, path: str, result: Mapping[str, Any]) -> Self:
+        """Read what :meth:`result` said of a load.
+
+        :param path: the file
+        :param result: the JSON
+        """
+        error = result["first_error"]
+        return cls(
+            path,
+            "",
+            result["status"],
+            result["rows_loaded"],
+            result["rows_parsed"],
+            result["errors_seen"],
+            None if error is None else FirstError(**error),
+        )
+
     @property
     def is_final(self) -> bool:
         """True when this load has ended, well or not."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +11,17 @@ from contextlib import contextmanager
 from functools import partial
 
 from airflow_provider_snowpipe.bulk.load_history import HistoryLook, HistoryQuestion, LoadHistory, look_at
-from airflow_provider_snowpipe.streaming.shared_poll import SharedPoll, poll_of_loop
+from airflow_provider_snowpipe.streaming.shared_poll import (
+    CONNECT_SECONDS,
+    GATHER_SECONDS,
+    SharedPoll,
+    early_share,
+    poll_of_loop,
+)
 
 log = logging.getLogger(__name__)
 
 Connect = Callable[[], Awaitable[LoadHistory]]
-GATHER_SECONDS = 0.2
-"""Pause before a first round, in which waiters that start together come together."""
-JITTER = 0.1
-"""Share of the interval by which a round may come early, so that pollers do not march in step."""
-CONNECT_SECONDS = 60.0
-"""Longest time for looking the connection up."""
 
 
 class HistoryPoll(SharedPoll[HistoryLook]):
@@ -100,7 +99,7 @@ class HistoryPoll(SharedPoll[HistoryLook]):
 
     async def _pause(self, began: float) -> None:
         """Wait for the interval, which a more impatient waiter may shorten; a new one starts no round."""
-        early = 1 - JITTER * random.random()  # noqa: S311  spreads polls, guards no secret
+        early = early_share()
         while self._intervals:
             self._new.clear()
             left = began + min(self._intervals) * early - _now()

@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, StagedFileDiffersError
 
 IF_STAGED = ("skip_same", "skip", "overwrite", "fail")
-MOST_PARALLEL = 99
+_MOST_PARALLEL = 99
 _CIPHER_BLOCK = 16
 _SUFFIX = ".gz"
 
@@ -40,6 +40,16 @@ class PutKind(StrEnum):
     NEW = "new"
     OVER = "over"
     UNLESS_SAME = "unless_same"
+
+
+def check_parallel(parallel: int) -> None:
+    """Refuse a number of files at a time that PUT does not take.
+
+    :param parallel: the number
+    :raises ConfigurationError: if it is below 1, or too large
+    """
+    if not 1 <= parallel <= _MOST_PARALLEL:
+        raise ConfigurationError(f"parallel is {parallel}: give a number of files from 1 to {_MOST_PARALLEL}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,11 @@
 COPY remembers for each table for 64 days what it has loaded, a pipe for itself for 14 days, and the two
 memories are apart (pages "COPY INTO <table>" and "Introduction to Snowpipe"). So the rows of a file that both
 are given are in the table twice.
+
+A load counts as long as its own loader remembers the file, and no longer, though its rows may be there still.
+After that the loader itself takes a file of the same path for another one, as it must where names are used
+anew. Load history tells paths and no contents, so a longer look would refuse such files, and would need the
+view of the account, with a right of its own, before every COPY.
 """
 
 from __future__ import annotations
@@ -61,6 +66,22 @@ def loads_by_others(
         if not is_forgotten and not _is_elsewhere(load, path, files):
             found.append(replace(load, path=path))
     return found
+
+
+def not_loaded_by(paths: Sequence[str], loads: Iterable[FileLoad], loader: str) -> list[str]:
+    """The files that a pipe would load now: those without a load of its own.
+
+    :param paths: their paths below the stage
+    :param loads: loads into the table
+    :param loader: full name of the pipe
+    """
+    wanted = WantedFiles(tuple(paths))
+    done = {
+        wanted.name_of(load)
+        for load in loads
+        if load.pipe == loader and load.status in (LOADED, PARTIALLY_LOADED)
+    }
+    return [path for path in paths if path not in done]
 
 
 def refuse_files_of_others(

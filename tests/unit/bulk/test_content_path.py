@@ -49,11 +49,11 @@ def test_loads_are_known_again_wherever_the_location_ends(tmp_path: Path, locati
     assert {key: load.rows_loaded for key, load in found.items()} == {one.path: 3}
 
 
-def test_what_failed_or_a_pipe_did_is_no_load(tmp_path: Path) -> None:
+def test_what_failed_or_has_another_path_is_no_load(tmp_path: Path) -> None:
     one = place(tmp_path, "x")
 
     assert not loaded_contents(
-        [one], [FileLoad(one.path, "S/", "LOAD_FAILED"), FileLoad(one.path, "S/", "LOADED", pipe="P")]
+        [one], [FileLoad(one.path, "S/", "LOAD_FAILED"), FileLoad("x.csv", "", "LOADED")]
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
+from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, not_loaded_by, refuse_files_of_others
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
 
@@ -92,3 +92,10 @@ def test_files_of_an_external_stage_are_compared_by_their_addresses() -> None:
     refuse(load("DB.PUBLIC.P", "a.csv", location="s3://bucket/other/"), files=files)
     with pytest.raises(FilesGivenTwiceError):
         refuse(load("DB.PUBLIC.P", "a.csv", location="s3://bucket/in/"), files=files)
+
+
+def test_what_a_pipe_has_loaded_itself_it_does_not_load_again() -> None:
+    done = [load("DB.PUBLIC.P", "a.csv", location="DB.PUBLIC.S/in/")]
+    others = [load(None, "in/b.csv"), load("DB.PUBLIC.P", "in/b.csv", status="LOAD_FAILED")]
+
+    assert not_loaded_by(FILES.paths, [*done, *others], "DB.PUBLIC.P") == ["in/b.csv"]
