@@ -74,7 +74,8 @@ def _tiny_files(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | N
     return (
         f"{files.count:,} files of {size(files.mean)} on average: each one costs an open and an entry "
         "of load "
-        f"history, combine them to {size(costs.smallest_file_bytes)} to {size(costs.largest_file_bytes)} each"
+        f"history, combine them to {size(costs.smallest_file_bytes)} to {size(costs.largest_file_bytes)} "
+        "each, by compact=True of SnowpipeStageFilesOperator"
     )
 
 
@@ -88,7 +89,8 @@ def _huge_file(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
     return (
         f"a file of {size(largest)} is read by one thread and fails as a whole: split it by lines "
         "into files of "
-        f"{size(policy.costs.smallest_file_bytes)} to {size(policy.costs.largest_file_bytes)}"
+        f"{size(policy.costs.smallest_file_bytes)} to {size(policy.costs.largest_file_bytes)}, by "
+        "compact=True of SnowpipeStageFilesOperator"
     )
 
 

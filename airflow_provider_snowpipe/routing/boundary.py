@@ -24,7 +24,7 @@ class PartitionPosition:
     :param files: names of its files that are not empty, in order
     :param committed: the last row that is in, None for none; under an intent, the last one before the COPY
     :param has_rest: True where the file of that row has more rows
-    :param intent: the COPY that has begun and is not known to have ended
+    :param intent: the load of files that has begun and is not known to have ended
     """
 
     partition: str

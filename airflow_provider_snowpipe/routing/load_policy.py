@@ -20,6 +20,8 @@ class LoadPolicy:
     :param largest_warehouse: the largest size that a plan may ask for instead
     :param warehouse_is_running: True when it runs anyway, so that no minimum is billed for a COPY
     :param has_pipe: True when a file pipe for these files exists, so that bounded data may go through it
+    :param may_make_pipe: True when one may be made for files that keep arriving, False leaves the pipe out
+        where there is none
     :param may_write_files: True when rows that are in no file may be written to files for COPY
     :param load_within: seconds that a bounded load without a freshness may take
     :param many_files: number of bounded files from which on they are a flood, whatever their size
@@ -33,6 +35,7 @@ class LoadPolicy:
     largest_warehouse: str = "X-LARGE"
     warehouse_is_running: bool = False
     has_pipe: bool = False
+    may_make_pipe: bool = True
     may_write_files: bool = True
     load_within: float = 6 * 3600.0
     many_files: int = 1000

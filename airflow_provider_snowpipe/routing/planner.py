@@ -144,10 +144,15 @@ class _Choice:
                 "the rows come one by one; cutting them into files brings back latency and tiny files",
             )
         words = {_PIPE: "files that keep arriving: a pipe loads each one as it comes, without a warehouse"}
+        suited = [_PIPE, _COPY, _STREAM]
+        if not (self.policy.has_pipe or self.policy.may_make_pipe):
+            suited.remove(_PIPE)
+            words = {_PIPE: "no pipe for these files is known (has_pipe), and none may be made"}
+            words[_COPY] = words[_STREAM] = "files that keep arriving suit a pipe, and none is known for them"
         if shape.files.staged:
+            suited.remove(_STREAM)
             words[_STREAM] = "the files arrive in a stage, from where Snowflake reads them itself"
-            return [_PIPE, _COPY], words
-        return [_PIPE, _COPY, _STREAM], words
+        return suited, words
 
     def _as_given(self, owner: LoadPath) -> tuple[list[LoadPath], dict[LoadPath, str]]:
         return self._alone(

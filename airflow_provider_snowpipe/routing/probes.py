@@ -124,13 +124,13 @@ def folder_shape(folder: str | Path, now: dt.datetime, *, scan: Scan = os.scandi
 
 
 def backlog_shape(
-    partitions: Mapping[Any, tuple[int | None, int, int]], bytes_per_record: float, **known: Any
+    partitions: Mapping[Any, tuple[int | None, int, int]], bytes_per_record: float | None, **known: Any
 ) -> DataShape:
     """Make the shape of what a queue holds beyond what is committed, such as the topic of a Kafka cluster.
 
     :param partitions: for each partition the next offset to read (None for none committed), the first offset
         that the queue still has, and the end, one past the last offset
-    :param bytes_per_record: uncompressed bytes of a record on average
+    :param bytes_per_record: uncompressed bytes of a record on average, None where nobody knows
     :param known: what else is known of the data
     :raises ConfigurationError: if an end lies before its beginning
     """
@@ -141,7 +141,8 @@ def backlog_shape(
                 f"partition {name!r} ends at {end}, before it begins at {begin}: ask again"
             )
         rows += max(0, end - max(begin, begin if committed is None else committed))
-    return DataShape(rows=rows, bytes=rows * bytes_per_record, partitions=max(1, len(partitions)), **known)
+    size = None if bytes_per_record is None else rows * bytes_per_record
+    return DataShape(**{"rows": rows, "bytes": size, "partitions": max(1, len(partitions)), **known})
 
 
 def dataframe_shape(size_in_bytes: int, partitions: int, rows: int | None = None, **known: Any) -> DataShape:

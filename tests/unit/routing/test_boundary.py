@@ -89,20 +89,21 @@ def test_a_partition_is_done_when_no_row_is_left(given: PartitionPosition, done:
 
 @pytest.mark.parametrize("after", [None, "ä:b.log:10"], ids=["null", "token"])
 def test_an_intent_comes_back_from_its_token(after: str | None) -> None:
-    intent = CopyIntent(after, 'o"dd.log', SINCE)
+    for pipe in (None, "a pipe"):
+        intent = CopyIntent(after, 'o"dd.log', SINCE, pipe)
 
-    assert CopyIntent.parse(str(intent)) == intent
+        assert CopyIntent.parse(str(intent)) == intent
 
 
 def test_another_token_is_no_intent() -> None:
     assert CopyIntent.parse(None) is None
     assert CopyIntent.parse("a.log:3") is None
-    with pytest.raises(OffsetTokenError, match="begins like that of a COPY"):
+    with pytest.raises(OffsetTokenError, match="begins like that of a load"):
         CopyIntent.parse('{"copy_after":1')
 
 
 def test_a_writer_that_finds_an_intent_is_told_what_it_is() -> None:
     token = str(CopyIntent("a:10", "b:c", SINCE))
 
-    with pytest.raises(OffsetTokenError, match=r"channel 'x': a COPY .* run the load task that began it"):
+    with pytest.raises(OffsetTokenError, match=r"channel 'x': a load .* run the load task that began it"):
         FileLineOffset.parse(token, channel="x")

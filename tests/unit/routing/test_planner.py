@@ -68,6 +68,19 @@ NAMED_IN_THE_SEEDS = [
         PIPE,
     ),
     Case(
+        "a file every minute, where no pipe may be made",
+        DataShape(bounded=False, files=drops(50 * MB, MINUTE, staged=True)),
+        COPY,
+        policy={"may_make_pipe": False},
+        reason="suit a pipe, and none is known",
+    ),
+    Case(
+        "a file every minute, where no other pipe may be made",
+        DataShape(bounded=False, files=drops(50 * MB, MINUTE, staged=True)),
+        PIPE,
+        policy={"may_make_pipe": False, "has_pipe": True},
+    ),
+    Case(
         "100,000 tiny files",
         DataShape(files=files(100_000, 4 * KB, "JSON", staged=True)),
         COPY,
@@ -356,10 +369,11 @@ class TestWhatAPlanSays:
             "path copy: what remains of those that suit (stream: a flood: 100,000 files at once, of "
             "1,000 from "
             "which on they are loaded as files)",
-            "advice: combine the 100,000 files to 3 of about 133 MB first; their COPY costs 0.0167 credits",
+            "advice: combine the 100,000 files to 3 of about 133 MB first, by compact=True of "
+            "SnowpipeStageFilesOperator; their COPY costs 0.0167 credits",
             "warning (tiny_files): 100,000 files of 4 kB on average: each one costs an open and an "
             "entry of load "
-            "history, combine them to 100 MB to 250 MB each",
+            "history, combine them to 100 MB to 250 MB each, by compact=True of SnowpipeStageFilesOperator",
         ]
         assert plan.table()[1] == {
             "path": "copy",

@@ -69,6 +69,7 @@ def policies(draw: Any) -> LoadPolicy:
         warehouse_is_running=draw(st.booleans()),
         has_pipe=draw(st.booleans()),
         may_write_files=draw(st.booleans()),
+        may_make_pipe=draw(st.booleans()),
         costs=CostModel(pipe_credits_per_1000_files=draw(st.sampled_from([0.0, 0.06]))),
     )
 
