@@ -19,6 +19,11 @@ def job_file() -> Path:
     return Path(__file__).with_name("job.py")
 
 
+def write_job_file() -> Path:
+    """The application file that writes files for COPY."""
+    return Path(__file__).parent / "bulk" / "job.py"
+
+
 def register(spark: SparkSession) -> None:
     """Make ``format("snowpipe")`` and ``format("snowpipe_kafka")`` known to a Spark session.
 

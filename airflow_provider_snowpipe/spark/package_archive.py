@@ -16,7 +16,7 @@ import airflow_provider_snowpipe
 from airflow_provider_snowpipe.spark import job_file
 
 JOB_FILE_NAME = "snowpipe_job.py"
-_ROOMS = ("spark", "streaming")
+_ROOMS = ("bulk", "spark", "streaming")
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 

@@ -47,6 +47,8 @@ class JobPlan:
     :param wait_for_commit: False ends the run when the service has received the rows, committed or not
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch is closed and sent
+    :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
+        carries the rows, in files where they are many; None for this package's own client
     :param rejected_before: rows skipped before an earlier try of the same run began, by channel; what that
         try skipped counts as this one's, since nobody has reported it. Other channels count from now on
     """
@@ -69,13 +71,14 @@ class JobPlan:
     wait_for_commit: bool = True
     commit_timeout: float = 600.0
     limits: BatchLimits = field(default_factory=BatchLimits)
+    sdk_profile: str | None = None
     rejected_before: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("application", "account_url", "channel_prefix", "source_name"):
             if not getattr(self, key):
                 raise ConfigurationError(f"plan {key} is empty: give it a value")
-        for key in ("report_path", "credentials_path"):
+        for key in ("report_path", "credentials_path", "sdk_profile"):
             if getattr(self, key) and not os.path.isabs(getattr(self, key)):
                 raise ConfigurationError(
                     f"plan {key} is {getattr(self, key)!r}: give an absolute path, Spark's working "

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-REPORT_VERSION = 5
+REPORT_VERSION = 6
 START_FILE = "start.json"
 """Beside the report: rows that were skipped before the run began, by channel."""
 
@@ -34,6 +34,9 @@ class ChannelReport:
     :param committed: True when the committed token was seen at or past the target
     :param append_seconds: time until the service had received the rows
     :param commit_seconds: time from then until they were committed, 0 where nobody waited
+    :param requests: appends that the service answered, or that Snowflake's SDK took
+    :param request_seconds: time that their answers took together, 0 with the SDK, which tells none
+    :param longest_request: the longest of them, seconds
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``; of tries that
         could not report any more the dead letters' files alone tell
@@ -55,6 +58,9 @@ class ChannelReport:
     committed: bool
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
+    requests: int = 0
+    request_seconds: float = 0.0
+    longest_request: float = 0.0
     retries: int = 0
     dead_lettered: int = 0
     latency_ms: int | None = None

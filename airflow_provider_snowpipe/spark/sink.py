@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder
 from airflow_provider_snowpipe.spark.row_gate import OpenLetters, RowGate
 from airflow_provider_snowpipe.spark.row_rules import RowRules
+from airflow_provider_snowpipe.spark.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.source import SourcePartition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -64,6 +66,7 @@ class SinkSettings:
     :param commit_timeout: seconds to wait for the commit
     :param limits: when a batch is closed
     :param row_rules: how rows are checked before they are sent, None if they are not
+    :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
     """
 
     account_url: str
@@ -73,6 +76,7 @@ class SinkSettings:
     commit_timeout: float
     limits: BatchLimits
     row_rules: RowRules | None = None
+    sdk_profile: str | None = None
 
     @classmethod
     def of(cls, plan: JobPlan) -> SinkSettings:
@@ -85,6 +89,7 @@ class SinkSettings:
             commit_timeout=plan.commit_timeout,
             limits=plan.limits,
             row_rules=plan.row_rules(),
+            sdk_profile=plan.sdk_profile,
         )
 
 
@@ -114,6 +119,9 @@ class PartitionResult:
     :param bytes: their size as NDJSON
     :param append_seconds: time until the service had received them
     :param commit_seconds: time from then until they were committed
+    :param requests: appends that the service answered, or that Snowflake's SDK took
+    :param request_seconds: time that their answers took together, 0 with the SDK, which tells none
+    :param longest_request: the longest of them, seconds
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside by this attempt, not among ``rows``
     :param complete: False if the scoped token's life was too short for everything; another round with a
@@ -128,6 +136,9 @@ class PartitionResult:
     bytes: int = 0
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
+    requests: int = 0
+    request_seconds: float = 0.0
+    longest_request: float = 0.0
     retries: int = 0
     dead_lettered: int = 0
     complete: bool = True
@@ -232,9 +243,7 @@ class _Sink:
                 settings.pipe,
                 transports=process_transports(os.getpid(), settings.ca_bundle),
             ) as client,
-            Channel.open(
-                client, name, offset_class, limits=settings.limits, gaps_legal=gaps_legal
-            ) as channel,
+            self._open(client, offset_class, gaps_legal=gaps_legal) as channel,
         ):
             committed = channel.committed
             if settings.row_rules is not None:
@@ -256,12 +265,30 @@ class _Sink:
             bytes=self._bytes,
             append_seconds=received - began,
             commit_seconds=waited,
+            requests=channel.counters.requests,
+            request_seconds=channel.counters.seconds,
+            longest_request=channel.counters.longest_seconds,
             retries=client.retries,
             dead_lettered=0 if self._gate is None else self._gate.dead_lettered,
             complete=complete,
         )
 
-    def _send(self, channel: Channel, committed: Offset | None) -> bool:
+    def _open(
+        self, client: SnowpipeClient, offset_class: type[Offset], *, gaps_legal: bool
+    ) -> ChannelSession:
+        settings, name = self._settings, self._name
+        if settings.sdk_profile is None:
+            return Channel.open(client, name, offset_class, limits=settings.limits, gaps_legal=gaps_legal)
+        return SdkChannel.open(
+            client,
+            name,
+            offset_class,
+            profile=settings.sdk_profile,
+            ca_bundle=settings.ca_bundle,
+            gaps_legal=gaps_legal,
+        )
+
+    def _send(self, channel: ChannelSession, committed: Offset | None) -> bool:
         """Append what is not committed; False if it stopped ahead of the scoped token's end."""
         for part in self._rows_after(committed):
             if time.time() >= self._stop_at:

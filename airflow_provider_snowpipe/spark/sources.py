@@ -35,6 +35,10 @@ _SOURCES: dict[str, _Place] = {
         spec=(f"{_ROOM}.tables.delta_spec", "DeltaSourceSpec"),
         source=(f"{_ROOM}.tables.delta", "DeltaSource"),
     ),
+    "iceberg": _Place(
+        spec=(f"{_ROOM}.iceberg.spec", "IcebergSourceSpec"),
+        source=(f"{_ROOM}.iceberg.source", "IcebergSource"),
+    ),
     "table": _Place(
         spec=(f"{_ROOM}.tables.spec", "TableSourceSpec"), source=(f"{_ROOM}.tables.source", "TableSource")
     ),

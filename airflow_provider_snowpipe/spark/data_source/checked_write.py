@@ -6,7 +6,8 @@ comes to light there when a batch is repeated. Whoever has the DataFrame can loo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
@@ -15,7 +16,7 @@ from airflow_provider_snowpipe.spark.plan_order import refuse_changing_rows, ref
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
@@ -32,7 +33,7 @@ def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
     given = {name: _text(value) for name, value in options.items()}
     parsed = WriteOptions.parse(given)
     parsed.for_batch()
-    with pinned_layout(df.sparkSession):
+    with _active(df.sparkSession), pinned_layout(df.sparkSession):
         rows = df.select("*")  # planned anew, with these settings
         what = f"rows for pipe {parsed.pipe}"
         if parsed.offset_column is not None and parsed.channel_column is not None:
@@ -41,6 +42,25 @@ def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
             refuse_unordered_rows(rows, what)
         _refuse_other_number(rows, parsed.partitions)
         rows.write.format("snowpipe").options(**given).mode("append").save()
+
+
+@contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
+    """Make a session the active one of the calling thread.
+
+    Spark looks for a Python data source in that session only, and threads other than the one that made the
+    session have none: DATA_SOURCE_NOT_FOUND (observed with Spark 4.2).
+    """
+    sessions = session._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _refuse_other_number(rows: DataFrame, promised: int | None) -> None:

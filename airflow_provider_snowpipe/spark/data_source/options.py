@@ -40,6 +40,8 @@ class WriteOptions:
     :param report_path: file on the driver that each batch leaves its report in, None for none
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch of rows is closed and sent
+    :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
+        carries the rows; None for this package's own client
     :param ndjson: how values are written that JSON has no form for
     """
 
@@ -59,6 +61,7 @@ class WriteOptions:
     report_path: str | None
     commit_timeout: float
     limits: BatchLimits
+    sdk_profile: str | None
     ndjson: NdjsonOptions
 
     @classmethod
@@ -96,6 +99,7 @@ class WriteOptions:
             report_path=values["reportPath"],
             commit_timeout=values["commitTimeout"],
             limits=BatchLimits(raw_bytes=values["batchBytes"], compression=values["compression"]),
+            sdk_profile=values["sdkProfile"],
             ndjson=NdjsonOptions(
                 binary=_binary(values["binaryFormat"]), non_finite=_non_finite(values["nonFinite"])
             ),
@@ -164,6 +168,7 @@ OPTIONS: dict[str, _Option] = {
     "commitTimeout": _Option(option_values.seconds, 600.0),
     "batchBytes": _Option(option_values.count(1), BatchLimits().raw_bytes),
     "compression": _Option(option_values.one_of("zstd", "gzip", "none"), BatchLimits().compression),
+    "sdkProfile": _Option(option_values.file),
     "binaryFormat": _Option(option_values.one_of("BASE64", "HEX", "UTF-8"), NdjsonOptions().binary),
     "nonFinite": _Option(option_values.one_of("refuse", "null"), NdjsonOptions().non_finite),
 }

@@ -18,6 +18,9 @@ class ChannelOutcome:
     :param errors_before: rows that it had skipped before the batch
     :param append_seconds: time until the service had received the rows
     :param commit_seconds: time from then until they were committed
+    :param requests: appends that the service answered
+    :param request_seconds: time that their answers took together
+    :param longest_request: the longest of them, seconds
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside by this attempt, not among ``rows``
     :param superseded_by: the later batch that the channel has committed; nothing was done then
@@ -32,6 +35,9 @@ class ChannelOutcome:
     errors_before: int = 0
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
+    requests: int = 0
+    request_seconds: float = 0.0
+    longest_request: float = 0.0
     retries: int = 0
     dead_lettered: int = 0
     superseded_by: int | None = None

@@ -242,6 +242,7 @@ class Task:
             commit_timeout=options.commit_timeout,
             limits=options.limits,
             row_rules=row_rules(options, self.columns, self.identity),
+            sdk_profile=options.sdk_profile,
         )
 
 
@@ -257,6 +258,9 @@ def _loaded(found: ChannelOutcome, result: PartitionResult) -> ChannelOutcome:
         bytes=result.bytes,
         append_seconds=result.append_seconds,
         commit_seconds=result.commit_seconds,
+        requests=result.requests,
+        request_seconds=result.request_seconds,
+        longest_request=result.longest_request,
         retries=result.retries,
         dead_lettered=result.dead_lettered,
     )

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.spark.files.reader import FileReader, Place, RowB
 from airflow_provider_snowpipe.spark.source import part_bytes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
 
 ENCODE_BYTES = 4 << 20
 """Arrow memory that is encoded at once, unless one row is larger."""
@@ -30,6 +30,7 @@ def row_blocks_of(
     after_line: int,
     limits: BatchLimits,
     ends: npt.NDArray[np.int64] | None = None,
+    options: NdjsonOptions | None = None,
 ) -> Iterator[RowBlock]:
     """Encode rows and cut them into blocks.
 
@@ -38,13 +39,14 @@ def row_blocks_of(
     :param after_line: number of the row before the first
     :param limits: what a batch takes
     :param ends: bytes of the stored text up to each row's end, None where the format has no such place
+    :param options: forms of the values that JSON has none for
     :raises EncodingError: if a type or value has no form as JSON; names file and rows
     """
     most_bytes = part_bytes(limits)
     for begin, count in _slices(rows):
         part = with_values(rows.slice(begin, count), file)
         try:
-            body = memoryview(encode_ndjson(part))
+            body = memoryview(encode_ndjson(part, options))
         except EncodingError as error:
             first = after_line + begin + 1
             raise EncodingError(

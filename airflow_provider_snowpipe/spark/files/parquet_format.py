@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -35,22 +35,38 @@ class ParquetReader(NumberedRowsReader):
         """Read the row groups that hold rows after a given one."""
         with _opened(file) as parquet:
             refuse_missing_columns(file, self.columns, parquet.schema_arrow.names)
-            skip = after_row
-            for index in range(parquet.num_row_groups):
-                group = parquet.metadata.row_group(index)
-                if skip >= group.num_rows:
-                    skip -= group.num_rows
-                    continue
-                for batch in parquet.iter_batches(
-                    _rows_at_once(group), [index], columns=self.columns, use_threads=False
-                ):
-                    if skip < batch.num_rows:
-                        yield pa.Table.from_batches([batch.slice(skip)])
-                    skip = max(skip - batch.num_rows, 0)
+            for batch, skip in batches_after(parquet, after_row, self.columns):
+                yield pa.Table.from_batches([batch.slice(skip)])
+
+
+def batches_after(
+    parquet: pq.ParquetFile, after_row: int, columns: Sequence[str] | None
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Read the rows after a given one, in pieces that fit the memory; row groups before it are not read.
+
+    :param parquet: the open file
+    :param after_row: number of the last row that is not wanted, 0 for none
+    :param columns: the columns to read, None for all
+    :return: batches, each with the number of its first rows that are not wanted
+    """
+    wanted = None if columns is None else list(columns)
+    skip = after_row
+    for index in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(index)
+        if skip >= group.num_rows:
+            skip -= group.num_rows
+            continue
+        for batch in parquet.iter_batches(_rows_at_once(group), [index], columns=wanted, use_threads=False):
+            if skip < batch.num_rows:
+                yield batch, skip
+            skip = max(skip - batch.num_rows, 0)
 
 
 def _rows_at_once(group: pq.RowGroupMetaData) -> int:
-    """Rows that take about as much memory as is encoded at once, going by the row group's average."""
+    """Rows that take about as much memory as is encoded at once, going by the row group's average.
+
+    :param group: what the file's footer says of the row group
+    """
     average = max(group.total_byte_size // max(group.num_rows, 1), 1)
     return int(min(max(ENCODE_BYTES // average, _FEWEST_ROWS), _MOST_ROWS))
 

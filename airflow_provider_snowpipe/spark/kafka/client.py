@@ -91,8 +91,7 @@ def require_client() -> None:
     except ImportError as error:
         raise ConfigurationError(
             f"the Kafka source needs confluent-kafka ({error}): install airflow-provider-snowpipe[kafka] "
-            f"where "
-            "Spark runs, on the driver's and the executors' Python"
+            "where Spark runs, on the driver's and the executors' Python"
         ) from None
 
 
@@ -153,12 +152,10 @@ def kafka_error(error: Any, what: str, settings: ClientSettings, said: str = "")
     ):
         return WriterActiveError(
             f"{where}: the group has members ({reason}), so another consumer, such as the connector, reads "
-            f"for "
-            "it: stop that one, or use another group_id. Rows and tokens are committed; the next run moves "
-            "the "
-            "group's offsets"
+            "for it: stop that one, or use another group_id. Rows and tokens are committed; the next run "
+            "moves the group's offsets"
         )
     return SourceUnavailableError(
         f"{where}: no answer to go on with ({reason}): check that the brokers run and can be reached from "
-        f"here"
+        "here"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,10 @@ from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourcePosi
 TopicAndNumber = tuple[str, int]
 _INTERNAL = "__"
 _NO_OFFSET = 0
+_SAMPLED = 500
+"""Records whose size stands for that of all."""
+_SAMPLE_SECONDS = 5.0
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,29 @@ class KafkaCluster:
                 raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
         return {(one.topic, one.partition): one.offset for one in found if one.offset >= _NO_OFFSET}
 
+    def mean_bytes(self, partition: TopicAndNumber, start: int) -> float | None:
+        """Estimate the bytes of a record's value from the first ones after an offset; None for no record.
+
+        :param partition: the topic-partition
+        :param start: the first offset
+        """
+        from confluent_kafka import TopicPartition
+
+        topic, number = partition
+        self._consumer.assign([TopicPartition(topic, number, start)])
+        sizes: list[int] = []
+        deadline = time.monotonic() + min(self._timeout, _SAMPLE_SECONDS)
+        has_more = True
+        while has_more and len(sizes) < _SAMPLED and time.monotonic() < deadline:
+            found = self._ask(
+                f"partition {number} of topic {topic!r}",
+                lambda: self._consumer.consume(_SAMPLED, _LOOK_SECONDS),
+            )
+            sizes += [len(one.value() or b"") for one in found if one.error() is None]
+            # The end of the partition comes as an error, and so does everything else that ends a look.
+            has_more = all(one.error() is None for one in found)
+        return sum(sizes) / len(sizes) if sizes else None
+
     def move_group(self, offsets: Mapping[TopicAndNumber, int]) -> None:
         """Move the group's offsets forward; one that is further already stays.
 
@@ -163,8 +191,7 @@ class KafkaCluster:
         if not names:
             raise SourcePositionError(
                 f"no topic of {self._settings.bootstrap_servers} matches {pattern!r} ({len(every)} topics "
-                f"are "
-                "there to see): check the pattern and the user's rights. Nothing was read or sent"
+                "are there to see): check the pattern and the user's rights. Nothing was read or sent"
             )
         return sorted(names)
 

@@ -150,8 +150,7 @@ class _Reader:
                 raise SourcePositionError(
                     f"{self._what}: offset {self._next} was there when the run began and is not any more "
                     f"({error.str()}): retention has taken it, or the topic was made anew. What was sent "
-                    f"before "
-                    "it is kept; on_data_loss='skip' goes on with what is left"
+                    "before it is kept; on_data_loss='skip' goes on with what is left"
                 )
         elif not error.retriable():
             raise kafka_error(error, self._what, self._settings, self._said.text)

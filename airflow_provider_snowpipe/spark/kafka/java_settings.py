@@ -60,8 +60,7 @@ def java_settings(settings: ClientSettings) -> dict[str, str]:
         if java is None:
             raise ConfigurationError(
                 f"source option {name!r} has no translation for Spark's own Kafka source: leave it out, or "
-                f"use "
-                "reader='client'"
+                "use reader='client'"
             )
         found[java] = str(value)
         if java in _PEM_STORES:

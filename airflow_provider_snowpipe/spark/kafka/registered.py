@@ -94,8 +94,7 @@ class AvroValues(RegisteredValues):
         except ImportError as error:
             raise ConfigurationError(
                 f"value_format='avro' needs fastavro ({error}): install airflow-provider-snowpipe[kafka] "
-                f"where "
-                "Spark runs"
+                "where Spark runs"
             ) from None
         self._reader: Any = reader
         self._known: dict[int, AvroRows] = {}

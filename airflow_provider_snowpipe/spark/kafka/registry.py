@@ -81,8 +81,7 @@ class SchemaRegistry:
         if status in _REFUSED:
             return AuthenticationError(
                 f"{where}: refused (HTTP {status}): put {REGISTRY_USER_INFO!r} or {REGISTRY_TOKEN!r} into "
-                f"the "
-                "Kafka connection"
+                "the Kafka connection"
             )
         if status == _MISSING:
             return EncodingError(f"{where}: not there (HTTP 404): records name a schema of another registry")

@@ -141,12 +141,9 @@ class KafkaPartition(SourcePartition[int]):
         if wanted > bounds.high:
             raise SourcePositionError(
                 f"{self._position(committed)}, but partition {self.number} of topic {self.topic!r} ends "
-                f"before "
-                f"{bounds.high}: it is another topic of that name, or the brokers have lost records. "
-                f"Nothing was "
-                "sent. If the topic was made anew, load it with another channel_prefix, or reset the "
-                "channel's "
-                "token and the group's offset"
+                f"before {bounds.high}: it is another topic of that name, or the brokers have lost records. "
+                "Nothing was sent. If the topic was made anew, load it with another channel_prefix, or "
+                "reset the channel's token and the group's offset"
             )
         if wanted < bounds.earliest and self.on_data_loss != "skip":
             raise SourcePositionError(

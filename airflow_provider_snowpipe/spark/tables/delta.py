@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.frames import CHANNEL, LINE, FramePartition, FrameSource, FrameWork
+from airflow_provider_snowpipe.spark.frames import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.layout import free_layout, pin_layout
 from airflow_provider_snowpipe.spark.plan_order import refuse_unordered_rows
 from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss
@@ -17,10 +18,15 @@ from airflow_provider_snowpipe.spark.tables.key_column import KeyColumn, partiti
 from airflow_provider_snowpipe.spark.tables.partition_values import ONLY, partition_names, with_facts
 from airflow_provider_snowpipe.spark.tables.parts import POSITION, VERSION, versioned_parts
 from airflow_provider_snowpipe.spark.tables.reading import asked_of_spark, open_rows
-from airflow_provider_snowpipe.spark.tables.row_text import check_row_types, row_text
+from airflow_provider_snowpipe.spark.tables.row_text import (
+    check_row_types,
+    is_written_by_jvm,
+    written,
+)
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 
 if TYPE_CHECKING:
@@ -38,12 +44,14 @@ class DeltaPartition(FramePartition):
     :param key: the column that orders a version's rows
     :param rows: rows that this run is to load
     :param end: the last position of this run, None until it is known
+    :param ndjson: how tasks write the rows, None where Spark's JVM has
     """
 
     name: str
     key: str
     rows: int = 0
     end: BatchRowOffset | None = None
+    ndjson: NdjsonOptions | None = None
     offset_class: ClassVar[type[Offset]] = BatchRowOffset
 
     def check(self, committed: Offset | None) -> None:
@@ -58,7 +66,8 @@ class DeltaPartition(FramePartition):
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
     ) -> Iterator[Part]:
         """Cut the rows after a position into parts."""
-        return versioned_parts(batches, cast("BatchRowOffset | None", committed), limits, column=self.key)
+        position = cast("BatchRowOffset | None", committed)
+        return versioned_parts(batches, position, limits, column=self.key, ndjson=self.ndjson)
 
 
 class DeltaSource(FrameSource):
@@ -99,11 +108,13 @@ class DeltaSource(FrameSource):
 
     def partitions(self) -> tuple[DeltaPartition, ...]:
         """List the column's values, or the one partition that there is."""
+        ndjson = None if is_written_by_jvm(self._rows.schema) else self._spec.row_options
+        make = partial(DeltaPartition, key=self._key.name, ndjson=ndjson)
         if self._by is None:
-            return (DeltaPartition(ONLY, self._key.name),)
+            return (make(ONLY),)
         with free_layout(self._session):
             names = partition_names(self._rows, self._by, self._spec.address)
-        return tuple(DeltaPartition(name, self._key.name) for name in names)
+        return tuple(make(name) for name in names)
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Count the rows of each version behind the committed ones; versions that did more are refused."""
@@ -129,11 +140,11 @@ class DeltaSource(FrameSource):
         return [work for work in located if work is not None]
 
     def frame(self, works: Sequence[FrameWork]) -> DataFrame:
-        """One Spark partition for each channel, its rows as text, ordered by version and key."""
+        """One Spark partition for each channel, its rows ordered by version and key."""
         from pyspark.sql import functions as sf
 
-        text = row_text(self._rows.schema, self._spec.row_options)
-        ready = self._numbered(works).select(CHANNEL, VERSION, POSITION, text.alias(LINE))
+        columns = written(self._rows.schema, self._spec.row_options)
+        ready = self._numbered(works).select(CHANNEL, VERSION, POSITION, *columns)
         ordered = ready.repartitionById(len(works), sf.col(CHANNEL)).sortWithinPartitions(VERSION, POSITION)
         refuse_unordered_rows(ordered, f"source {self._spec.address!r}")
         return ordered

@@ -12,17 +12,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.spark.frames import LINE
+from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder
+from airflow_provider_snowpipe.spark.frames import CHANNEL, LINE
 from airflow_provider_snowpipe.spark.source import part_bytes
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 
 POSITION = "snowpipe_position"
 """Column of a query's rows: the value of the key that orders them."""
 VERSION = "snowpipe_version"
 """Column of a query's rows: the version of the table that added them."""
+_OWN = frozenset({CHANNEL, POSITION, VERSION})
 
 Indexes = npt.NDArray[np.int64]
 
@@ -59,6 +62,18 @@ class Lines:
             begin = end
 
 
+def _cuts(
+    batch: pa.RecordBatch, begin: int, limits: BatchLimits, ndjson: NdjsonOptions | None
+) -> Iterator[tuple[int, int, memoryview]]:
+    """Cut a batch's rows into parts: first row, row after the last, text."""
+    if ndjson is None:
+        yield from Lines.of(batch).cuts(begin, limits)
+    elif begin < batch.num_rows:
+        for piece in RowEncoder(ndjson, _OWN, limits).pieces(batch.slice(begin)):
+            first = begin + piece.first
+            yield first, first + piece.rows, piece.body
+
+
 def keyed_parts(
     batches: Iterator[pa.RecordBatch],
     committed: Offset | None,
@@ -67,6 +82,7 @@ def keyed_parts(
     column: str,
     value: Callable[[Offset], Any],
     offset: Callable[[Any], Offset],
+    ndjson: NdjsonOptions | None = None,
 ) -> Iterator[Part]:
     """Cut rows whose position is the value of a key.
 
@@ -79,6 +95,7 @@ def keyed_parts(
     :param column: the key's name, for errors
     :param value: the key of a position
     :param offset: the position of a key
+    :param ndjson: how values are written here, None for rows that are text already
     :raises ContinuityError: if two rows are out of order or have the same key
     """
     held: Part | None = None
@@ -88,7 +105,7 @@ def keyed_parts(
         _check_order(keys, last, column)
         last = keys[-1].as_py()
         begin = 0 if committed is None else _count_until(keys, value(committed))
-        for first, end, body in Lines.of(batch).cuts(begin, limits):
+        for first, end, body in _cuts(batch, begin, limits, ndjson):
             if held is not None:
                 yield held
             one, other = keys[first].as_py(), keys[end - 1].as_py()
@@ -135,6 +152,7 @@ def versioned_parts(
     limits: BatchLimits,
     *,
     column: str,
+    ndjson: NdjsonOptions | None = None,
 ) -> Iterator[Part]:
     """Cut rows whose position is a table version and their number within it.
 
@@ -144,6 +162,7 @@ def versioned_parts(
     :param committed: rows up to this position are left out
     :param limits: what a batch takes
     :param column: the key's name, for errors
+    :param ndjson: how values are written here, None for rows that are text already
     :raises ContinuityError: if two rows are out of order or have the same key
     :raises SourcePositionError: if the committed version has fewer rows than are committed
     """
@@ -152,7 +171,7 @@ def versioned_parts(
     for batch in batches:
         versions, numbers = counter.number(batch)
         begin = counter.committed_rows(versions, numbers)
-        for first, end, body in Lines.of(batch).cuts(begin, limits):
+        for first, end, body in _cuts(batch, begin, limits, ndjson):
             if held is not None:
                 yield held
             one, other = (BatchRowOffset(int(versions[at]), int(numbers[at])) for at in (first, end - 1))

@@ -60,15 +60,18 @@ def asked_of_spark(ask: Callable[[], _T], address: str) -> _T:
     try:
         return ask()
     except (PySparkException, Py4JJavaError) as error:
-        text = _one_line(error)
+        text = in_one_line(error)
     if any(gone in text for gone in _GONE):
         raise SourcePositionError(f"source {address!r} is not there: {text}. Nothing was read or sent")
     remedy = "; give the format's package with packages=…" if "DATA_SOURCE_NOT_FOUND" in text else ""
     raise ConfigurationError(f"Spark cannot read source {address!r}: {text}{remedy}")
 
 
-def _one_line(error: Any) -> str:
-    """What Spark says, without the Java stack."""
+def in_one_line(error: Any) -> str:
+    """What Spark says, without the Java stack.
+
+    :param error: its exception
+    """
     java = getattr(error, "java_exception", None)
     text = str(error) if java is None else str(java.toString())
     return " ".join(text.partition("JVM stacktrace")[0].partition("\n\tat ")[0].split())[:600]

@@ -1,9 +1,10 @@
-"""Rows of a DataFrame as text, one JSON object and a newline each, written by Spark's own generated code.
+"""Rows of a DataFrame as text, one JSON object and a newline each, by whom it is quickest.
 
-The JVM writes ``to_json``; its Arrow buffer is the body that goes to the channel, and no value is touched by
-Python. What ``to_json`` says differently from Snowflake's columns is changed before: timestamps get their
-microseconds, binary the pipe's text form, NaN and the infinities the author's choice. Types that have no
-faithful form are refused by column, before any row moves (each observed with Spark 4.2).
+Rows without a VARIANT go to Python as they are, where Arrow writes them. Others the JVM writes with
+``to_json``; their Arrow buffer is the body that goes to the channel, and no value is touched by Python. What
+``to_json`` says differently from Snowflake's columns is changed before: timestamps get their microseconds,
+binary the pipe's text form, NaN and the infinities the author's choice. Types that have no faithful form are
+refused by column, before any row moves (each observed with Spark 4.2).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.spark.frames import LINE
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
@@ -51,6 +53,39 @@ def check_row_types(schema: StructType) -> None:
         _check(field.name, field.dataType)
 
 
+def is_written_by_jvm(schema: StructType) -> bool:
+    """True for rows that Spark's JVM writes, which are those with a VARIANT.
+
+    A VARIANT comes to Python in Spark's own binary form, to be read one value at a time. All others Arrow
+    writes as fast, and wide ones faster (``benchmarks/row_shapes.py``).
+
+    :param schema: the columns
+    """
+    return any(_holds_variant(field.dataType) for field in schema.fields)
+
+
+def _holds_variant(kind: Any) -> bool:
+    name = kind.typeName()
+    if name == "struct":
+        return any(_holds_variant(field.dataType) for field in kind.fields)
+    if name == "array":
+        return _holds_variant(kind.elementType)
+    return _holds_variant(kind.valueType) if name == "map" else bool(name == "variant")
+
+
+def written(schema: StructType, options: NdjsonOptions) -> list[Column]:
+    """What a query has of the rows: their text in one column, or their columns as they are.
+
+    :param schema: the columns, checked by :func:`check_row_types`
+    :param options: forms of the values that JSON has none for
+    """
+    from pyspark.sql import functions as sf
+
+    if is_written_by_jvm(schema):
+        return [row_text(schema, options).alias(LINE)]
+    return [sf.col(quoted_column(field.name)) for field in schema.fields]
+
+
 def row_text(
     schema: StructType, options: NdjsonOptions, *, leave_out: frozenset[str] = frozenset()
 ) -> Column:
@@ -64,20 +99,40 @@ def row_text(
 
     writer = _Writer(options)
     fields = [
-        writer.value(field.name, sf.col(_quoted(field.name)), field.dataType).alias(field.name)
+        writer.value(field.name, sf.col(quoted_column(field.name)), field.dataType).alias(field.name)
         for field in schema.fields
         if field.name not in leave_out
     ]
-    form = {
+    return sf.concat(sf.to_json(sf.struct(*fields), _form(options)), sf.lit("\n"))
+
+
+def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions) -> Column:
+    """The expression that writes one nested value as JSON; null stays null.
+
+    :param name: the column's name, for errors
+    :param column: the value
+    :param kind: its type, checked by :func:`check_row_types`: a struct, an array, a map or a variant
+    :param options: forms of the values that JSON has none for
+    """
+    from pyspark.sql import functions as sf
+
+    return sf.to_json(_Writer(options).value(name, column, kind), _form(options))
+
+
+def quoted_column(name: str) -> str:
+    """A column's name as Spark's expressions take it.
+
+    :param name: the name
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _form(options: NdjsonOptions) -> dict[str, str]:
+    return {
         "timestampFormat": _ZONED,
         "timestampNTZFormat": _ZONELESS,
         "ignoreNullFields": str(not options.explicit_nulls).lower(),
     }
-    return sf.concat(sf.to_json(sf.struct(*fields), form), sf.lit("\n"))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _check(path: str, kind: DataType) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.frames import CHANNEL, LINE, FramePartition, FrameSource, FrameWork
+from airflow_provider_snowpipe.spark.frames import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.layout import free_layout, layout_fingerprint, pin_layout
 from airflow_provider_snowpipe.spark.plan_order import refuse_changing_rows, refuse_unordered_rows
 from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss
@@ -17,11 +17,16 @@ from airflow_provider_snowpipe.spark.tables.key_column import KeyColumn, partiti
 from airflow_provider_snowpipe.spark.tables.partition_values import ONLY, partition_names, with_facts
 from airflow_provider_snowpipe.spark.tables.parts import POSITION, keyed_parts
 from airflow_provider_snowpipe.spark.tables.reading import asked_of_spark, open_rows
-from airflow_provider_snowpipe.spark.tables.row_text import check_row_types, row_text
+from airflow_provider_snowpipe.spark.tables.row_text import (
+    check_row_types,
+    is_written_by_jvm,
+    written,
+)
 from airflow_provider_snowpipe.spark.tables.spec import TableSourceSpec
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,
     LexicographicOffset,
@@ -45,6 +50,7 @@ class TablePartition(FramePartition):
     :param number: number of the range
     :param rows: rows that this run is to load, as far as they are counted
     :param end: the last position of this run, None until it is known
+    :param ndjson: how tasks write the rows, None where Spark's JVM has
     """
 
     name: str
@@ -54,6 +60,7 @@ class TablePartition(FramePartition):
     number: int = 0
     rows: int = 0
     end: Offset | None = None
+    ndjson: NdjsonOptions | None = None
     gaps_legal = True
 
     @property
@@ -101,7 +108,15 @@ class TablePartition(FramePartition):
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
     ) -> Iterator[Part]:
         """Cut the rows after a position into parts; their keys have to grow."""
-        return keyed_parts(batches, committed, limits, column=self.key, value=self.value, offset=self.offset)
+        return keyed_parts(
+            batches,
+            committed,
+            limits,
+            column=self.key,
+            value=self.value,
+            offset=self.offset,
+            ndjson=self.ndjson,
+        )
 
 
 class TableSource(FrameSource):
@@ -142,7 +157,8 @@ class TableSource(FrameSource):
         """List the column's values, the ranges, or the one partition that there is."""
         spec = self._spec
         self._refuse_null_keys()
-        make = partial(TablePartition, key=self._key.name, offset_type=self._key.offset_type)
+        ndjson = None if is_written_by_jvm(self._rows.schema) else spec.row_options
+        make = partial(TablePartition, key=self._key.name, offset_type=self._key.offset_type, ndjson=ndjson)
         if self._by is not None:
             with free_layout(self._rows.sparkSession):
                 return tuple(make(name) for name in partition_names(self._rows, self._by, spec.address))
@@ -183,13 +199,12 @@ class TableSource(FrameSource):
         return located
 
     def frame(self, works: Sequence[FrameWork]) -> DataFrame:
-        """One Spark partition for each channel, its rows as text, ordered by the key."""
+        """One Spark partition for each channel, its rows ordered by the key."""
         from pyspark.sql import functions as sf
 
         rows = self._numbered(works, from_committed=False)
         schema = self._rows.schema
-        text = row_text(schema, self._spec.row_options)
-        ready = rows.select(CHANNEL, POSITION, text.alias(LINE))
+        ready = rows.select(CHANNEL, POSITION, *written(schema, self._spec.row_options))
         ordered = ready.repartitionById(len(works), sf.col(CHANNEL)).sortWithinPartitions(POSITION)
         refuse_unordered_rows(ordered, f"source {self._spec.address!r}")
         return ordered

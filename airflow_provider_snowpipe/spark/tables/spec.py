@@ -133,8 +133,16 @@ def check_options(options: Any) -> None:
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigurationError(f"source option {name!r} is no text: give name and value as texts")
-        if _SECRET.search(name):
+        if looks_secret(name):
             raise ConfigurationError(
                 f"source option {name!r} looks like a secret, and a plan holds none: define the table in "
                 "Spark's catalog, or let Spark's own configuration give it"
             )
+
+
+def looks_secret(name: str) -> bool:
+    """True for names of options that hold passwords, keys and the like.
+
+    :param name: the option's name
+    """
+    return _SECRET.search(name) is not None

@@ -88,7 +88,7 @@ def test_spark_runs_on_the_wheels_java_where_the_machine_has_none(no_java, tmp_p
         env={**os.environ, "JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

@@ -10,8 +10,8 @@ from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, ContinuityError
 
 CHANNELS = (
-    ChannelReport("ds_0", "ds_0", None, "a", "a", 5, 50, 1, True, 0.25, 1.0, 2, 3, 40),
-    ChannelReport("ds_1", "ds_1", None, "b", "b", 7, 70, 0, True, 0.5, 0.125, 1),
+    ChannelReport("ds_0", "ds_0", None, "a", "a", 5, 50, 1, True, 0.25, 1.0, 4, 0.2, 0.1, 2, 3, 40),
+    ChannelReport("ds_1", "ds_1", None, "b", "b", 7, 70, 0, True, 0.5, 0.125, 3, 0.3, 0.2, 1),
 )
 
 

@@ -35,7 +35,7 @@ def topic(request, cluster):
 
 def _source(cluster, topic, **changes):
     values = {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": [topic], **changes}
-    return source_spec({"timeout_seconds": 5.0, **values})
+    return source_spec({"timeout_seconds": 30.0, **values})
 
 
 def _gate(partition, letters):

@@ -39,7 +39,7 @@ def topic(request, cluster):
 
 
 def _source(brokers, topic, on_data_loss="fail", **changes):
-    values = {"kind": "kafka", "bootstrap_servers": brokers, "topics": [topic], "timeout_seconds": 5.0}
+    values = {"kind": "kafka", "bootstrap_servers": brokers, "topics": [topic], "timeout_seconds": 30.0}
     return open_source(source_spec({**values, **changes}), on_data_loss)
 
 
@@ -72,7 +72,7 @@ def test_every_topic_partition_is_a_partition_read_in_order_to_its_fixed_end(bro
 
 def test_partition_travels_to_an_executor_and_shows_no_secret(brokers, topic):
     spec = source_spec(
-        {"kind": "kafka", "bootstrap_servers": brokers, "topics": [topic], "timeout_seconds": 5.0}
+        {"kind": "kafka", "bootstrap_servers": brokers, "topics": [topic], "timeout_seconds": 30.0}
     )
     produce(brokers, topic, numbered(range(3)))
     source = open_source(spec, "fail", SourceSecrets({"ssl.key.password": "hunter2"}))

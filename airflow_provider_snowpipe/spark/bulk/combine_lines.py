@@ -1,0 +1,143 @@
+"""One new file of lines from slices of others; runs in a Spark task and touches no line but a header."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from airflow_provider_snowpipe.spark.bulk.line_cut import LineFile, LineSlice
+from airflow_provider_snowpipe.spark.bulk.write_plan import WrittenFile
+from airflow_provider_snowpipe.spark.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.files.stored_bytes import pieces
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+
+_READ_BYTES = 1 << 20
+_LONGEST_HEADER = 1 << 20
+_LEVEL = 4
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""COPY passes it over at the start of a file only."""
+
+
+def combine(slices: Sequence[LineSlice], target: Path, header: bytes | None) -> WrittenFile:
+    """Write the lines of some slices into one file, compressed with gzip.
+
+    The file is there as a whole or not at all. The same lines give the same bytes. A file's
+    last line is ended where it was not.
+
+    :param slices: the slices, in order
+    :param target: the new file
+    :param header: the line that each file begins with, without its end; None where there is none
+    :return: the file by its name, with its lines but the header
+    :raises ConfigurationError: if a file begins with another line
+    :raises SourcePositionError: if a file has changed since it was listed
+    """
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    lines = 0
+    try:
+        with (
+            partial.open("wb") as stored,
+            gzip.GzipFile("", "wb", compresslevel=_LEVEL, fileobj=stored, mtime=0) as packed,
+        ):
+            if header is not None:
+                packed.write(header + b"\n")
+            for one in slices:
+                for piece in _ended(_text(one, header)):
+                    lines += piece.count(b"\n")
+                    packed.write(piece)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return WrittenFile(target.name, target.stat().st_size, lines)
+
+
+def header_of(file: LineFile) -> bytes:
+    """The first line of a file, without its end.
+
+    :param file: the file
+    :raises ConfigurationError: if it has no end within a megabyte
+    """
+    return _split_header(_unmarked(_whole(file)), file.path)[0]
+
+
+def _text(one: LineSlice, header: bytes | None) -> Iterator[bytes]:
+    found = _between(one) if one.file.compression == "none" else _whole(one.file)
+    if not one.start:
+        found = _unmarked(found)
+    if header is None or one.start:
+        yield from found
+        return
+    first, rest = _split_header(found, one.file.path)
+    if first != header:
+        raise ConfigurationError(
+            f"file {one.file.path!r} begins with the line {first[:80]!r} and the first file with "
+            f"{header[:80]!r}: files with other columns are not combined; stage them by a task of their own"
+        )
+    yield rest
+    yield from found
+
+
+def _split_header(found: Iterator[bytes], path: str) -> tuple[bytes, bytes]:
+    """The first line, and what came with it; the iterator goes on behind that."""
+    text = b""
+    for piece in found:
+        text += piece
+        if b"\n" in text or len(text) > _LONGEST_HEADER:
+            break
+    line, end, rest = text.partition(b"\n")
+    if len(line) > _LONGEST_HEADER and not end:
+        raise ConfigurationError(f"file {path!r} has no line end in its first megabyte: it is no text")
+    return line.removesuffix(b"\r"), rest
+
+
+def _unmarked(found: Iterator[bytes]) -> Iterator[bytes]:
+    """The same text without a byte order mark before it."""
+    yield next(found, b"").removeprefix(_BYTE_ORDER_MARK)
+    yield from found
+
+
+def _whole(file: LineFile) -> Iterator[bytes]:
+    listed = SourceFile(Path(file.path).name, file.path, file.size)
+    return pieces(listed, 0, compression=file.compression, read_bytes=_READ_BYTES)
+
+
+def _between(one: LineSlice) -> Iterator[bytes]:
+    with open(one.file.path, "rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size != one.file.size:
+            raise SourcePositionError(
+                f"file {one.file.path!r} had {one.file.size:,} bytes and has {size:,} now: run again when "
+                "nothing changes it. Nothing was staged"
+            )
+        position, end = _line_after(stream, one.start, size), _line_after(stream, one.end, size)
+        stream.seek(position)
+        while position < end and (piece := stream.read(min(_READ_BYTES, end - position))):
+            position += len(piece)
+            yield piece
+
+
+def _line_after(stream: IO[bytes], cut: int, size: int) -> int:
+    """Where the first line begins that begins at a cut or after it."""
+    if cut <= 0 or cut >= size:
+        return max(0, min(cut, size))
+    position = cut - 1
+    stream.seek(position)
+    while piece := stream.read(_READ_BYTES):
+        found = piece.find(b"\n")
+        if found >= 0:
+            return position + found + 1
+        position += len(piece)
+    return size
+
+
+def _ended(found: Iterator[bytes]) -> Iterator[bytes]:
+    last = b"\n"
+    for piece in found:
+        if piece:
+            last = piece[-1:]
+            yield piece
+    if last != b"\n":
+        yield b"\n"
