@@ -38,6 +38,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.append",
             "operators.branch",
             "operators.copy",
+            "operators.bulk_load",
             "operators.load",
             "operators.file_pipe",
             "operators.ingest_files",

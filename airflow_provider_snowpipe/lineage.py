@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.assets.openlineage import account_namespace
+from airflow_provider_snowpipe.bulk.stage import StageReference
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -113,6 +114,32 @@ class TaskLineage:
         )
 
     @classmethod
+    def of_files(
+        cls,
+        hook: SnowpipeHook,
+        source: str | None,
+        rows: int,
+        *,
+        size: int | None = None,
+        channels: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> TaskLineage:
+        """Describe a load of files by COPY or by a pipe.
+
+        :param hook: names account and table
+        :param source: the folder, or the stage, that was read, None where the task does not know
+        :param rows: rows that are in the table now
+        :param size: bytes of the files
+        :param channels: the channels whose tokens were moved behind the files, if there are any
+        """
+        moved = tuple(
+            ChannelOffsets(name, one["from"], one["to"], one["rows"])
+            for name, one in (channels or {}).items()
+        )
+        return cls(
+            hook, "file:line", moved, sources=() if source is None else (source,), rows=rows, size=size
+        )
+
+    @classmethod
     def of_commit(
         cls, hook: SnowpipeHook, offset_format: str, tokens: Mapping[str, str | None]
     ) -> TaskLineage:
@@ -169,7 +196,10 @@ def operator_lineage(lineage: TaskLineage | None) -> Any:
 
     from airflow_provider_snowpipe.lineage_facets import SnowpipeChannelsRunFacet
 
-    inputs = [Dataset(*place_of(address)) for address in lineage.sources]
+    inputs = [
+        Dataset(*(stage_of(lineage.hook, address) if address.startswith("@") else place_of(address)))
+        for address in lineage.sources
+    ]
     outputs = []
     namespace, name = account_namespace(lineage.hook.account()), dataset_name(lineage.hook)
     if lineage.loads:
@@ -177,15 +207,15 @@ def operator_lineage(lineage: TaskLineage | None) -> Any:
         outputs.append(OutputDataset(namespace, name, outputFacets={"outputStatistics": statistics}))
     else:
         inputs.append(Dataset(namespace, name))
-    facet = SnowpipeChannelsRunFacet(
-        pipe=str(lineage.hook.pipe_name()),
-        offsetFormat=lineage.offset_format,
-        channels=[channel.facet() for channel in lineage.channels],
-    )
+    run_facets = {}
+    if lineage.channels:
+        run_facets[CHANNELS_FACET] = SnowpipeChannelsRunFacet(
+            pipe=str(lineage.hook.pipe_name()),
+            offsetFormat=lineage.offset_format,
+            channels=[channel.facet() for channel in lineage.channels],
+        )
     job_facets = {} if lineage.sql is None else {"sql": SQLJobFacet(query=lineage.sql)}
-    return OperatorLineage(
-        inputs=inputs, outputs=outputs, run_facets={CHANNELS_FACET: facet}, job_facets=job_facets
-    )
+    return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=run_facets, job_facets=job_facets)
 
 
 def dataset_name(hook: SnowpipeHook) -> str:
@@ -195,6 +225,17 @@ def dataset_name(hook: SnowpipeHook) -> str:
     """
     pipe = hook.pipe_name()
     return f"{pipe.database}.{pipe.schema}.{pipe.default_table or pipe.pipe}"
+
+
+def stage_of(hook: SnowpipeHook, stage: str) -> tuple[str, str]:
+    """Return namespace and name of the dataset of a stage, or of a path in one.
+
+    :param hook: names the account, and database and schema where the stage does not
+    :param stage: the stage
+    """
+    pipe = hook.pipe_name()
+    place = StageReference.parse(stage).location("", database=pipe.database, schema=pipe.schema)
+    return account_namespace(hook.account()), place.strip("@/").replace('"', "")
 
 
 def place_of(address: str) -> tuple[str, str]:

@@ -21,6 +21,9 @@ def count_load(
     dead_lettered: int = 0,
     retries: int = 0,
     append_seconds: float | None = None,
+    requests: int = 0,
+    request_seconds: float = 0.0,
+    longest_request: float = 0.0,
     commit_seconds: float | None = None,
     run_seconds: float | None = None,
     commit_lag_ms: float | None = None,
@@ -36,6 +39,9 @@ def count_load(
     :param dead_lettered: rows put aside before the others were sent
     :param retries: requests that were repeated
     :param append_seconds: time until the rows were received, None when not measured
+    :param requests: appends that were answered
+    :param request_seconds: time that their answers took together, 0 when not measured
+    :param longest_request: the longest of them, seconds
     :param commit_seconds: time from then until they were committed, None when not waited for
     :param run_seconds: time of a whole Spark run, None for another load
     :param commit_lag_ms: the service's own average time from append to commit, None where it tells none
@@ -47,11 +53,14 @@ def count_load(
         ("bytes", raw_bytes),
         ("rejected", rejected),
         ("dead_lettered", dead_lettered),
+        ("appends", requests),
         ("retries", retries),
     ):
         Stats.incr(f"snowpipe.{name}", value, tags=tags)
     for name, seconds in (
-        ("append_latency", append_seconds),
+        ("append_time", append_seconds),
+        ("append_latency", request_seconds / requests if requests and request_seconds else None),
+        ("append_latency_max", longest_request or None),
         ("commit_latency", commit_seconds),
         ("run", run_seconds),
     ):
@@ -91,6 +100,9 @@ def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool)
         dead_lettered=report.dead_lettered,
         retries=sum(channel.retries for channel in channels),
         append_seconds=max((channel.append_seconds for channel in channels), default=None),
+        requests=sum(channel.requests for channel in channels),
+        request_seconds=sum(channel.request_seconds for channel in channels),
+        longest_request=max((channel.longest_request for channel in channels), default=0.0),
         commit_seconds=commit if waited else None,
         run_seconds=report.seconds,
         commit_lag_ms=max((one.latency_ms for one in channels if one.latency_ms is not None), default=None),

@@ -18,6 +18,7 @@ from airflow.providers.common.sql.operators.sql import SQLExecuteQueryOperator
 
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 
 FOLDER = str(Path(gettempdir()) / "trickle_or_flood")
 CREATE = [
@@ -64,14 +65,6 @@ def trickle_or_flood() -> None:
 
         return folder_shape(file, dt.datetime.now(dt.UTC), backfill=params["history"]).as_json()
 
-    @task
-    def stage_file(file: str, params: dict[str, Any]) -> list[str]:
-        """Put the file into the stage; what is there already stays."""
-        from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
-
-        SnowflakeHook().run(f"PUT 'file://{file}' @\"{params['table']}_STAGE\" AUTO_COMPRESS = FALSE")
-        return [Path(file).name]
-
     @task(trigger_rule="none_failed_min_one_success")
     def count(params: dict[str, Any]) -> int:
         """Rows in the table."""
@@ -83,15 +76,17 @@ def trickle_or_flood() -> None:
     file = make_file()
     routed = route(file)
     append = SnowpipeAppendRowsOperator(task_id="append", table="{{ params.table }}", file=file)
-    staged = stage_file(file)
+    stage_file = SnowpipeStageFilesOperator(
+        task_id="stage_file", source=file, stage='@"{{ params.table }}_STAGE"'
+    )
     copy = SnowpipeCopyOperator(
         task_id="copy",
         table="{{ params.table }}",
         stage='@"{{ params.table }}_STAGE"',
-        files=staged,
+        files=stage_file.output["files"],
         options={"file_format": {"type": "JSON"}, "match_by_column_name": "CASE_INSENSITIVE"},
     )
-    create >> routed >> [append, staged]
+    create >> routed >> [append, stage_file]
     [append, copy] >> count()
 
 

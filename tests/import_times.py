@@ -107,7 +107,7 @@ def imports_of(code: str, *arguments: str, env: Mapping[str, str]) -> Imports:
     :param env: its environment
     """
     command = [sys.executable, "-X", "importtime", "-c", code, *arguments]
-    done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, "\n".join(
         line for line in done.stderr.splitlines() if not line.startswith("import time:")
     )

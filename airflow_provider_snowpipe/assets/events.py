@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from airflow_provider_snowpipe.assets.uri import PARTITIONED_KEY, SCHEME, TableA
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,8 @@ def describe_outlets(
     :param hook: of the pipe
     :param channels: what was loaded
     """
-    outlets = [one for one in getattr(task, "outlets", None) or [] if _is_ours(one)]
-    events = context.get("outlet_events")
-    if not outlets or events is None:
+    outlets, events = _told(task, context)
+    if not outlets:
         return
     try:
         table = _table_of(hook, [one.channel for one in channels])
@@ -61,16 +61,39 @@ def describe_outlets(
     except SnowpipeError as error:
         log.warning("the asset events say nothing of tokens and rows: %s", error)
         return
-    for outlet in outlets:
-        address = TableAddress.parse(outlet.uri)
-        if address.of_table() != table:
-            log.warning("asset %s is not of table %s, which this task loads", outlet.uri, table)
-            continue
+    for outlet, address in _outlets_of(table, outlets):
         meant = [one for one in channels if address.channel in (None, one.channel)]
         event = events[outlet]
         event.extra.update(event_extra(pipe, meant))
         if (getattr(outlet, "extra", None) or {}).get(PARTITIONED_KEY):
             _add_partitions(event, meant)
+
+
+def describe_file_load(
+    task: Any, context: Mapping[str, Any], hook: SnowpipeBulkHook, table: str, rows: int, loader: str
+) -> None:
+    """Put the rows of a load of staged files into the extra of a task's events on assets of its table.
+
+    An asset of one channel is passed over: staged files come through none. Nothing here fails the task.
+
+    :param task: the operator, for its outlets
+    :param context: the task's context
+    :param hook: of the account
+    :param table: the table
+    :param rows: rows that are in the table now
+    :param loader: ``COPY``, or the pipe's full name
+    """
+    outlets, events = _told(task, context)
+    if not outlets:
+        return
+    try:
+        address = TableAddress(hook.account(), *hook.place(), table)
+    except SnowpipeError as error:
+        log.warning("the asset events say nothing of rows: %s", error)
+        return
+    for outlet, found in _outlets_of(address, outlets):
+        if found.channel is None:
+            events[outlet].extra.update({"committed": True, "rows": rows, "loader": loader})
 
 
 def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
@@ -89,6 +112,22 @@ def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
     if None not in rows:
         extra["rows"] = sum(number for number in rows if number is not None)
     return extra
+
+
+def _told(task: Any, context: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    """The task's outlets that are ours, and its events; no outlets where there are no events."""
+    events = context.get("outlet_events")
+    outlets = getattr(task, "outlets", None) or []
+    return [] if events is None else [one for one in outlets if _is_ours(one)], events
+
+
+def _outlets_of(table: TableAddress, outlets: list[Any]) -> Iterator[tuple[Any, TableAddress]]:
+    for outlet in outlets:
+        address = TableAddress.parse(outlet.uri)
+        if address.of_table() == table:
+            yield outlet, address
+        else:
+            log.warning("asset %s is not of table %s, which this task loads", outlet.uri, table)
 
 
 def _is_ours(outlet: Any) -> bool:

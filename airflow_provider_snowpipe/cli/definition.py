@@ -104,7 +104,8 @@ def _plan_arguments() -> tuple[Any, ...]:
             "--from",
             dest="source",
             required=True,
-            help="@stage/path, table:NAME (its past loads), a path, a URL, or the shape as JSON",
+            help="@stage/path, table:NAME (its past loads), a path, a URL, kafka://host:port/topic, or, as "
+            "JSON, a Kafka source or the shape",
         ),
         _arg("--freshness", type=float, help="seconds after which a row has to be queryable"),
         _arg("--endless", action="store_true", help="more keeps arriving, as the files that are there did"),
@@ -123,6 +124,9 @@ def _plan_arguments() -> tuple[Any, ...]:
         _arg("--database", help="the stage's or table's database, the connection's if not given"),
         _arg("--schema", help="its schema, the connection's if not given"),
         _arg("--storage-conn-id", help="connection id for a URL"),
+        _arg("--kafka-conn-id", help="connection id for Kafka topics"),
+        _arg("--table", help="table of Kafka topics, whose channels say how far each partition is in it"),
+        _arg("--channel-prefix", help="with --table, the first part of these channels' names"),
     )
 
 

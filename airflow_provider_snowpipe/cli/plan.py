@@ -18,8 +18,14 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 @reported
 def plan(args: Namespace) -> None:
     """Print the plan: a table of the paths, then reasons, advice and warnings; or all of it as JSON."""
-    hook = SnowpipeBulkHook(args.conn_id, database=args.database, schema=args.schema)
-    shape = ShapeSource(args.source, hook, args.storage_conn_id).shape(_known(args))
+    if (args.table is None) != (args.channel_prefix is None):
+        raise ConfigurationError(
+            f"--table is {args.table} and --channel-prefix is {args.channel_prefix}: the channels of a Kafka "
+            "source are found by both; give both, or none"
+        )
+    hook = SnowpipeBulkHook(args.conn_id, table=args.table, database=args.database, schema=args.schema)
+    source = ShapeSource(args.source, hook, args.storage_conn_id, args.kafka_conn_id, args.channel_prefix)
+    shape = source.shape(_known(args))
     policy = LoadPolicy(
         path=args.path,
         warehouse=args.warehouse.upper(),

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.bulk.copy_history import CopyHistory, copy_history
 from airflow_provider_snowpipe.bulk.copy_statement import quoted_location
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.literals import string_literal
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.account_sql import AccountSql, RunSql
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
+    from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
     from airflow_provider_snowpipe.bulk.stage_upload import Staging
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
     from airflow_provider_snowpipe.hooks.stage_upload import Source, StageUpload
@@ -77,18 +80,26 @@ class SnowpipeBulkHook(SnowpipeHook):
         """
         return await asyncio.to_thread(_client, await self._async_connection(), retry)
 
-    def put_files(self, files: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """Upload files of this machine by ``PUT``, as they are; one that is there by its name is left.
+    def put_file(self, path: str, location: str) -> None:
+        """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.
 
-        :param files: each file's path, in letters that need no quotes, and the location that takes it
-        :raises SqlError: if an upload fails, or signing in for it
+        :param path: the file, in letters that need no quotes
+        :param location: where it goes, as ``@stage/path``
+        :raises SqlError: if the upload fails, or signing in for it
         """
-        rows: list[dict[str, Any]] = []
-        with self.sql_session("put files") as run:
-            for path, place in files:
-                location = quoted_location(place)
-                rows += run(f"PUT 'file://{path}' {location} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
-        return rows
+        place = quoted_location(location)
+        self.run_sql(f"PUT 'file://{path}' {place} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
+
+    def get_file(self, location: str, folder: str) -> None:
+        """Bring one file of an internal stage to this machine by ``GET``.
+
+        :param location: the file, as ``@stage/path``
+        :param folder: where it goes, under its own name
+        :raises SqlError: if it cannot be brought
+        """
+        database, schema = self.place()
+        place = StageReference.parse(location).location("", database=database, schema=schema)
+        self.run_sql(f"GET {string_literal(place.rstrip('/'))} {string_literal(f'file://{folder}/')}")
 
     def set_offset_tokens(self, tokens: Mapping[str, str]) -> None:
         """Set committed offset tokens of channels of the default pipe of ``table``, whoever writes to them.
@@ -170,6 +181,45 @@ class SnowpipeBulkHook(SnowpipeHook):
         place = self.place()
         history = CopyHistory(self.run_sql, (*place, table), (*place, pipe) if pipe else None)
         return history.loads([question], dt.datetime.now(dt.UTC))
+
+    def older_copies(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
+        """COPY's loads of some files 14 to 64 days ago, as the account's usage history tells them.
+
+        A role without the right to that view gets none, and a warning in the log.
+
+        :param table: the table
+        :param paths: their paths below the stage
+        :raises SqlError: if a statement fails, or signing in for it
+        """
+        from airflow_provider_snowpipe.bulk.account_history import older_copies
+
+        with self.sql_session("look for older loads by COPY") as run:
+            return older_copies(run, (*self.place(), table), paths)
+
+    def loads_in_folder(self, table: str, folder: str) -> list[FileLoad]:
+        """What ``COPY_HISTORY`` says of the files of one folder, from the oldest load.
+
+        :param table: the table
+        :param folder: the folder's name, as no other one is called
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        since = dt.datetime.now(dt.UTC) - REMEMBERED
+        statement, values = copy_history((*self.place(), table), since, folder=folder)
+        return [FileLoad.from_copy_history(row) for row in self.run_sql(statement, values)]
+
+    def pipe_target(self, pipe: str) -> PipeTarget | None:
+        """From where a file pipe loads into which table; None for no such pipe, or none that the role sees.
+
+        :param pipe: the pipe
+        :raises ConfigurationError: if its definition does not say so
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin
+        from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
+
+        name = PipeName(*self.place(), pipe)
+        known = FilePipeAdmin(self.run_sql, name).known()
+        return None if known is None else PipeTarget.of(name, known.definition, is_told=known.auto_ingest)
 
     def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
         """Make a client of the file pipe's REST API, here of ``pipe``; the caller closes it.

@@ -216,6 +216,9 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
             rejected=load.rejected,
             retries=load.retries,
             append_seconds=load.append_seconds,
+            requests=load.requests,
+            request_seconds=load.request_seconds,
+            longest_request=load.longest_request,
             commit_seconds=load.commit_seconds if load.committed else None,
             lag_channels=0 if load.committed else 1,
         )

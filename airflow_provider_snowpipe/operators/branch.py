@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowFailException, BaseBranchOperator
+from airflow.providers.common.compat.sdk import BaseBranchOperator
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY, known_shape, load_policy, path_before
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
-from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -28,8 +28,9 @@ class SnowpipeBranchOperator(BaseBranchOperator):
     path. The path of the run before stays unless another one is clearly better; in a backfill run COPY is
     preferred. Nothing is loaded here.
 
-    :param source: ``@stage/path``; ``table:NAME`` for what its past loads say; a path, a URL; or the shape,
-        as a mapping or its JSON text (templated)
+    :param source: ``@stage/path``; ``table:NAME`` for what its past loads say; a path, a URL;
+        ``kafka://host:port/topic``, or the source of a stream from Kafka as a mapping; or the shape, as a
+        mapping or its JSON text (templated)
     :param stream: ids of the tasks or task groups that stream the data, None where there is no such way
     :param copy: ids of those that copy it
     :param pipe: ids of those that give it to a file pipe
@@ -40,6 +41,10 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         ``path``, ``warehouse`` or ``has_pipe``
     :param costs: figures of the cost model to replace, by name
     :param remember: False plans without regard to the run before
+    :param table: the table of a Kafka source, whose channels say how far each partition is in it; None counts
+        from the offsets of the source's group, or from its start (templated)
+    :param channel_prefix: the first part of these channels' names, None for the DAG's id (templated)
+    :param kafka_conn_id: the connection of a Kafka source (templated)
     :param storage_conn_id: the connection of a URL (templated)
     :param database: database of stage and table, None for the connection's (templated)
     :param schema: their schema, None for the connection's (templated)
@@ -50,6 +55,9 @@ class SnowpipeBranchOperator(BaseBranchOperator):
     template_fields: Sequence[str] = (
         "source",
         "shape",
+        "table",
+        "channel_prefix",
+        "kafka_conn_id",
         "storage_conn_id",
         "database",
         "schema",
@@ -69,6 +77,9 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         policy: Mapping[str, Any] | None = None,
         costs: Mapping[str, Any] | None = None,
         remember: bool = True,
+        table: str | None = None,
+        channel_prefix: str | None = None,
+        kafka_conn_id: str | None = None,
         storage_conn_id: str | None = None,
         database: str | None = None,
         schema: str | None = None,
@@ -84,6 +95,9 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         self.policy = policy
         self.costs = costs
         self.remember = remember
+        self.table = table
+        self.channel_prefix = channel_prefix
+        self.kafka_conn_id = kafka_conn_id
         self.storage_conn_id = storage_conn_id
         self.database = database
         self.schema = schema
@@ -97,13 +111,9 @@ class SnowpipeBranchOperator(BaseBranchOperator):
 
         :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
         """
-        try:
+        with failing_at_once():
             plan = self._plan(context)
             branch = self._branch(plan)
-        except SnowpipeError as error:
-            if is_permanent(error):
-                raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
-            raise
         for line in plan.lines():
             self.log.info("%s", line)
         context["ti"].xcom_push(key=PLAN_KEY, value=plan.as_json())
@@ -122,8 +132,12 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         from airflow_provider_snowpipe.operators.shape_source import ShapeSource
         from airflow_provider_snowpipe.routing.planner import plan_load
 
-        hook = SnowpipeBulkHook(self.snowflake_conn_id, database=self.database, schema=self.schema)
-        shape = ShapeSource(self.source, hook, self.storage_conn_id).shape(known)
+        hook = SnowpipeBulkHook(
+            self.snowflake_conn_id, table=self.table, database=self.database, schema=self.schema
+        )
+        prefix = self.channel_prefix or self.dag_id
+        source = ShapeSource(self.source, hook, self.storage_conn_id, self.kafka_conn_id, prefix)
+        shape = source.shape(known)
         return plan_load(shape, load_policy(self.policy, self.costs), before)
 
     def _branch(self, plan: LoadPlan) -> str | Iterable[str]:

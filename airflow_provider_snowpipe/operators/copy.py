@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator, conf
+from airflow.providers.common.compat.sdk import conf
 
+from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED, CopyOutcome
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.copy_files import StagedChoice, refuse_files_of_pipes
+from airflow_provider_snowpipe.operators.file_operator import FileOperator
 from airflow_provider_snowpipe.operators.run_identity import run_identity
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SnowpipeError
-from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 _ON_NOTHING = ("fail", "report")
 
 
-class SnowpipeCopyOperator(BaseOperator):
+class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     """Load staged files into a table by COPY INTO: once per run, whatever becomes of worker and connection.
 
     The files are listed first, so every statement names its files. Each goes through the SQL API under a
@@ -57,10 +59,6 @@ class SnowpipeCopyOperator(BaseOperator):
         value has the ``rows`` of the answer
     :param deferrable: True waits for each statement in the triggerer, after a first look in the worker
     :param poll_interval: seconds between two looks in the triggerer
-    :param database: database of table and stage, None for the connection's (templated)
-    :param schema: their schema, None for the connection's (templated)
-    :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` with a key pair, an access
-        token or OAuth (templated)
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -71,12 +69,9 @@ class SnowpipeCopyOperator(BaseOperator):
         "prefix",
         "pattern",
         "options",
-        "database",
-        "schema",
-        "snowflake_conn_id",
+        *FileOperator.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"options": "json", "files": "json"}
-    ui_color = "#29b5e8"
 
     def __init__(
         self,
@@ -95,9 +90,6 @@ class SnowpipeCopyOperator(BaseOperator):
         validation_mode: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 5.0,
-        database: str | None = None,
-        schema: str | None = None,
-        snowflake_conn_id: str = SnowpipeBulkHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -115,9 +107,6 @@ class SnowpipeCopyOperator(BaseOperator):
         self.validation_mode = validation_mode
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self.database = database
-        self.schema = schema
-        self.snowflake_conn_id = snowflake_conn_id
         self._run: CopyRun | None = None
         self.resumed = False
         for name, value, choices in (
@@ -127,18 +116,6 @@ class SnowpipeCopyOperator(BaseOperator):
             if value not in choices:
                 raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(choices)}")
         StagedChoice(stage, files, prefix, pattern).check()
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Copy, or find what an earlier try of this run has copied.
-
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
-        """
-        try:
-            return self.perform(context)
-        except SnowpipeError as error:
-            if is_permanent(error):
-                raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
-            raise
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on where the task was deferred: every statement is asked for by its request id.
@@ -152,7 +129,7 @@ class SnowpipeCopyOperator(BaseOperator):
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
-        hook, identity = self._hook(), run_identity(context)
+        hook, identity = self.hook, run_identity(context)
         choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
         try:
             staged = choice.find(hook)
@@ -166,11 +143,11 @@ class SnowpipeCopyOperator(BaseOperator):
             gone = self._purged(choice, hook, identity)
             if gone is None:
                 raise
-            return gone.result()
+            return self._reported(context, gone)
         files = staged.files
         if not files:
             self.log.info("nothing is staged for %s", self.table)
-            return (self._purged(choice, hook, identity) or CopyOutcome()).result()
+            return self._reported(context, self._purged(choice, hook, identity) or CopyOutcome())
         copy = self._copy(hook)
         if self.validation_mode is not None:
             return self._validated(hook, copy, self.validation_mode, [file.path for file in files])
@@ -191,26 +168,33 @@ class SnowpipeCopyOperator(BaseOperator):
             outcome.rejected,
             len(outcome.before),
         )
+        value = self._reported(context, outcome)
         outcome.require(self.on_rejected, self.table)
-        return outcome.result()
+        return value
 
     def on_kill(self) -> None:
         """Cancel the statement that runs: COPY then leaves the table as it was."""
         if self._run is not None:
             self._run.stop()
 
-    def dry_run(self) -> None:
-        """Print the statements, and the errors that the files would have; loads nothing."""
-        hook = self._hook()
-        staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(hook)
+    def preview(self) -> list[str]:
+        """Say which statements would be run, and which errors the files would have; loads nothing."""
+        staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
         files = [file.path for file in staged.files]
-        copy = self._copy(hook)
-        for part, statement in copy.statements(files):
-            self.log.info("dry run: %d files: %s", len(part), statement)
+        copy = self._copy(self.hook)
+        lines = [f"{len(part)} files: {statement}" for part, statement in copy.statements(files)]
         if not self.expressions and files:
             checked = replace(copy, options=replace(copy.options, purge=False))
-            for row in self._validated(hook, checked, "RETURN_ERRORS", files)["rows"]:
-                self.log.info("dry run: %s", row)
+            lines += map(str, self._validated(self.hook, checked, "RETURN_ERRORS", files)["rows"])
+        return lines
+
+    def _reported(self, context: Context, outcome: CopyOutcome) -> dict[str, Any]:
+        """The task's value, after asset events and lineage have heard of the rows, also of a failed task."""
+        names = {"database": self.database, "schema": self.schema}
+        hook = SnowpipeBulkHook(self.snowflake_conn_id, table=self.table, **names)
+        self.task_lineage = TaskLineage.of_files(hook, self.stage, outcome.rows_loaded)
+        describe_file_load(self, context, hook, self.table, outcome.rows_loaded, "COPY")
+        return outcome.result()
 
     def _purged(
         self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity
@@ -240,9 +224,6 @@ class SnowpipeCopyOperator(BaseOperator):
             ),
             method_name="execute_complete",
         )
-
-    def _hook(self) -> SnowpipeBulkHook:
-        return SnowpipeBulkHook(self.snowflake_conn_id, database=self.database, schema=self.schema)
 
     def _copy(self, hook: SnowpipeBulkHook) -> CopyInto:
         database, schema = hook.place()

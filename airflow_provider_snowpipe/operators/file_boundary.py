@@ -2,9 +2,9 @@
 
 The order of things makes every crash harmless. The channels are opened, which shuts writers out and waits
 for their commit; the files are staged under paths that name their content; each channel's token becomes an
-intent; COPY loads; each intent becomes the position of the last copied row. A crash before the intent leaves
-staged files and nothing else. A crash after it leaves an intent, which stops every stream, and with which the
-next load asks load history, copies what is not in, and sets the token.
+intent; COPY loads, or a pipe; each intent becomes the position of the last loaded row. A crash before the
+intent leaves staged files and nothing else. A crash after it leaves an intent, which stops every stream, and
+with which the next load asks load history, has the same loader load what is not in, and sets the token.
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.content_path import ContentPath, loaded_contents
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.load_history import OVERLAP
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.content_path import ContentPath
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.copy_share import CopyShare, loaded_since, refuse_loaded
+from airflow_provider_snowpipe.operators.copy_share import CopyShare
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.probes import ListedFile, listing_shape
@@ -30,7 +26,6 @@ from airflow_provider_snowpipe.spark.files.resume import resume_after
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
-    SourcePositionError,
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
@@ -51,8 +46,7 @@ class FileBoundary:
 
     :param spec: the source
     :param channel_of: names the channel of a partition
-    :param hook: for the table's default pipe, its load history and its stage
-    :param stage: where files are staged, with or without a path
+    :param hook: for the table's default pipe
     :param on_data_loss: ``skip`` allows that the committed file is gone
     :raises SourcePositionError: if there are no files
     """
@@ -62,13 +56,11 @@ class FileBoundary:
         spec: FileSourceSpec,
         channel_of: Callable[[str], str],
         hook: SnowpipeBulkHook,
-        stage: str,
         on_data_loss: OnDataLoss = "fail",
     ) -> None:
         self._spec = spec
         self._channel_of = channel_of
         self._hook = hook
-        self._stage = StageReference.parse(stage)
         self._on_data_loss = on_data_loss
         self._groups = freeze(spec)
         self.table = str(hook.table)
@@ -112,10 +104,11 @@ class FileBoundary:
             for group in self._groups:
                 open_when_committed(client, self._channel_of(group.partition), _COMMIT_SECONDS)
 
-    def shares(self, *, promised_only: bool = False) -> list[CopyShare]:
-        """What COPY takes of each partition; the channels are open.
+    def shares(self, pipe: str | None = None, *, promised_only: bool = False) -> list[CopyShare]:
+        """What COPY or a pipe takes of each partition; the channels are open.
 
-        :param promised_only: True for what an interrupted COPY was to load, and no more
+        :param pipe: the pipe that is to take what nobody has begun to load, None for COPY
+        :param promised_only: True for what an interrupted load was to take, and no more
         :raises PartlyStreamedError: if a file is streamed in part
         """
         now = dt.datetime.now(dt.UTC)
@@ -125,70 +118,13 @@ class FileBoundary:
             if promised_only:
                 names = promised_files(position)
             if names:
-                found.append(self._share(group, position, names, now))
+                found.append(self._share(group, position, names, now, pipe))
         return found
-
-    def loaded(self, shares: Sequence[CopyShare]) -> dict[str, FileLoad]:
-        """The loads by an interrupted COPY, by path below the stage.
-
-        :param shares: what COPY takes
-        :raises FilesGivenTwiceError: if COPY has loaded files that it was not to load by the channel's token
-        :raises SourcePositionError: if a file has changed after it was loaded
-        """
-        found: dict[str, FileLoad] = {}
-        fresh = [share for share in shares if share.position.intent is None]
-        if fresh:
-            known = self._hook.loads_of(
-                self.table, [self._below(one) for share in fresh for one in share.paths]
-            )
-            for share in fresh:
-                refuse_loaded(share, loaded_contents(share.paths, known))
-        begun = [share for share in shares if share.position.intent is not None]
-        if begun:
-            since = min(share.intent.since for share in begun) - OVERLAP
-            history = [FileLoad.from_copy_history(row) for row in self._hook.past_loads(self.table, since)]
-            for share in begun:
-                found |= {self._stage.below(p): one for p, one in loaded_since(share, history).items()}
-        return found
-
-    def put(self, shares: Sequence[CopyShare], loaded: Mapping[str, FileLoad]) -> list[str]:
-        """Stage the files that are not loaded; their paths below the stage.
-
-        :param shares: what COPY takes
-        :param loaded: files that are in the table
-        :raises SourcePositionError: if a file grew meanwhile
-        """
-        wanted = [
-            (file, path)
-            for share in shares
-            for file, path in zip(share.files, share.paths, strict=True)
-            if self._below(path) not in loaded
-        ]
-        if not wanted:
-            return []
-        database, schema = self._hook.place()
-        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            uploads = []
-            for number, (file, path) in enumerate(wanted):
-                link = Path(folder, str(number), path.name)
-                link.parent.mkdir()
-                link.symlink_to(file.path)
-                directory = f"{path.folder}/{path.digest}"
-                uploads.append((str(link), self._stage.location(directory, database=database, schema=schema)))
-            rows = self._hook.put_files(uploads)
-        for (file, _), row in zip(wanted, rows, strict=True):
-            if int(row["source_size"]) != file.size:
-                raise SourcePositionError(
-                    f"file {file.path!r} grew from {file.size:,} to {int(row['source_size']):,} bytes while "
-                    "it was staged: load it when nothing appends to it, or say growing=True, which leaves "
-                    "the last file to the stream. Nothing was loaded"
-                )
-        return [self._below(path) for _, path in wanted]
 
     def promise(self, shares: Sequence[CopyShare]) -> None:
         """Put the intents in the place of the tokens, and make sure that nobody has written meanwhile.
 
-        :param shares: what COPY takes
+        :param shares: what is to be loaded
         :raises WriterActiveError: if somebody has
         """
         tokens = {share.position.channel: str(share.intent) for share in shares}
@@ -198,9 +134,9 @@ class FileBoundary:
         self._require(tokens)
 
     def settle(self, shares: Sequence[CopyShare]) -> dict[str, str]:
-        """Put the position of the last copied row in the place of each intent; the channels' tokens.
+        """Put the position of the last loaded row in the place of each intent; the channels' tokens.
 
-        :param shares: what COPY has loaded
+        :param shares: what is loaded
         :raises WriterActiveError: if somebody has written meanwhile
         """
         self._require({share.position.channel: str(share.intent) for share in shares})
@@ -220,7 +156,7 @@ class FileBoundary:
             committed = statuses[channel].committed
             if committed != token:
                 raise WriterActiveError(
-                    f"channel {channel!r}: while its files are being copied ({token}), somebody else has set "
+                    f"channel {channel!r}: while its files are being loaded ({token}), somebody else has set "
                     f"its token to {committed or 'NULL'!r}: stop that writer, and compare the rows of these "
                     "files before you load again"
                 )
@@ -244,7 +180,12 @@ class FileBoundary:
         return PartitionPosition(group.partition, channel, names, committed, has_rest, intent)
 
     def _share(
-        self, group: FileGroup, position: PartitionPosition, names: Sequence[str], now: dt.datetime
+        self,
+        group: FileGroup,
+        position: PartitionPosition,
+        names: Sequence[str],
+        now: dt.datetime,
+        pipe: str | None,
     ) -> CopyShare:
         by_name = {file.name: file for file in group.files}
         files = tuple(by_name[name] for name in names)
@@ -253,7 +194,8 @@ class FileBoundary:
         )
         before = position.intent
         after = before.after if before else (None if position.committed is None else str(position.committed))
-        intent = CopyIntent(after, files[-1].name, before.since if before else _milliseconds(now))
+        since, loader = (before.since, before.pipe) if before else (_milliseconds(now), pipe)
+        intent = CopyIntent(after, files[-1].name, since, loader)
         return CopyShare(position, files, paths, self._end_of(files[-1]), intent)
 
     def _end_of(self, file: SourceFile) -> str:
@@ -261,9 +203,6 @@ class FileBoundary:
         for block in reader.blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
             line = block.last_line
         return str(FileLineOffset(file.name, line))
-
-    def _below(self, path: ContentPath) -> str:
-        return self._stage.below(path.path)
 
 
 def _parsed(token: str | None, channel: str) -> FileLineOffset | None:

@@ -1,4 +1,4 @@
-"""How COPY has to read the files of a source, so that it makes the rows that the stream would make."""
+"""Loading a source's files by COPY or a pipe, so that the table gets the rows that the stream would make."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.operators.copy_share import CopyShare
     from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
+    from airflow_provider_snowpipe.operators.file_loader import FileLoader
     from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 
-Copy = Callable[[Sequence[str]], dict[str, Any]]
+_NOTHING: dict[str, Any] = {
+    "rows_loaded": 0,
+    "rejected": 0,
+    "files": {},
+    "loaded_before": {},
+    "bytes": 0,
+    "channels": {},
+}
 _BY_NAME = {"match_by_column_name": "CASE_INSENSITIVE"}
 _REFUSED = {
     "force": "would load files that are in the table",
@@ -82,59 +90,76 @@ def _csv(spec: FileSourceSpec) -> dict[str, Any]:
     return form
 
 
-def copy_files(
-    boundary: FileBoundary, copy: Copy, on_rejected: str, *, promised_only: bool = False
+def load_files(
+    boundary: FileBoundary,
+    loader_of: Callable[[str | None], FileLoader],
+    on_rejected: str,
+    *,
+    pipe: str | None = None,
+    promised_only: bool = False,
 ) -> dict[str, Any]:
-    """Copy what is left of a source's files, and move the channels' tokens behind them.
+    """Load what is left of a source's files, and move the channels' tokens behind them.
 
-    What an interrupted COPY was to load comes first and by itself, so that a try of the same run finds the
-    statement of the one before, which may still run.
+    What an interrupted load was to take comes first and by itself, and by the same loader: so that a try of
+    the same run finds the statement of the one before, which may still run, and because a pipe may still have
+    the files in its queue.
 
     :param boundary: the files and their channels
-    :param copy: copies staged files; what a COPY task returns
-    :param on_rejected: ``fail`` refuses files that an interrupted COPY has loaded in part
-    :param promised_only: True for what an interrupted COPY was to load, and no more
+    :param loader_of: makes the loader of a pipe's name, None for COPY
+    :param on_rejected: ``fail`` refuses files that an interrupted load has loaded in part
+    :param pipe: the pipe that is to take the files, None for COPY
+    :param promised_only: True for what an interrupted load was to take, and no more
     :return: as of a COPY task, and ``bytes`` of the files and ``channels``
     """
     boundary.open_channels()
-    value = _copied(boundary, boundary.shares(promised_only=True), copy, on_rejected)
+    begun = boundary.shares(promised_only=True)
+    value: dict[str, Any] = _NOTHING
+    for name in dict.fromkeys(share.intent.pipe for share in begun):
+        own = [share for share in begun if share.intent.pipe == name]
+        value = _joined(value, _loaded(boundary, loader_of(name), own, on_rejected))
     if promised_only:
         return value
-    rest = _copied(boundary, boundary.shares(), copy, on_rejected)
-    channels = dict(value["channels"])
-    for name, one in rest["channels"].items():
-        before = channels.get(name, {"from": one["from"], "files": 0})
-        channels[name] = {**one, "from": before["from"], "files": before["files"] + one["files"]}
-    return {
-        **copied_value(value, rest),
-        "bytes": value["bytes"] + rest["bytes"],
-        "channels": channels,
-    }
+    return _joined(value, _loaded(boundary, loader_of(pipe), boundary.shares(pipe), on_rejected))
 
 
-def _copied(
-    boundary: FileBoundary, shares: Sequence[CopyShare], copy: Copy, on_rejected: str
+def _loaded(
+    boundary: FileBoundary, loader: FileLoader, shares: Sequence[CopyShare], on_rejected: str
 ) -> dict[str, Any]:
     from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome
 
     if not shares:
-        return {**CopyOutcome().result(), "bytes": 0, "channels": {}}
-    before = boundary.loaded(shares)
-    missing = boundary.put(shares, before)
+        return _NOTHING
+    before = loader.loaded(shares)
+    missing = loader.put(shares, before)
     boundary.promise(shares)
     outcome = CopyOutcome(tuple(before.values()))
     outcome.require(on_rejected, boundary.table)
     value = outcome.result()
     if missing:
-        value = copied_value(value, copy(missing))
+        value = copied_value(value, loader.load(missing))
     ends = boundary.settle(shares)
     channels = {
         share.position.channel: {
+            "partition": share.position.partition,
             "from": share.intent.after,
             "to": ends[share.position.channel],
             "files": len(share.files),
+            "rows": loader.rows_of(share, value),
         }
         for share in shares
     }
     size = sum(file.size for share in shares for file in share.files)
     return {**value, "bytes": size, "channels": channels}
+
+
+def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    channels = dict(first["channels"])
+    for name, one in second["channels"].items():
+        before = channels.get(name, {"from": one["from"], "files": 0, "rows": 0})
+        sums = {key: before[key] + one[key] for key in ("files", "rows")}
+        channels[name] = {**one, "from": before["from"], **sums}
+    return {
+        **copied_value(first, second),
+        "bytes": first["bytes"] + second["bytes"],
+        "channels": channels,
+    }

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import conf
 
-from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
+from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
-from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
+from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.copy_files import StagedChoice
-from airflow_provider_snowpipe.operators.file_operator import FILES_KEY, FileOperator, failing_at_once
+from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
+from airflow_provider_snowpipe.operators.account_operator import failing_at_once
+from airflow_provider_snowpipe.operators.file_operator import FILES_KEY, FileOperator
 from airflow_provider_snowpipe.operators.pipe import require_name
+from airflow_provider_snowpipe.operators.pipe_files import PipeFiles, check_choice
 from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.streaming.commit_watch import Patience
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
@@ -26,7 +26,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Nothi
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.file_load import FileLoad
     from airflow_provider_snowpipe.bulk.pipe_submission import Submission
 
 _MARGIN_SECONDS = 120.0
@@ -34,7 +33,7 @@ _LOOK_SECONDS = 20.0
 _CHOICES = ("fail", "report")
 
 
-class SnowpipeIngestFilesOperator(FileOperator):
+class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     """Give staged files to a file pipe by the Snowpipe REST API, and wait until it has loaded them.
 
     A pipe loads a file of one path once within 14 days, so every try may submit the same files. With
@@ -55,7 +54,10 @@ class SnowpipeIngestFilesOperator(FileOperator):
     :param pattern: with ``stage``, instead of files: a regular expression that the whole path matches
         (templated)
     :param table: the table that the pipe loads into: its ``COPY_HISTORY`` is asked before the files are
-        submitted, and wherever the pipe's own report does not answer (templated)
+        submitted, and wherever the pipe's own report does not answer. Files that COPY has put into it within
+        64 days, or another pipe within 14, are then refused; for the older of COPY's loads the role needs
+        ``SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY`` (templated)
+    :param force: True submits files although COPY or another pipe has loaded them
     :param wait_for_load: False ends the task when the pipe has taken the files
     :param load_timeout: seconds to wait for the loads
     :param on_partial: ``fail`` or ``report`` a file of which only some rows are loaded
@@ -89,6 +91,7 @@ class SnowpipeIngestFilesOperator(FileOperator):
         prefix: str | None = None,
         pattern: str | None = None,
         table: str | None = None,
+        force: bool = False,
         wait_for_load: bool = True,
         load_timeout: float = 3600.0,
         on_partial: str = "fail",
@@ -108,6 +111,7 @@ class SnowpipeIngestFilesOperator(FileOperator):
         self.prefix = prefix
         self.pattern = pattern
         self.table = table
+        self.force = force
         self.wait_for_load = wait_for_load
         self.load_timeout = load_timeout
         self.on_partial = on_partial
@@ -136,6 +140,7 @@ class SnowpipeIngestFilesOperator(FileOperator):
 
         :return: the task's value
         :raises NothingStagedError: if the stage has no such file
+        :raises FilesGivenTwiceError: if COPY or another pipe has loaded one of the files
         :raises FilesRejectedError: if a file did not load as a whole, or the pipe leaves it out
         :raises FilesNotLoadedError: if the time is over
         """
@@ -161,10 +166,10 @@ class SnowpipeIngestFilesOperator(FileOperator):
         if not self.wait_for_load:
             return value
         if not submission.awaited():
-            return self._loaded(value, {})
+            return self._loaded(context, value, {})
         if self.deferrable:
             self._wait_in_triggerer(submission, value)
-        return self._loaded(value, self._waited_here(submission))
+        return self._loaded(context, value, self._waited_here(submission))
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], submitted: Mapping[str, Any]
@@ -180,7 +185,7 @@ class SnowpipeIngestFilesOperator(FileOperator):
         with failing_at_once():
             if event["status"] != "success":
                 raise load_failure(event["reason"], event["message"])
-            return self._loaded(submitted, event["files"])
+            return self._loaded(context, submitted, event["files"])
 
     def preview(self) -> list[str]:
         """Say which files would be submitted."""
@@ -195,38 +200,26 @@ class SnowpipeIngestFilesOperator(FileOperator):
     def _planned(self) -> Submission:
         from airflow_provider_snowpipe.bulk.pipe_submission import Submission
 
-        files = self._chosen()
+        choice = self._files()
+        files = choice.chosen()
         if not files and self.on_nothing == "fail":
             raise NothingStagedError(
                 f"stage {self.stage!r} has no file for pipe {self.pipe!r}: stage the files before this task "
                 "runs, or say on_nothing='report'"
             )
-        if not self.wait_for_load or not files:
+        if not files or not (self.wait_for_load or self.table):
             return Submission(tuple(files))
-        history = self._history([one.path for one in files])
+        history = choice.known_loads([one.path for one in files], self.table, force=self.force)
+        if not self.wait_for_load:
+            return Submission(tuple(files))
         submission = Submission.planned(files, history, dt.datetime.now(dt.UTC))
         submission.require_whole(str(self.pipe_name(self.pipe)), self._tolerance())
         return submission
 
-    def _chosen(self) -> list[SubmittedFile]:
-        """The files by their paths below the pipe's location."""
-        if self.stage is None:
-            return [SubmittedFile(name) for name in file_names(self.files)]
-        reference = StageReference.parse(self.stage)
-        staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
-        below = f"{reference.path}/" if reference.path else ""
-        return [SubmittedFile(file.path.removeprefix(below), file.size) for file in staged.files]
-
-    def _history(self, paths: list[str]) -> list[FileLoad]:
-        """The pipe's loads of these files, as far back as they are remembered."""
-        if self.table:
-            return self.hook.loads_of(self.table, paths, self.pipe)
-        history = self.hook.get_load_history()
-        now = dt.datetime.now(dt.UTC)
-        try:
-            return history.loads([HistoryQuestion(frozenset(paths), now - REMEMBERED)], now)
-        finally:
-            history.close()
+    def _files(self) -> PipeFiles:
+        return PipeFiles(
+            self.hook, self.pipe_name(self.pipe), self.files, self.stage, self.prefix, self.pattern
+        )
 
     def _wait_in_triggerer(self, submission: Submission, value: dict[str, Any]) -> None:
         from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
@@ -264,9 +257,14 @@ class SnowpipeIngestFilesOperator(FileOperator):
         finally:
             history.close()
 
-    def _loaded(self, value: Mapping[str, Any], loads: Mapping[str, Any]) -> dict[str, Any]:
+    def _loaded(self, context: Context, value: Mapping[str, Any], loads: Mapping[str, Any]) -> dict[str, Any]:
         rows = sum(int(load["rows_loaded"]) for load in loads.values())
         self.log.info("pipe %s: %d files loaded, %d rows", value["pipe"], len(loads), rows)
+        if self.table:
+            names = {"database": self.database, "schema": self.schema}
+            hook = SnowpipeBulkHook(self.snowflake_conn_id, table=self.table, **names)
+            self.task_lineage = TaskLineage.of_files(hook, self.stage, rows)
+            describe_file_load(self, context, hook, self.table, rows, value["pipe"])
         return {**value, "loads": dict(loads), "rows_loaded": rows}
 
     def _tolerance(self) -> Tolerance:
@@ -281,14 +279,4 @@ class SnowpipeIngestFilesOperator(FileOperator):
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)!r}: it must be one of {list(_CHOICES)}"
                 )
-        if self.stage is not None:
-            StagedChoice(self.stage, self.files, self.prefix, self.pattern).check()
-        elif self.files is None:
-            raise ConfigurationError(
-                "no files and no stage: give files=[…], or stage=…, the location of the pipe, which is listed"
-            )
-        elif self.prefix is not None or self.pattern is not None:
-            raise ConfigurationError(
-                f"prefix is {self.prefix!r} and pattern is {self.pattern!r} without stage=…, where files are "
-                "listed: give it as well"
-            )
+        check_choice(self.files, self.stage, self.prefix, self.pattern)

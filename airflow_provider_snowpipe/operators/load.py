@@ -6,8 +6,13 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import AirflowException
+
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.file_operator import failing_at_once
+from airflow_provider_snowpipe.operators.account_operator import failing_at_once
+from airflow_provider_snowpipe.operators.deferral_timeout import is_deferral_timeout
+from airflow_provider_snowpipe.operators.file_operator import FILES_KEY
+from airflow_provider_snowpipe.operators.kafka_backlog import KafkaBacklog, is_kafka
 from airflow_provider_snowpipe.operators.load_outcome import OUTCOME_KEY, outcome_of
 from airflow_provider_snowpipe.operators.load_planning import (
     PLAN_KEY,
@@ -16,6 +21,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
     load_policy,
     path_before,
 )
+from airflow_provider_snowpipe.operators.load_traces import describe_files
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -24,27 +30,31 @@ from airflow_provider_snowpipe.streaming.names import quote_identifier
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
     from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
+    from airflow_provider_snowpipe.operators.file_loading import FileLoading
     from airflow_provider_snowpipe.operators.load_choice import LoadChoice
     from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 
 
 class SnowpipeLoadOperator(SnowpipeStreamOperator):
-    """Load data the way that suits its shape: a trickle through channels, a flood by COPY.
+    """Load data the way that suits its shape: a trickle through channels, a flood by COPY, drops by a pipe.
 
     The task looks at the source, plans, and takes the path: streaming as :class:`SnowpipeStreamOperator`
-    does, or COPY as :class:`SnowpipeCopyOperator` does, after it has staged files of this machine. The next
-    run may take the other path: each partition's channel says up to which row it is in the table, whichever
-    way it came there, so that no row is lost or loaded twice where one path ends and the other begins.
+    does, COPY as :class:`SnowpipeCopyOperator` does, or a file pipe as :class:`SnowpipeIngestFilesOperator`
+    does, after it has staged files of this machine. The next run may take another path: each partition's
+    channel says up to which row it is in the table, whichever way it came there, so that no row is lost or
+    loaded twice where one path ends and the other begins.
 
     The XCom ``plan`` has the path, the reasons, and what each path would cost; the XCom ``outcome`` has
     what was estimated beside what came of it.
 
     :param source: ``@stage/path``; a folder of ordered files; or the source of a stream as a mapping
         (templated)
-    :param path: ``auto``, ``stream`` or ``copy`` (templated)
+    :param path: ``auto``, ``stream``, ``copy`` or ``pipe`` (templated)
     :param stage: where files of this machine are staged for COPY; None for the table's own stage (templated)
+    :param file_pipe: a file pipe into the table, in the table's schema; ``auto`` takes the pipe only where it
+        is named. Files of this machine are staged at the pipe's own location (templated)
+    :param load_timeout: seconds to wait until the pipe has loaded its files
     :param options: options of COPY, beside those that the source's format asks for (templated)
     :param shape: what is known of the data beside what is found, such as ``{"freshness": 60}`` (templated)
     :param policy: parameters of :class:`~airflow_provider_snowpipe.routing.load_policy.LoadPolicy` but
@@ -60,6 +70,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         *SnowpipeStreamOperator.template_fields,
         "path",
         "stage",
+        "file_pipe",
         "options",
         "shape",
     )
@@ -72,6 +83,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         source: Mapping[str, Any] | str,
         path: str = "auto",
         stage: str | None = None,
+        file_pipe: str | None = None,
+        load_timeout: float = 3600.0,
         options: Mapping[str, Any] | None = None,
         shape: Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
@@ -82,12 +95,14 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         super().__init__(source=source, **kwargs)  # type: ignore[arg-type]  # text becomes a mapping later
         self.path = path
         self.stage = stage
+        self.file_pipe = file_pipe
+        self.load_timeout = load_timeout
         self.options = options
         self.shape = shape
         self.policy = policy
         self.costs = costs
         self.remember = remember
-        self._copying: SnowpipeCopyOperator | None = None
+        self._loading: FileLoading | None = None
         self._frozen: FileBoundary | None = None
         if "path" in (policy or {}):
             raise ConfigurationError("policy has the key 'path': give path=… beside it")
@@ -108,33 +123,60 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 context["ti"].xcom_push(key=PLAN_KEY, value=choice.xcom())
             if why is not None:
                 self.log.info("path %s instead: %s", path.value, why)
-            if path is LoadPath.COPY:
-                return self._copy(context)
+            if path is not LoadPath.STREAM:
+                loading = self._file_loading(context)
+                return self._with_files(context, path, loading.run(path, self._file_boundary(path)))
             if any(position.intent for position in choice.positions):
-                self.log.info("an earlier COPY was interrupted; it is finished before anything is streamed")
-                self._copy_files(context, promised_only=True)
+                self.log.info("an earlier load was interrupted; it is finished before anything is streamed")
+                self._file_loading(context).finish(self._boundary())
         return self._streamed(context, super().execute(context))
 
     def execute_complete(
-        self, context: Context, event: Mapping[str, Any], sent: Mapping[str, str] | None = None
+        self,
+        context: Context,
+        event: Mapping[str, Any],
+        sent: Mapping[str, str] | None = None,
+        submitted: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Go on where the task was deferred, on the path that it had taken.
 
         :param event: the payload of the trigger
-        :param sent: what a driver had sent; None for a COPY
+        :param sent: what a driver had sent; None for files
+        :param submitted: what a pipe was given; None for a COPY
         """
-        self._files()  # which reads a path as a source
+        self.source_files()  # which reads a path as a source
         if sent is not None:
             return self._streamed(context, super().execute_complete(context, event, sent))
-        if event.get("message"):
-            self.log.warning("the triggerer could not wait: %s", event["message"])
+        path = LoadPath.COPY if submitted is None else LoadPath.PIPE
+        loading = self._file_loading(context, resumed=True)
         with failing_at_once():
-            return self._copy(context, resumed=True)
+            boundary = self._file_boundary(path)
+            if submitted is not None:
+                return self._with_files(context, path, loading.after_pipe(event, submitted, boundary))
+            if event.get("message"):
+                self.log.warning("the triggerer could not wait: %s", event["message"])
+            return self._with_files(context, path, loading.run(path, boundary))
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume the deferred task; a wait for a pipe that took too long ends in words about its files."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowException as error:
+            ti: Any = context["ti"]
+            given = ti.xcom_pull(task_ids=ti.task_id, key=FILES_KEY, map_indexes=ti.map_index)
+            cause = error.__cause__
+            if given is None or not isinstance(cause, AirflowException) or not is_deferral_timeout(cause):
+                raise
+            raise AirflowException(
+                f"snowpipe error: FilesNotLoadedError: pipe {self.file_pipe}: nobody has told within "
+                f"{self.load_timeout:g} s and a margin that {len(given):,} files are loaded: see whether a "
+                "triggerer runs. Run again, which asks load history first"
+            ) from cause
 
     def on_kill(self) -> None:
         """Cancel the COPY that runs, or stop Spark."""
-        if self._copying is not None:
-            self._copying.on_kill()
+        if self._loading is not None:
+            self._loading.stop()
         super().on_kill()
 
     def dry_run(self) -> None:
@@ -148,95 +190,69 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     def _choice(self, known: Mapping[str, Any], context: Context | None = None) -> LoadChoice:
         from airflow_provider_snowpipe.operators.load_choice import LoadChoice
 
-        files = self._files()
+        files = self.source_files()
+        # Whether a pipe might be worth making is no question of a task that has to load now.
+        able = {"has_pipe": bool(self.file_pipe), "may_make_pipe": False}
+        if files is None and not is_staged(self.source):
+            able["may_write_files"] = False
         return LoadChoice(
             self.source,
             files,
             None if files is None or self.table is None else self._boundary(),
-            self._bulk_hook(),
+            self.bulk_hook(),
             known,
-            load_policy({**(self.policy or {}), "path": self.path}, self.costs),
+            load_policy({**able, **(self.policy or {}), "path": self.path}, self.costs),
             path_before(context) if self.remember and context is not None else None,
             may_lack_table=self.create_table is not None,
+            backlog=self._backlog() if is_kafka(self.source) else None,
         )
 
-    def _copy(self, context: Context, *, resumed: bool = False) -> dict[str, Any]:
+    def _backlog(self) -> KafkaBacklog:
+        hook, prefix = self._pipe_hook(), self.channel_prefix or self.dag_id
+        may_lack = self.create_table is not None
+        return KafkaBacklog(self.source, self.kafka_conn_id, hook, prefix, may_lack)
+
+    def _file_loading(self, context: Context, *, resumed: bool = False) -> FileLoading:
+        from airflow_provider_snowpipe.operators.file_loading import FileLoading
+
+        self._loading = FileLoading(self, context, resumed)
+        return self._loading
+
+    def _file_boundary(self, path: LoadPath) -> FileBoundary | None:
+        """The files of this machine and their channels, None for files in a stage."""
         if is_staged(self.source):
-            arguments = {"options": self.options, "deferrable": self.deferrable}
-            copier = self._copier(str(self.source), arguments, resumed=resumed)
-            value = {**copier.perform(context), "bytes": None, "channels": {}}
-        else:
-            value = self._copy_files(context, resumed=resumed)
-        value = {"path": LoadPath.COPY.value, **value}
-        return self._concluded(context, value, value["rows_loaded"], value["bytes"])
-
-    def _copy_files(
-        self, context: Context, *, promised_only: bool = False, resumed: bool = False
-    ) -> dict[str, Any]:
-        """Copy files of this machine, and move the channels' tokens behind them."""
-        from airflow_provider_snowpipe.operators.file_copy import copy_arguments, copy_files
-
-        files = self._files()
-        if files is None:
+            return None
+        if self.source_files() is None:
             raise ConfigurationError(
-                f"path is 'copy' and source is {self.source!r}: only files are copied; take path='stream'"
+                f"path is {path.value!r} and source is {self.source!r}: only files go that way; take "
+                "path='stream'"
             )
-        arguments = copy_arguments(files, self.options or {})
-        # What is to be streamed afterwards would be forgotten with the worker.
-        arguments["deferrable"] = self.deferrable and not promised_only
+        return self._boundary()
 
-        def copy(paths: Sequence[str]) -> dict[str, Any]:
-            copier = self._copier(self._stage_of_table(), {**arguments, "files": paths}, resumed=resumed)
-            return copier.perform(context)
-
-        return copy_files(self._boundary(), copy, self._on_rejected, promised_only=promised_only)
+    def _with_files(self, context: Context, path: LoadPath, value: dict[str, Any]) -> dict[str, Any]:
+        value = {"path": path.value, **value}
+        self.task_lineage = describe_files(self, context, value)
+        return self._concluded(context, value, {"rows": value["rows_loaded"], "bytes": value["bytes"]})
 
     def _streamed(self, context: Context, value: dict[str, Any]) -> dict[str, Any]:
-        value = {"path": LoadPath.STREAM.value, **value}
-        return self._concluded(context, value, value["rows"], value["bytes"], value["seconds"])
+        actual = {name: value[name] for name in ("rows", "bytes", "seconds")}
+        return self._concluded(context, {"path": LoadPath.STREAM.value, **value}, actual)
 
-    def _concluded(
-        self,
-        context: Context,
-        value: dict[str, Any],
-        rows: int,
-        size: int | None,
-        seconds: float | None = None,
-    ) -> dict[str, Any]:
+    def _concluded(self, context: Context, value: dict[str, Any], actual: dict[str, Any]) -> dict[str, Any]:
         ti: Any = context["ti"]
         plan = ti.xcom_pull(task_ids=ti.task_id, key=PLAN_KEY, map_indexes=ti.map_index)
-        if seconds is None and getattr(ti, "start_date", None) is not None:
-            seconds = (dt.datetime.now(dt.UTC) - ti.start_date).total_seconds()
-        outcome = outcome_of(plan, value["path"], {"rows": rows, "bytes": size, "seconds": seconds})
+        began = getattr(ti, "start_date", None)
+        here = None if began is None else (dt.datetime.now(dt.UTC) - began).total_seconds()
+        outcome = outcome_of(plan, value["path"], {"seconds": here, **actual})
         self.log.info("%s", outcome)
         ti.xcom_push(key=OUTCOME_KEY, value=outcome)
         return value
-
-    def _copier(self, stage: str, arguments: dict[str, Any], *, resumed: bool) -> SnowpipeCopyOperator:
-        from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-
-        if self.table is None:
-            raise ConfigurationError("table is None: name the table that the files are copied into")
-        self._copying = SnowpipeCopyOperator(
-            task_id=self.task_id,
-            table=self.table,
-            stage=stage,
-            on_rejected=self._on_rejected,
-            on_nothing="report",
-            poll_interval=self.poll_interval,
-            database=self.database,
-            schema=self.schema,
-            snowflake_conn_id=self.snowflake_conn_id,
-            **arguments,
-        )
-        self._copying.resumed = resumed
-        return self._copying
 
     def _boundary(self) -> FileBoundary:
         """The files as they were when the task began, and their channels."""
         from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
 
-        files = self._files()
+        files = self.source_files()
         if files is None or self.table is None:
             raise ConfigurationError(
                 f"source is {self.source!r} and table is {self.table!r}: only files are copied, and only "
@@ -247,18 +263,18 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             self._frozen = FileBoundary(
                 files,
                 lambda partition: files.channel(prefix, name, partition),
-                self._bulk_hook(),
-                self._stage_of_table(),
+                self.bulk_hook(),
                 "skip" if self.on_data_loss == "skip" else "fail",
             )
         return self._frozen
 
-    def _bulk_hook(self) -> SnowpipeBulkHook:
+    def bulk_hook(self) -> SnowpipeBulkHook:
+        """The hook of the account and the table."""
         return SnowpipeBulkHook(
             self.snowflake_conn_id, table=self.table, database=self.database, schema=self.schema
         )
 
-    def _files(self) -> FileSourceSpec | None:
+    def source_files(self) -> FileSourceSpec | None:
         """The source as files of this machine, None where it is something else."""
         from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
         from airflow_provider_snowpipe.spark.sources import DEFAULT_KIND, source_spec
@@ -273,8 +289,10 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         return spec if isinstance(spec, FileSourceSpec) else None
 
     @property
-    def _on_rejected(self) -> str:
+    def on_rejected(self) -> str:
+        """Whether files that are not loaded as a whole fail the task."""
         return "report" if self.on_error == "continue" else "fail"
 
-    def _stage_of_table(self) -> str:
+    def stage_of_table(self) -> str:
+        """Where files of this machine are staged for COPY."""
         return self.stage or f"@%{quote_identifier(self.table or '')}"

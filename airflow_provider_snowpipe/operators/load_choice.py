@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Partl
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
+    from airflow_provider_snowpipe.operators.kafka_backlog import KafkaBacklog
     from airflow_provider_snowpipe.routing.load_plan import LoadPlan
     from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
     from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
@@ -37,6 +38,7 @@ class LoadChoice:
     :param policy: the author's side
     :param before: the path of the run before
     :param may_lack_table: True where the stream makes the table
+    :param backlog: the records of a Kafka source, None where it is something else
     """
 
     source: Any
@@ -47,6 +49,7 @@ class LoadChoice:
     policy: LoadPolicy
     before: LoadPath | None = None
     may_lack_table: bool = False
+    backlog: KafkaBacklog | None = None
 
     @cached_property
     def positions(self) -> Sequence[PartitionPosition]:
@@ -60,6 +63,8 @@ class LoadChoice:
             return ShapeSource(self.source, self.hook).shape(self.known)
         if self.boundary is not None:
             return self.boundary.shape(self.positions, self.known)
+        if self.backlog is not None and self.policy.forced is not LoadPath.STREAM:
+            return self.backlog.shape(self.known)
         return DataShape.from_json(dict(self.known)) if self.known else None
 
     @cached_property
@@ -85,22 +90,17 @@ class LoadChoice:
         if self.plan is None:
             return LoadPath.STREAM, None
         planned = self.plan.path
-        if planned is LoadPath.PIPE:
-            raise ConfigurationError(
-                "the plan takes the pipe, to which this operator gives no files: stage them and submit them "
-                "to the pipe in tasks of their own, or say path='copy'"
-            )
         if is_staged(self.source):
             if planned is LoadPath.STREAM:
                 raise ConfigurationError(
-                    f"source is {self.source!r} and path is 'stream': files in a stage are copied; name the "
-                    "folder that they came from to stream them, or say path='copy'"
+                    f"source is {self.source!r} and path is 'stream': files in a stage are copied, or given "
+                    "to a pipe; name the folder that they came from to stream them, or say path='copy'"
                 )
             return planned, None
         if self.plan.is_forced:
             return planned, None
         why = self._why_not_copy()
-        if planned is LoadPath.COPY and why is not None:
+        if planned is not LoadPath.STREAM and why is not None:
             return LoadPath.STREAM, why
         if why is None and all(position.is_done for position in self.positions):
             return LoadPath.COPY, "no row is left, which COPY finds out without Spark"

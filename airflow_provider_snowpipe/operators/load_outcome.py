@@ -52,3 +52,18 @@ def copied_value(before: Mapping[str, Any], copied: Mapping[str, Any]) -> dict[s
         "files": {**before["files"], **copied["files"]},
         "loaded_before": {**before["loaded_before"], **copied["loaded_before"]},
     }
+
+
+def ingested_value(ingested: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of a task that gave files to a pipe, with what became of them in the words of a COPY task.
+
+    :param ingested: the value
+    """
+    loads = ingested["loads"]
+    return {
+        "pipe": ingested["pipe"],
+        "rows_loaded": sum(int(load["rows_loaded"]) for load in loads.values()),
+        "rejected": sum(int(load["errors_seen"]) for load in loads.values()),
+        "files": dict(loads),
+        "loaded_before": dict(ingested["loaded_before"]),
+    }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.kafka_backlog import SCHEME, KafkaBacklog, is_kafka, kafka_source
 from airflow_provider_snowpipe.operators.storage import storage_path
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.probes import ListedFile, folder_shape, listing_shape, past_loads_shape
@@ -22,14 +23,19 @@ class ShapeSource:
     """Something that has a shape.
 
     :param source: ``@stage/path``; ``table:NAME`` for what its past loads say; a folder, a file or a URL such
-        as ``s3://bucket/path``; or the shape itself, as a mapping or its JSON text
-    :param hook: asks the account about stages and past loads
+        as ``s3://bucket/path``; ``kafka://host:port/topic``, or the source of a stream from Kafka; or the
+        shape itself; these two as a mapping or its JSON text
+    :param hook: asks the account about stages, past loads and, where it has a table, the table's channels
     :param storage_conn_id: the connection of a URL, None for none
+    :param kafka_conn_id: the connection of a Kafka source, None for none
+    :param channel_prefix: the first part of the names of a Kafka source's channels
     """
 
     source: Any
     hook: SnowpipeBulkHook
     storage_conn_id: str | None = None
+    kafka_conn_id: str | None = None
+    channel_prefix: str | None = None
 
     def shape(self, known: Mapping[str, Any]) -> DataShape:
         """Look, and say what shape the data has.
@@ -44,11 +50,16 @@ class ShapeSource:
             source = source.as_json()
         if isinstance(source, str) and source.lstrip().startswith("{"):
             source = _json(source)
+        if isinstance(source, str) and source.startswith(SCHEME):
+            source = kafka_source(source)
+        if is_kafka(source):
+            return self._backlog(source).shape(known)
         if isinstance(source, Mapping):
             return DataShape.from_json({**source, **known})
         if not isinstance(source, str) or not source:
             raise ConfigurationError(
-                f"source is {source!r}: give a stage (@…), table:NAME, a path, a URL, or the shape as JSON"
+                f"source is {source!r}: give a stage (@…), table:NAME, a path, a URL, kafka://…, or the "
+                "shape as JSON"
             )
         if source.startswith("@"):
             files = map(ListedFile.from_list_row, self.hook.list_files(source))
@@ -58,6 +69,10 @@ class ShapeSource:
         if "://" in source:
             return listing_shape(self._objects(source), now, **known)
         return folder_shape(source, now, **known)
+
+    def _backlog(self, source: Mapping[str, Any]) -> KafkaBacklog:
+        channels = self.hook if self.hook.table is not None else None
+        return KafkaBacklog(source, self.kafka_conn_id, channels, self.channel_prefix)
 
     def _objects(self, address: str) -> Iterator[ListedFile]:
         path = storage_path(address, self.storage_conn_id)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,15 +22,7 @@ from airflow_provider_snowpipe.operators.driver_place import (
     DriverPlace,
 )
 from airflow_provider_snowpipe.operators.driver_run import DriverRun
-from airflow_provider_snowpipe.operators.sent_load import SentLoad
-from airflow_provider_snowpipe.operators.submission import (
-    job_error,
-    launch_environment,
-    report_lines,
-    report_or_none,
-    require_client_mode,
-)
-from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.operators.submission import launch_environment, require_client_mode
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 
@@ -37,42 +30,53 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.spark.plan import JobPlan
-    from airflow_provider_snowpipe.spark.report import RunReport
+
+OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
+"""Arguments of ``SparkSubmitOperator`` that the operators here set by themselves."""
 
 
 class SparkDriverOperator(SparkSubmitOperator):
-    """What every operator has that runs the job: one driver in client mode, found again after a death.
+    """What every operator has that runs a job of ours: one driver in client mode, found again after a death.
 
+    :param application: the job's file
     :param kwargs: options of ``SparkSubmitOperator``
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(application=str(job_file()), **kwargs)
+    def __init__(self, *, application: Path, **kwargs: Any) -> None:
+        super().__init__(application=str(application), **kwargs)
         self._directory: Path | None = None
+        self._if_it_runs = "what that one still writes is taken by nobody"
         self._run: DriverRun | None = None
         self._killed = False
 
-    def _prepare(self, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
-        """Write plan and credentials, and make the plan the application's argument.
+    @abstractmethod
+    def _prepare(self, place: DriverPlace, memory: DriverMemory) -> None:
+        """Write the plan and whatever belongs to it, and make the plan the application's argument.
 
-        :param directory: the driver's place
-        :param rejected_before: rows skipped before the first try that has not reported, by channel
+        :param place: the driver's place
+        :param memory: what earlier tries have left
         """
-        raise NotImplementedError
 
-    def _reported(self, report: RunReport, offset_format: str) -> None:
-        """Hear what a driver says that has ended, well or not.
+    @abstractmethod
+    def _ended(self, place: DriverPlace) -> Any:
+        """Take over what a driver has left that has ended well; None if it has not, or left nothing.
 
-        :param report: its report
-        :param offset_format: the tokens' format
+        :param place: its place
         """
-        raise NotImplementedError
 
-    def _run_driver(self, context: Context, memory: DriverMemory) -> SentLoad:
-        """Wait for the driver of an earlier try, or start one; what it has sent."""
+    @abstractmethod
+    def _failure(self, place: DriverPlace, output: str) -> tuple[str, bool] | None:
+        """Say why a driver did not end well, and whether a retry is pointless; None if nobody knows.
+
+        :param place: its place
+        :param output: the end of what ``spark-submit`` printed
+        """
+
+    def _run_driver(self, context: Context, memory: DriverMemory) -> Any:
+        """Wait for the driver of an earlier try, or start one; what it has left."""
         self._killed = False
-        return self._rejoin(context, memory) or self._start(context, memory)
+        found = self._rejoin(context, memory)
+        return self._start(context, memory) if found is None else found
 
     def on_kill(self) -> None:
         """Stop Spark, driver and all, and remove what the run left on the disk; the channels resume."""
@@ -130,18 +134,17 @@ class SparkDriverOperator(SparkSubmitOperator):
         hook.submit = partial(self._run.submit, hook, environment)  # type: ignore[method-assign]
         return hook
 
-    def _rejoin(self, context: Context, memory: DriverMemory) -> SentLoad | None:
-        """Wait for the driver of an earlier try, whose worker died; its load if it has sent everything."""
-        from airflow_provider_snowpipe.spark.plan import read_plan
-
+    def _rejoin(self, context: Context, memory: DriverMemory) -> Any:
+        """Wait for the driver of an earlier try, whose worker died; what it has left if it has ended well."""
         place = memory.place()
         if place is None:
             return None
         if not place.is_here():
             self.log.warning(
                 "an earlier try ran its driver on %s, of which nothing is to be seen here; a new driver is "
-                "submitted, and shuts that one out of its channels if it still runs",
+                "submitted, and %s",
                 place.host,
+                self._if_it_runs,
             )
             return None
         if not place.is_ours():
@@ -149,52 +152,46 @@ class SparkDriverOperator(SparkSubmitOperator):
         self._directory = Path(place.directory)
         self._run = self._new_run(context, place, memory)
         self._run.rejoin()
-        report = report_or_none(str(place.report_path))
-        if report is not None and report.error is None:
-            return self._sent(report, read_plan(place.plan_path))
-        text, permanent = job_error(report, "") or ("it left no report", False)
+        found = self._ended(place)
+        if found is not None:
+            return found
+        text, permanent = self._failure(place, "") or ("it left no report", False)
         if permanent:
             raise AirflowFailException(text)
         self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)
         self._clean_up()
         return None
 
-    def _start(self, context: Context, memory: DriverMemory) -> SentLoad:
+    def _start(self, context: Context, memory: DriverMemory) -> Any:
         """Submit a new driver and wait for it.
 
         Its place is remembered before anything is in it: a worker that dies on the way leaves a place where
         nothing runs, never a driver that nobody knows of.
         """
-        from airflow_provider_snowpipe.spark.report import RunReport
-
         if self._killed:
             raise AirflowException("the task was killed; no new application is submitted")
         self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         place = DriverPlace.here(self._directory)
         memory.keep_place(place)
         self._run = self._new_run(context, place, memory)
-        plan = self._prepare(self._directory, memory.rejected_before())
-        self._submit(context, plan)
-        return self._sent(RunReport.read(plan.report_path), plan)
+        self._prepare(place, memory)
+        self._submit(context, place)
+        found = self._ended(place)
+        if found is None:
+            raise ConfigurationError(
+                f"the run report {str(place.report_path)!r} cannot be read: the Spark job ended before it "
+                "could write it; its log says why"
+            )
+        return found
 
     def _new_run(self, context: Context, place: DriverPlace, memory: DriverMemory) -> DriverRun:
         return DriverRun(place, memory, self.log.info, partial(leave_address, context["ti"]))
 
-    def _sent(self, report: RunReport, plan: JobPlan) -> SentLoad:
-        """Take over what a driver says that has ended well."""
-        for line in report_lines(report):
-            self.log.info("%s", line)
-        self._reported(report, plan.offset_format)
-        return SentLoad(report, plan.offset_format)
-
-    def _submit(self, context: Context, plan: JobPlan) -> None:
+    def _submit(self, context: Context, place: DriverPlace) -> None:
         try:
             super().execute(context)
         except AirflowException as error:
-            report = report_or_none(plan.report_path)
-            if report is not None:
-                self._reported(report, plan.offset_format)
-            found = job_error(report, str(error))
+            found = self._failure(place, str(error))
             if found is None:
                 raise
             text, permanent = found

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_provider_snowpipe.bulk.compaction import CompactOptions
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.stage_upload import MOST_PARALLEL, PutKind, SourceFile, Staging
+from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Staging, check_parallel
 from airflow_provider_snowpipe.operators.file_operator import FILES_KEY, FileOperator
 from airflow_provider_snowpipe.operators.pipe import require_name
 from airflow_provider_snowpipe.operators.source_files import SourceFiles
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
+    from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
+    from airflow_provider_snowpipe.operators.compacted_stage import CompactedStage
 
 _ON_NOTHING = ("fail", "report")
 _WOULD = {
@@ -49,6 +52,14 @@ class SnowpipeStageFilesOperator(FileOperator):
     :param auto_compress: True compresses with gzip what is not compressed, which adds ``.gz`` to its name
     :param parallel: files at a time, each with a session of its own
     :param on_nothing: ``fail`` or ``report`` when there is no file
+    :param compact: True has Spark combine files that are too many and cut those that are too large before
+        they are staged, toward 100 to 250 MB; or parameters of
+        :class:`~airflow_provider_snowpipe.bulk.compaction.CompactOptions`. The form stays what it was, lines
+        are compressed with gzip, and the same content is staged once
+    :param spark_conn_id: with ``compact``, the Spark connection; client deploy mode only
+    :param spark_options: with ``compact``, options of ``SparkSubmitOperator``, such as ``driver_memory``
+    :param work_path: with ``compact``, a folder that all executors and this worker see; None for a temporary
+        one of this machine, which a local master sees (templated)
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -57,6 +68,7 @@ class SnowpipeStageFilesOperator(FileOperator):
         "source_conn_id",
         "pattern",
         "stage",
+        "work_path",
         *FileOperator.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"source": "json"}
@@ -72,6 +84,10 @@ class SnowpipeStageFilesOperator(FileOperator):
         auto_compress: bool = False,
         parallel: int = 4,
         on_nothing: str = "fail",
+        compact: bool | Mapping[str, Any] = False,
+        spark_conn_id: str = "spark_default",
+        spark_options: Mapping[str, Any] | None = None,
+        work_path: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -83,6 +99,12 @@ class SnowpipeStageFilesOperator(FileOperator):
         self.auto_compress = auto_compress
         self.parallel = parallel
         self.on_nothing = on_nothing
+        self.compact = compact
+        self.spark_conn_id = spark_conn_id
+        self.spark_options = spark_options
+        self.work_path = work_path
+        self._writer: BulkDriverOperator | None = None
+        self._compacted: CompactedStage | None = None
         self._upload: StageUpload | None = None
         self._check_arguments()
 
@@ -92,6 +114,9 @@ class SnowpipeStageFilesOperator(FileOperator):
         :raises NothingStagedError: if there is no file, with ``on_nothing="fail"``
         """
         files, source, staging = self._found()
+        compacted = self._combined(context, files, source)
+        if compacted is not None:
+            return compacted
         uploaded: tuple[str, ...] = ()
         skipped: tuple[str, ...] = ()
         sent = 0
@@ -117,14 +142,71 @@ class SnowpipeStageFilesOperator(FileOperator):
         """Begin no other file; a file is in the stage as a whole or not at all."""
         if self._upload is not None:
             self._upload.stop()
+        if self._compacted is not None:
+            self._compacted.stop()
+        if self._writer is not None:
+            self._writer.on_kill()
 
     def preview(self) -> list[str]:
         """Say what would become of each file."""
         files, source, staging = self._found()
         if not files:
             return [f"there is no file below {self.source!r}"]
+        compacted = self._compacting(source)
+        form = None if compacted is None else compacted.form(files)
+        if form is not None:
+            size = sum(file.size for file in files)
+            return [f"would combine {len(files):,} files of kind {form.kind}, {size:,} bytes in all"]
         upload = self._made(files, source, staging)
         return [f"{_WOULD[upload.kind_of(file)]} {file.below} ({file.size:,} bytes)" for file in files]
+
+    def _combined(
+        self, context: Context, files: Sequence[SourceFile], source: SourceFiles
+    ) -> dict[str, Any] | None:
+        """Stage the files combined; None where they are staged one by one."""
+        compacted = self._compacting(source)
+        form = compacted.form(files) if compacted is not None and files else None
+        if compacted is None or form is None:
+            return None
+        from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
+
+        self._compacted = compacted
+        manifest = compacted.staged(files)
+        is_new = manifest is None
+        if manifest is None:
+            self._writer = BulkDriverOperator(
+                task_id=self.task_id,
+                spark_conn_id=self.spark_conn_id,
+                work_path=self.work_path or None,
+                **(self.spark_options or {}),
+            )
+            manifest = compacted.made(context, self._writer, files, form)
+        names = compacted.names(manifest)
+        self.log.info(
+            "stage %s: %d files combined to %d%s",
+            self.stage,
+            len(files),
+            len(names),
+            "" if is_new else ", which were there already",
+        )
+        context["ti"].xcom_push(key=FILES_KEY, value=names)
+        return {
+            "stage": self.stage,
+            "files": names,
+            "uploaded": names if is_new else [],
+            "skipped": [] if is_new else names,
+            "bytes": manifest.bytes,
+            "bytes_uploaded": manifest.bytes if is_new else 0,
+            "combined": len(files),
+        }
+
+    def _compacting(self, source: SourceFiles) -> CompactedStage | None:
+        options = CompactOptions.of(self.compact)
+        if options is None:
+            return None
+        from airflow_provider_snowpipe.operators.compacted_stage import CompactedStage
+
+        return CompactedStage(self.hook, self.stage, source, options, self.parallel)
 
     def _found(self) -> tuple[list[SourceFile], SourceFiles, Staging]:
         stage = StageReference.parse(require_name("stage", self.stage))
@@ -145,14 +227,15 @@ class SnowpipeStageFilesOperator(FileOperator):
 
     def _check_arguments(self) -> None:
         Staging(StageReference("", "ANY", ""), self.auto_compress, self.if_staged)
+        if CompactOptions.of(self.compact) is not None and self.auto_compress:
+            raise ConfigurationError(
+                "auto_compress is True beside compact: what Spark combines is compressed, leave it out"
+            )
         if self.on_nothing not in _ON_NOTHING:
             raise ConfigurationError(
                 f"on_nothing is {self.on_nothing!r}: it must be one of {list(_ON_NOTHING)}"
             )
-        if not 1 <= self.parallel <= MOST_PARALLEL:
-            raise ConfigurationError(
-                f"parallel is {self.parallel}: give a number of files from 1 to {MOST_PARALLEL}"
-            )
+        check_parallel(self.parallel)
 
 
 def _addresses(source: Any) -> list[str]:

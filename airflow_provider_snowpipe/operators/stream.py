@@ -16,14 +16,15 @@ from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, lea
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
+from airflow_provider_snowpipe.operators.channel_driver import ChannelDriverOperator
 from airflow_provider_snowpipe.operators.deferral_timeout import is_deferral_timeout
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory
 from airflow_provider_snowpipe.operators.sent_load import SentLoad, end_of_wait, settle_load
-from airflow_provider_snowpipe.operators.spark_driver import SparkDriverOperator
+from airflow_provider_snowpipe.operators.spark_driver import OWN_ARGUMENTS
 from airflow_provider_snowpipe.operators.submission import (
     application_name,
-    limits_argument,
     loaded_channels,
+    mapping_argument,
     require_client_mode,
     settled,
     targets_of,
@@ -46,10 +47,9 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 
 TARGETS_KEY = "targets"
-_OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 
 
-class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
+class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
     """Load ordered files or Kafka topics into a table through channels, each row exactly once, with Spark.
 
     The job resumes each channel from its committed offset token, so that a retry or the next run sends only
@@ -77,6 +77,8 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
     :param spark_conn_id: the Spark connection; client deploy mode only
     :param kafka_conn_id: for a source of kind ``kafka``, the connection with the brokers' addresses and
         credentials; those go the way of the Snowflake ones (templated)
+    :param iceberg_conn_id: for a source of kind ``iceberg``, the connection to its catalog, likewise
+        (templated)
     :param channel_prefix: first part of the channels' names, stable over runs; None for the DAG's id
         (templated)
     :param source_name: second part of the channels' names, stable over runs; None for the
@@ -97,6 +99,8 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
     :param poll_interval: with ``deferrable``, seconds between two looks at the channels
     :param batch_limits: when a batch of rows is closed and sent, by the keys of ``BatchLimits``;
         a mapping or its JSON text (templated)
+    :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
+        carries the rows, in files where they are many; None for this package's own client (templated)
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``
     :raises ConfigurationError: if an argument is wrong
     """
@@ -111,9 +115,11 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         "source_name",
         "snowflake_conn_id",
         "kafka_conn_id",
+        "iceberg_conn_id",
         "batch_limits",
+        "sdk_profile",
         "dead_letter_path",
-        *SparkDriverOperator.template_fields,
+        *ChannelDriverOperator.template_fields,
     )
     operator_extra_links = (SnowsightLink(), SparkUiLink(), *CHANNEL_PAGE_LINKS)
     ui_color = "#29b5e8"
@@ -129,6 +135,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         snowflake_conn_id: str = SnowpipeHook.default_conn_name,
         spark_conn_id: str = "spark_default",
         kafka_conn_id: str | None = None,
+        iceberg_conn_id: str | None = None,
         channel_prefix: str | None = None,
         source_name: str | None = None,
         on_error: str = "abort",
@@ -142,9 +149,10 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 5.0,
         batch_limits: Mapping[str, Any] | str | None = None,
+        sdk_profile: str | None = None,
         **kwargs: Any,
     ) -> None:
-        for name in _OWN_ARGUMENTS:
+        for name in OWN_ARGUMENTS:
             if name in kwargs:
                 raise ConfigurationError(
                     f"{name}={kwargs[name]!r} cannot be given: this operator runs its own application; the "
@@ -159,6 +167,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
         self.kafka_conn_id = kafka_conn_id
+        self.iceberg_conn_id = iceberg_conn_id
         self.channel_prefix = channel_prefix
         self.source_name = source_name
         self.on_error = on_error
@@ -172,6 +181,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self.batch_limits = batch_limits
+        self.sdk_profile = sdk_profile
         self._check_arguments()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -269,7 +279,7 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
             context["ti"], pipe_page(hook, f"{self.channel_prefix or self.dag_id}_{source_name}_")
         )
 
-    def _prepare(self, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
+    def _plan_for(self, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
         from airflow_provider_snowpipe.spark.credentials import write_credentials
         from airflow_provider_snowpipe.spark.plan import write_plan
 
@@ -308,10 +318,11 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
             "report_path": str(directory / "report.json"),
             "credentials_path": str(directory / "credentials.json"),
             "rejected_before": dict(rejected_before),
+            "sdk_profile": self.sdk_profile or None,
             **self._table_room().prepare(hook, source, self.log.info, secrets),
         }
         limits = BatchLimits(
-            **checked_values(BatchLimits, limits_argument(self.batch_limits), "batch_limits")
+            **checked_values(BatchLimits, mapping_argument("batch_limits", self.batch_limits), "batch_limits")
         )
         return JobPlan(pipe=hook.pipe_name(), source=source, limits=limits, **values)
 
@@ -325,11 +336,15 @@ class SnowpipeStreamOperator(ReportsLineage, SparkDriverOperator):
         from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
         from airflow_provider_snowpipe.spark.sources import source_spec
 
-        if self.kafka_conn_id is None:
-            return source_spec(self.source), SourceSecrets()
-        from airflow_provider_snowpipe.operators.kafka_connection import with_connection
+        values, secrets = self.source, SourceSecrets()
+        if self.kafka_conn_id is not None:
+            from airflow_provider_snowpipe.operators.kafka_connection import with_connection
 
-        values, secrets = with_connection(self.source, self.kafka_conn_id)
+            values, secrets = with_connection(values, self.kafka_conn_id)
+        elif self.iceberg_conn_id is not None:
+            from airflow_provider_snowpipe.operators.iceberg_connection import with_catalog
+
+            values, secrets = with_catalog(values, self.iceberg_conn_id)
         return source_spec(values), secrets
 
     def _first_look(self, sent: SentLoad) -> SentLoad | None:

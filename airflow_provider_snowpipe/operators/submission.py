@@ -85,8 +85,20 @@ def job_error(report: RunReport | None, output: str) -> tuple[str, bool] | None:
     :param output: the end of what ``spark-submit`` printed
     :return: the error in one line, and whether a retry is pointless; None if the job did not say
     """
-    if report is not None and report.error is not None:
-        kind, text = report.error_type or "SnowpipeError", report.error
+    if report is None:
+        return job_error_of(None, None, output)
+    return job_error_of(report.error, report.error_type, output)
+
+
+def job_error_of(error: str | None, error_type: str | None, output: str) -> tuple[str, bool] | None:
+    """The same from the words of any report.
+
+    :param error: the error's text in the report, None if there is none
+    :param error_type: its class name
+    :param output: the end of what ``spark-submit`` printed
+    """
+    if error is not None:
+        kind, text = error_type or "SnowpipeError", error
     else:
         found = list(_JOB_ERROR.finditer(output))
         if not found:
@@ -134,17 +146,24 @@ def settled(credentials: Credentials) -> Credentials:
     return OAuthToken(credentials.bearer()) if isinstance(credentials, OAuthClient) else credentials
 
 
-def limits_argument(value: Mapping[str, Any] | str | None) -> Any:
-    """Take batch limits as given, or from the JSON text that a template renders."""
-    if not isinstance(value, str):
-        return value or {}
-    try:
-        return json.loads(value or "null") or {}
-    except ValueError:
-        raise ConfigurationError(
-            f"batch_limits is the text {value[:80]!r}, which is no JSON object: give a mapping, or a "
-            'template that ends in "| tojson"'
-        ) from None
+def mapping_argument(name: str, value: Any) -> dict[str, Any]:
+    """Take a mapping, or its JSON text as a template renders it.
+
+    :param name: the argument, for errors
+    :param value: its value; None and an empty text count as an empty one
+    :raises ConfigurationError: if it is something else
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "null")
+        except ValueError:
+            raise ConfigurationError(
+                f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, or a template "
+                'that ends in "| tojson"'
+            ) from None
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigurationError(f"{name} is {value!r}: give a mapping")
+    return dict(value or {})
 
 
 def report_or_none(path: str) -> RunReport | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
-    AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
     conf,
@@ -26,6 +25,7 @@ from airflow_provider_snowpipe.links.channel_page import (
     leave_channel_page,
     page_of_channels,
 )
+from airflow_provider_snowpipe.sensors.deferral import check_deferral, first_look
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
 from airflow_provider_snowpipe.sensors.triggerer_templates import can_start_there, rendered_in_triggerer
 from airflow_provider_snowpipe.streaming.commit_wait import (
@@ -137,9 +137,11 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         self._client: SnowpipeClient | None = None
         if table is not None and pipe is not None:
             raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
-        for name in ("start_from_trigger", "end_from_trigger"):
-            if getattr(self, name) and not deferrable:
-                raise ConfigurationError(f"{name} is True: it needs deferrable=True as well")
+        check_deferral(
+            deferrable=self.deferrable,
+            start_from_trigger=self.start_from_trigger,
+            end_from_trigger=self.end_from_trigger,
+        )
         self._patience()
         offset_class(offset_format)
         if start_from_trigger:
@@ -151,7 +153,7 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         try:
             if not self.deferrable:
                 return self._tell(context, super().execute(context))
-            seen = self._first_look(context)
+            seen = first_look(self, context)
         finally:
             self._disconnect()
         if seen.is_done:
@@ -161,15 +163,6 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout),
         )
-
-    def _first_look(self, context: Context) -> PokeReturnValue:
-        """Poke with the meaning that ``soft_fail`` and ``never_fail`` have in the mode ``poke``."""
-        try:
-            return self.poke(context)
-        except AirflowException as error:
-            if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
-                raise AirflowSkipException(str(error)) from error
-            raise
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the channels once.

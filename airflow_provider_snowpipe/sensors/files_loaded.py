@@ -12,7 +12,6 @@ from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
-    AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
     conf,
@@ -22,6 +21,7 @@ from airflow.triggers.base import StartTriggerArgs
 from airflow_provider_snowpipe.bulk.file_choice import FileChoice
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesVerdict, Tolerance
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.sensors.deferral import check_deferral, first_look
 from airflow_provider_snowpipe.sensors.files_look import FilesLook
 from airflow_provider_snowpipe.sensors.reschedule_memory import RescheduleMemory
 from airflow_provider_snowpipe.sensors.triggerer_templates import can_start_there, rendered_in_triggerer
@@ -140,7 +140,7 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
         try:
             if not self.deferrable:
                 return self._wait_here(context)
-            seen = self._first_look(context)
+            seen = first_look(self, context)
         finally:
             if self._look is not None:
                 self._look.close()
@@ -205,15 +205,6 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
                 FilesFailure.TIMEOUT.value, self._look.watch.expired(self.timeout).message
             ) from error
 
-    def _first_look(self, context: Context) -> PokeReturnValue:
-        """Poke with the meaning that ``soft_fail`` and ``never_fail`` have in the mode ``poke``."""
-        try:
-            return self.poke(context)
-        except AirflowException as error:
-            if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
-                raise AirflowSkipException(str(error)) from error
-            raise
-
     def _looked(self, context: Context) -> FilesVerdict:
         if self._look is None:
             rescheduled = self.reschedule and not self.deferrable
@@ -243,9 +234,11 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
             )
         Tolerance(self.on_partial, self.on_failed)
         Patience(self.max_consecutive_errors)
-        for name in ("start_from_trigger", "end_from_trigger"):
-            if getattr(self, name) and not self.deferrable:
-                raise ConfigurationError(f"{name} is True: it needs deferrable=True as well")
+        check_deferral(
+            deferrable=self.deferrable,
+            start_from_trigger=self.start_from_trigger,
+            end_from_trigger=self.end_from_trigger,
+        )
         if self.start_from_trigger and self.stage is not None:
             raise ConfigurationError(
                 f"stage is {self.stage!r} with start_from_trigger=True, where nothing is listed: give the "

@@ -40,7 +40,7 @@ def _modules(room: str) -> list[str]:
 
 def _import(modules: list[str], absent: list[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", IMPORT_WITHOUT, ",".join(absent), ",".join(modules)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("room", list(ABSENT))

@@ -40,7 +40,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a DAG processor finds in the folder, in a process of its own as there."""
     env = airflow_environment(tmp_path_factory.mktemp("airflow"))
     command = [sys.executable, "-c", READ_FOLDER, str(DAGS_FOLDER)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -104,6 +104,14 @@ def test_the_routed_dag_has_both_ways(parsed: dict[str, Any]) -> None:
     assert {"route", "append", "stage_file", "copy"} <= set(parsed["dags"]["trickle_or_flood"])
 
 
+def test_the_dag_of_any_path_has_one_load(parsed: dict[str, Any]) -> None:
+    assert parsed["dags"]["load_by_router"] == ["count", "create", "load", "make_files", "pipe"]
+
+
 def test_the_dag_of_files_waits_for_the_pipe(parsed: dict[str, Any]) -> None:
     tasks = ["count", "create", "ingest", "loaded", "make_files", "pipe", "stage"]
     assert parsed["dags"]["files_to_pipe"] == tasks
+
+
+def test_the_dag_of_a_flood_has_one_load(parsed: dict[str, Any]) -> None:
+    assert parsed["dags"]["flood_with_spark"] == ["count", "create", "load", "make_files"]

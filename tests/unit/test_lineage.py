@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.lineage import (
     dataset_name,
     operator_lineage,
     place_of,
+    stage_of,
 )
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.streaming.small_load import SmallLoad
@@ -64,6 +65,19 @@ def test_a_default_pipe_stands_for_its_table_and_another_pipe_for_itself(
     place = {"database": "D", "schema": "S"}
     assert dataset_name(SnowpipeHook("c", table="T", **place)) == "D.S.T"
     assert dataset_name(SnowpipeHook("c", pipe="P", **place)) == "D.S.P"
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"),
+    [("@IN/day", "D.S.IN/day"), ("@%T", "D.S.%T"), ('@X."in"/a', "D.X.in/a"), ("@A.B.C", "A.B.C")],
+)
+def test_a_stage_is_named_by_its_account_and_its_full_name(
+    set_connection: SetConnection, stage: str, name: str
+) -> None:
+    set_connection("c", extra={"account": "MYORG-ACCT"})
+    hook = SnowpipeHook("c", table="T", database="D", schema="S")
+
+    assert stage_of(hook, stage) == ("snowflake://myorg-acct", name)
 
 
 def test_without_the_provider_a_task_that_loaded_has_no_lineage_and_no_error() -> None:

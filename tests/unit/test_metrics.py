@@ -18,6 +18,9 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver: Receiver) -
         dead_lettered=4,
         retries=2,
         append_seconds=0.25,
+        requests=4,
+        request_seconds=0.2,
+        longest_request=0.125,
         commit_seconds=1.5,
         commit_lag_ms=700,
         lag_channels=3,
@@ -29,7 +32,10 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver: Receiver) -
         "snowpipe.rejected": 1,
         "snowpipe.dead_lettered": 4,
         "snowpipe.retries": 2,
-        "snowpipe.append_latency": 250.0,
+        "snowpipe.appends": 4,
+        "snowpipe.append_time": 250.0,
+        "snowpipe.append_latency": 50.0,
+        "snowpipe.append_latency_max": 125.0,
         "snowpipe.commit_latency": 1500.0,
         "snowpipe.commit_lag": 700,
         "snowpipe.lag_channels": 3,
@@ -42,6 +48,8 @@ def test_what_was_not_measured_is_not_reported(receiver: Receiver) -> None:
     count_load(pipe="P", operator="Op", rows=0, raw_bytes=0, rejected=0, run_seconds=2.0)
 
     assert "snowpipe.commit_latency" not in receiver.sent
+    assert "snowpipe.append_latency" not in receiver.sent
+    assert "snowpipe.append_latency_max" not in receiver.sent
     assert "snowpipe.commit_lag" not in receiver.sent
     assert receiver.sent["snowpipe.run"][0] == 2000.0
 

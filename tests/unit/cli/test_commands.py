@@ -131,7 +131,7 @@ def test_commands_run_without_airflows_command_line(
     command = [sys.executable, "-m", "airflow_provider_snowpipe.cli", "channels", "--conn-id", "stored"]
 
     done = subprocess.run(
-        [*command, "--table", table, "--output", "json"], env=env, capture_output=True, text=True, timeout=120
+        [*command, "--table", table, "--output", "json"], env=env, capture_output=True, text=True, timeout=600
     )
 
     assert done.returncode == 0, done.stderr

@@ -109,7 +109,7 @@ def wait_for_token(lab: Lab, token: str) -> None:
     with lab.service.client(lab.table) as client:
         wait_until(
             lambda: client.channel_statuses([CHANNEL])[CHANNEL].committed == token,
-            seconds=30,
+            seconds=300,
             what=f"the commit of {token}",
         )
 

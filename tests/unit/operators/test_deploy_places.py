@@ -140,7 +140,7 @@ def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path
 
     with zipfile.ZipFile(archive) as content:
         rooms = {name.split("/")[1] for name in content.namelist()}
-    assert rooms == {"__init__.py", "spark", "streaming"}
+    assert rooms == {"__init__.py", "bulk", "spark", "streaming"}
     site = next(path for path in sys.path if path.endswith("site-packages"))
     code = (
         f"import sys; sys.path[:0] = [{str(archive)!r}]; sys.path.append({site!r})\n"

@@ -16,11 +16,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.operators.driver_place import DriverPlace
-from airflow_provider_snowpipe.operators.process import follow
+from airflow_provider_snowpipe.operators.process import follow, runs
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from tests.airflow_connections import SetConnection
+from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute, start_worker
 
 CHANNEL = ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 2, 20, 0, True)
@@ -79,8 +80,14 @@ class Lab:
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        until(lambda: len(self.place().processes()) == 1)  # a shell that forks is two for a moment
-        driver: psutil.Process = psutil.Process(self.place().processes()[0].pid)
+        found: list[psutil.Process] = []
+
+        def is_one() -> bool:  # a shell that forks is two for a moment
+            found[:] = self.place().processes()
+            return len(found) == 1
+
+        until(is_one)
+        driver = found[0]
         while (parent := driver.parent()) is not None and str(self.place().plan_path) in parent.cmdline():
             driver = parent
         return driver
@@ -93,11 +100,11 @@ class Lab:
         (self.notes / "end").touch()
 
     def end_driver_when_followed(self, report: RunReport) -> None:
-        """End the driver as soon as this process reads its log."""
+        """End the driver as soon as this process reads its log, from where it ended."""
         log = str(self.place().log_path)
 
         def wait_and_end() -> None:
-            until(lambda: any(one.path == log for one in psutil.Process().open_files()))
+            until(lambda: any(one.path == log and one.position for one in psutil.Process().open_files()))
             self.end_driver(report)
 
         threading.Thread(target=wait_and_end, daemon=True).start()
@@ -137,7 +144,7 @@ def lab(
     yield lab
     for process in psutil.process_iter(["cmdline"]):
         if str(lab.notes.parent / "fake-spark-submit") in (process.info["cmdline"] or []):
-            process.kill()
+            kill_each([process])
 
 
 @pytest.fixture
@@ -303,9 +310,9 @@ def test_kill_ends_a_driver_that_an_earlier_try_started(
 
     operator.on_kill()
 
-    assert time.monotonic() - began < 5
-    until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
-    thread.join(20)
+    assert time.monotonic() - began < 20
+    until(lambda: not runs(driver))
+    thread.join(300)
     assert not thread.is_alive()
     assert [str(error) for error in errors] == ["the task was killed; no new application is submitted"]
     assert lab.submissions == 1

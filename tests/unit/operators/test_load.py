@@ -28,13 +28,13 @@ def test_the_task_of_the_how_to_page_can_be_made() -> None:
     exec(snippet, names)  # noqa: S102  a page of this repository
 
     assert isinstance(names["load"], SnowpipeLoadOperator)
-    assert names["load"]._files() == spec(path="/data/events")
+    assert names["load"].source_files() == spec(path="/data/events")
 
 
 def test_a_topic_whose_brokers_a_connection_names_is_no_file() -> None:
     source = {"kind": "kafka", "topics": ["t"]}
 
-    assert SnowpipeLoadOperator(task_id="load", source=source, table="T")._files() is None
+    assert SnowpipeLoadOperator(task_id="load", source=source, table="T").source_files() is None
 
 
 @pytest.mark.parametrize(

@@ -20,4 +20,4 @@ def test_source_of_each_snippet_is_what_a_plan_takes(number):
     exec(_IMPORT + _BLOCKS[number], names)  # noqa: S102  a page of this repository
 
     source = names["load"].source if "load" in names else names["source"]
-    assert source_spec(source).kind in ("table", "delta")
+    assert source_spec(source).kind in ("table", "delta", "iceberg")

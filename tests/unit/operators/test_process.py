@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from airflow_provider_snowpipe.operators.process import runs, stop_process_tree
+from tests.spark_job import wait_until
 
 
 def _start(script: str) -> subprocess.Popen[str]:
@@ -34,7 +35,7 @@ def test_descendants_end_with_the_process(script: str, monkeypatch: pytest.Monke
     stop_process_tree(process)
 
     assert process.poll() is not None
-    assert not [child for child in family if runs(child)]
+    wait_until(lambda: not any(map(runs, family)), seconds=60, what="the end of all that was killed")
 
 
 def test_a_process_that_ignores_the_request_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +44,7 @@ def test_a_process_that_ignores_the_request_is_killed(monkeypatch: pytest.Monkey
 
     stop_process_tree(process)
 
-    assert process.wait(5) == -9
+    assert process.wait(60) == -9
 
 
 def test_an_ended_process_is_left_alone(tmp_path: Path) -> None:

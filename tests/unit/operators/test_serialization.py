@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import DAG
 from airflow_provider_snowpipe.decorators.append import snowpipe_append_task
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.channels import (
     SnowpipeDropChannelOperator,
     SnowpipeOpenChannelOperator,
@@ -56,6 +57,7 @@ def tasks() -> dict[str, dict[str, Any]]:
         SnowpipeBranchOperator(task_id="branch", source="@S", stream="append", shape={"freshness": 5})
         SnowpipeCopyOperator(task_id="copy", table="T", stage="@S", options={"force": True})
         SnowpipeLoadOperator(task_id="load", table="T", source="{{ folder }}", shape={"freshness": 5})
+        SnowpipeBulkLoadOperator(task_id="bulk", table="T", source={"query": "SELECT 1"}, run_key="{{ ds }}")
         staged = SnowpipeStageFilesOperator(task_id="stage", source="/in", stage="@S")
         SnowpipePipeOperator(task_id="pipe", pipe="P", action="create", table="T", stage="@S")
         SnowpipeIngestFilesOperator(task_id="ingest", pipe="P", files=staged.output["files"])
@@ -64,7 +66,7 @@ def tasks() -> dict[str, dict[str, Any]]:
     read = DagSerialization.from_dict(written)
     assert set(read.task_dict) == {
         "open", "drop", "reset", "backup", "restore", "append", "mapped", "decorated", "branch", "copy",
-        "stage", "pipe", "ingest", "load",
+        "stage", "pipe", "ingest", "load", "bulk",
     }  # fmt: skip
     return {task["__var"]["task_id"]: task["__var"] for task in written["dag"]["tasks"]}
 
@@ -73,7 +75,7 @@ def test_every_task_has_its_class_and_its_link(tasks: dict[str, dict[str, Any]])
     for task_id, task in tasks.items():
         assert task["_task_module"].startswith("airflow_provider_snowpipe.")
         # Those are on no channels; that of loads has Spark's link, too.
-        if task_id not in ("mapped", "branch", "copy", "stage", "pipe", "ingest", "load"):
+        if task_id not in ("mapped", "branch", "copy", "stage", "pipe", "ingest", "load", "bulk"):
             assert task["_operator_extra_links"] == LINK
 
 

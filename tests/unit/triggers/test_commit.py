@@ -30,7 +30,7 @@ def make(conn_id: str, **options: Any) -> SnowpipeCommitTrigger:
     return SnowpipeCommitTrigger(**{**arguments, **options})
 
 
-def events(trigger: SnowpipeCommitTrigger, seconds: float = 20) -> list[dict[str, Any]]:
+def events(trigger: SnowpipeCommitTrigger, seconds: float = 240) -> list[dict[str, Any]]:
     async def collect() -> list[TriggerEvent]:
         return [event async for event in trigger.run()]
 
@@ -155,7 +155,7 @@ def test_a_pipe_that_failed_over_gets_a_new_client(service: ScriptedService, ser
 
 
 def test_polling_does_not_block_the_event_loop(service: ScriptedService, service_connection: str) -> None:
-    service.on("bulk-channel-status", Reply(body=statuses(c1="a:2", c2="b:2").body, delay=0.6))
+    service.on("bulk-channel-status", Reply(body=statuses(c1="a:2", c2="b:2").body, delay=3.0))
 
     async def longest_pause() -> float:
         task = asyncio.ensure_future(anext(aiter(make(service_connection).run())))
@@ -166,7 +166,7 @@ def test_polling_does_not_block_the_event_loop(service: ScriptedService, service
             longest, last = max(longest, now - last), now
         return longest
 
-    assert asyncio.run(longest_pause()) < 0.4
+    assert asyncio.run(longest_pause()) < 2.0
 
 
 def test_takes_targets_as_the_text_that_a_template_renders(
@@ -228,11 +228,11 @@ class TestSharing:
         if request.param == "triggerer":
             pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
         drive = _through_run if request.param == "event_loop" else _through_shared_stream
-        return lambda triggers: asyncio.run(asyncio.wait_for(drive(triggers), 60))
+        return lambda triggers: asyncio.run(asyncio.wait_for(drive(triggers), 240))
 
     def triggers(self, conn_id: str, **options: Any) -> list[SnowpipeCommitTrigger]:
         return [
-            make(conn_id, targets={f"c{number}": "a:1"}, poll_interval=0.2, **options)
+            make(conn_id, targets={f"c{number}": "a:1"}, poll_interval=0.8, **options)
             for number in range(self.COUNT)
         ]
 

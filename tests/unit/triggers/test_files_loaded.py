@@ -42,7 +42,7 @@ def report(*names: str, status: str = "LOADED") -> Reply:
     return Reply(body=json.dumps({"files": files, "completeResult": True, "nextBeginMark": "1_1"}))
 
 
-def events(*triggers: SnowpipeFilesLoadedTrigger, seconds: float = 20) -> list[dict[str, Any]]:
+def events(*triggers: SnowpipeFilesLoadedTrigger, seconds: float = 240) -> list[dict[str, Any]]:
     async def one(trigger: SnowpipeFilesLoadedTrigger) -> Any:
         (event,) = [event async for event in trigger.run()]
         return event.payload
@@ -72,7 +72,7 @@ def through_shared_stream(*triggers: SnowpipeFilesLoadedTrigger) -> list[dict[st
         assert manager._groups == {}
         return list(found)
 
-    return asyncio.run(asyncio.wait_for(every(), 20))
+    return asyncio.run(asyncio.wait_for(every(), 240))
 
 
 def test_survives_the_round_trip_through_json() -> None:

@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.streaming.offset_watch import Step, Watermark
 from airflow_provider_snowpipe.streaming.status_poll import StatusPoll
 from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal, fed_by
 from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer
-from tests.unit.triggers.asset_state import AssetState
+from tests.asset_state import AssetState
 
 
 def item(look: int, *, failed: int = 0) -> AdvanceItem:

@@ -1,0 +1,279 @@
+"""The operator that has Spark write rows as files of the right size, and loads them by one COPY."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import conf
+
+from airflow_provider_snowpipe.assets.events import describe_file_load
+from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED
+from airflow_provider_snowpipe.bulk.file_sizing import TARGET_FILE_BYTES
+from airflow_provider_snowpipe.bulk.run_manifest import RunManifest, run_folder
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.stage_upload import check_parallel
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
+from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
+from airflow_provider_snowpipe.operators.account_operator import failing_at_once
+from airflow_provider_snowpipe.operators.bulk_copy import check_options, copy_arguments
+from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
+from airflow_provider_snowpipe.operators.bulk_run import BulkRun
+from airflow_provider_snowpipe.operators.file_operator import FILES_KEY
+from airflow_provider_snowpipe.operators.run_identity import run_identity
+from airflow_provider_snowpipe.operators.run_stage import RunStage
+from airflow_provider_snowpipe.operators.spark_driver import OWN_ARGUMENTS
+from airflow_provider_snowpipe.operators.submission import mapping_argument
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import quote_identifier
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+    from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite, WriteReport
+
+
+class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
+    """Load whatever Spark reads into a table by files and one COPY, once per run.
+
+    Spark computes the rows once and writes them as Parquet files of about ``target_file_bytes``: into the
+    storage of an external stage, or into a folder from which this worker puts them into an internal stage.
+    Then a manifest in the stage names the files of this run, and COPY loads those.
+
+    A retry goes on where the try before ended. With no manifest the files are written anew, and what that try
+    has left is loaded by nobody. With a manifest its files are the ones to load: COPY joins the statement of
+    an earlier try and skips what is in the table, and load history is asked first. When the rows are in the
+    table, the stage says so, and the task, cleared or not, does nothing more.
+
+    The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
+    its path below the stage), ``rows``, ``bytes`` and ``folder``. The XCom ``files`` has their paths.
+
+    :param source: ``{"table": …}``, ``{"query": …}`` or ``{"path": …, "format": …, "options": {…}}``, as
+        Spark reads them; a mapping or its JSON text (templated)
+    :param table: the table; its columns are filled by their names (templated)
+    :param stage: ``@stage``, ``@database.schema.stage``, ``@%table`` or ``@~``, with or without a path; None
+        for the table's own (templated)
+    :param target_file_bytes: bytes of a file
+    :param run_key: what names the work, None for DAG, run, task and map index: what is loaded under a key is
+        not loaded under it again (templated)
+    :param work_path: for an internal stage, a folder that all executors and this worker see; None for a
+        temporary one of this machine, which a local master sees (templated)
+    :param storage_url: for an external stage, its URL as Spark spells it, such as ``s3a://…``; None for the
+        stage's own (templated)
+    :param storage_conn_id: the connection for the storage of an external stage, where the manifest goes
+        (templated)
+    :param options: options of COPY: ``on_error``, ``truncate_columns``, ``enforce_length``, … (templated)
+    :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
+    :param keep_files: True leaves the files in the stage when they are loaded
+    :param parallel: files that are put at a time
+    :param deferrable: True waits for COPY in the triggerer
+    :param poll_interval: seconds between two looks in the triggerer
+    :param database: database of table and stage, None for the connection's (templated)
+    :param schema: their schema, None for the connection's (templated)
+    :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` with a key pair, an access
+        token or OAuth (templated)
+    :param spark_conn_id: the Spark connection; client deploy mode only
+    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``
+    :raises ConfigurationError: if an argument is wrong
+    """
+
+    template_fields: Sequence[str] = (
+        "source",
+        "table",
+        "stage",
+        "run_key",
+        "work_path",
+        "storage_url",
+        "storage_conn_id",
+        "options",
+        "database",
+        "schema",
+        "snowflake_conn_id",
+        *BulkDriverOperator.template_fields,
+    )
+    operator_extra_links = (SparkUiLink(),)
+    template_fields_renderers: ClassVar[dict[str, str]] = {"source": "json", "options": "json"}
+    ui_color = "#29b5e8"
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any] | str,
+        table: str,
+        stage: str | None = None,
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        run_key: str | None = None,
+        work_path: str | None = None,
+        storage_url: str | None = None,
+        storage_conn_id: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        on_rejected: str = "fail",
+        keep_files: bool = False,
+        parallel: int = 4,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 5.0,
+        database: str | None = None,
+        schema: str | None = None,
+        snowflake_conn_id: str = SnowpipeBulkHook.default_conn_name,
+        spark_conn_id: str = "spark_default",
+        **kwargs: Any,
+    ) -> None:
+        for name in OWN_ARGUMENTS:
+            if name in kwargs:
+                raise ConfigurationError(
+                    f"{name}={kwargs[name]!r} cannot be given: this operator runs its own application; the "
+                    "Spark connection is spark_conn_id=…"
+                )
+        super().__init__(spark_conn_id=spark_conn_id, work_path=work_path, **kwargs)
+        self.source = source
+        self.table = table
+        self.stage = stage
+        self.target_file_bytes = target_file_bytes
+        self.run_key = run_key
+        self.storage_url = storage_url
+        self.storage_conn_id = storage_conn_id
+        self.options = options
+        self.on_rejected = on_rejected
+        self.keep_files = keep_files
+        self.parallel = parallel
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self.database = database
+        self.schema = schema
+        self.snowflake_conn_id = snowflake_conn_id
+        self._copying: SnowpipeCopyOperator | None = None
+        self._staging: RunStage | None = None
+        self._check_arguments()
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Write, stage and copy, or do what an earlier try of this run has left to do.
+
+        :return: the value that the class describes
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
+        """
+        with failing_at_once():
+            run = self._run_of(context)
+            done = run.load(partial(self._written, context, run), partial(self._copied, context, run))
+            return self._concluded(context, run, done)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on where the task was deferred: the statement is asked for by its request id.
+
+        :param event: the payload of the statement's trigger
+        """
+        if event.get("message"):
+            self.log.warning("the triggerer could not wait: %s", event["message"])
+        with failing_at_once():
+            run = self._run_of(context)
+            done = run.resume(partial(self._copied, context, run, resumed=True))
+            return self._concluded(context, run, done)
+
+    def on_kill(self) -> None:
+        """Cancel the COPY that runs, begin no other upload, or stop Spark."""
+        if self._copying is not None:
+            self._copying.on_kill()
+        if self._staging is not None:
+            self._staging.stop()
+        super().on_kill()
+
+    def dry_run(self) -> None:
+        """Print what would be read, and where it would go; nothing is read or changed."""
+        self.log.info(
+            "dry run: Spark would write %s as Parquet files of about %d bytes, and one COPY would load them "
+            "from %s into %s",
+            self._rows().address,
+            self.target_file_bytes,
+            self._stage_name(),
+            self.table,
+        )
+
+    def _run_of(self, context: Context) -> BulkRun:
+        names = (self.run_key,) if self.run_key else run_identity(context).names
+        hook = SnowpipeBulkHook(
+            self.snowflake_conn_id, table=self.table, database=self.database, schema=self.schema
+        )
+        folder = run_folder(names, *hook.place(), self.table)
+        self._staging = RunStage(hook, self._stage_name(), folder, self.storage_conn_id or None)
+        return BulkRun(
+            hook, self._staging, "/".join(names), self.table, self.on_rejected, self.parallel, self.log.info
+        )
+
+    def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
+        """Have Spark write the rows: here, or into the storage of an external stage."""
+        from airflow_provider_snowpipe.spark.bulk.write_plan import WritePlan
+
+        plan = partial(
+            WritePlan,
+            rows=self._rows(),
+            columns=run.hook.table_columns(),
+            target_file_bytes=self.target_file_bytes,
+        )
+        url = run.stage.url
+        if url is not None and self.storage_url:
+            url = f"{self.storage_url.rstrip('/')}/{run.stage.reference.path}"
+        return self.writing(context, plan, url)
+
+    def _copied(
+        self, context: Context, run: BulkRun, manifest: RunManifest, *, resumed: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """What COPY says of each file of a manifest, by its path below the stage."""
+        from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+
+        self._copying = SnowpipeCopyOperator(
+            task_id=self.task_id,
+            table=self.table,
+            stage=run.stage.location,
+            files=manifest.names,
+            on_rejected=self.on_rejected,
+            deferrable=self.deferrable,
+            poll_interval=self.poll_interval,
+            database=self.database,
+            schema=self.schema,
+            snowflake_conn_id=self.snowflake_conn_id,
+            **copy_arguments(manifest, run.hook.table_columns, mapping_argument("options", self.options)),
+        )
+        self._copying.resumed = resumed
+        copied = self._copying.perform(context)
+        return {**copied["loaded_before"], **copied["files"]}
+
+    def _concluded(self, context: Context, run: BulkRun, done: dict[str, Any]) -> dict[str, Any]:
+        """Remove what is of no use any more, and give the task its value."""
+        if not self.keep_files:
+            run.stage.sweep()
+        context["ti"].xcom_push(key=FILES_KEY, value=list(done["files"]))
+        rows = done["rows_loaded"]
+        self.task_lineage = TaskLineage.of_files(run.hook, self._rows().address, rows, size=done["bytes"])
+        describe_file_load(self, context, run.hook, self.table, rows, "COPY")
+        self.log.info(
+            "%s: %d of %d rows loaded from %d files, %d rejected",
+            self.table,
+            rows,
+            done["rows"],
+            len(done["files"]),
+            done["rejected"],
+        )
+        return done
+
+    def _stage_name(self) -> str:
+        return self.stage or f"@%{quote_identifier(self.table)}"
+
+    def _rows(self) -> RowsToWrite:
+        from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite
+
+        return RowsToWrite.from_mapping(mapping_argument("source", self.source))
+
+    def _check_arguments(self) -> None:
+        if self.on_rejected not in ON_REJECTED:
+            raise ConfigurationError(
+                f"on_rejected is {self.on_rejected!r}: it must be one of {list(ON_REJECTED)}"
+            )
+        check_parallel(self.parallel)
+        if isinstance(self.options, Mapping):
+            check_options(self.options)
+        if self.stage is not None and "{" not in self.stage:
+            StageReference.parse(self.stage)

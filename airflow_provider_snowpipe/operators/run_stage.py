@@ -1,0 +1,158 @@
+"""The folder of one piece of work in a stage: its files, its manifest, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.bulk.run_manifest import MANIFEST_NAME, OUTCOME_NAME, RunManifest
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.stage_upload import SourceFile, Staging
+from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+    from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
+
+
+class RunStage:
+    """A folder of a stage.
+
+    The manifest of an internal stage is moved by ``PUT`` and ``GET``; that of an external one is an object
+    of its storage, since these two reach internal stages only.
+
+    :param hook: the account
+    :param stage: the stage, with or without a path
+    :param folder: the folder's own name
+    :param storage_conn_id: the connection for the storage of an external stage
+    :raises SqlError: if the stage cannot be described
+    """
+
+    def __init__(
+        self, hook: SnowpipeBulkHook, stage: str, folder: str, storage_conn_id: str | None = None
+    ) -> None:
+        self._hook = hook
+        reference = StageReference.parse(stage)
+        self.folder = folder
+        self.reference = StageReference(reference.owner, reference.name, reference.below(folder))
+        url = hook.stage_url(stage)
+        self.url = None if url is None else f"{url.rstrip('/')}/{self.reference.path}"
+        self._conn_id = storage_conn_id
+        self._present: frozenset[str] | None = None
+        self._upload: StageUpload | None = None
+
+    @property
+    def location(self) -> str:
+        """The folder as COPY and LIST take it."""
+        return f"@{self.reference.owner}{self.reference.name}/{self.reference.path}"
+
+    def manifest(self) -> RunManifest | None:
+        """Read the manifest, None where the work has none yet.
+
+        :raises ConfigurationError: if it is of another release
+        """
+        text = self._read(MANIFEST_NAME)
+        return None if text is None else RunManifest.from_json(text, f"{self.location}/{MANIFEST_NAME}")
+
+    def outcome(self) -> dict[str, Any] | None:
+        """Read what came of the work, None where it is not known to be done."""
+        text = self._read(OUTCOME_NAME)
+        if text is None:
+            return None
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def keep_manifest(self, manifest: RunManifest) -> RunManifest:
+        """Write the manifest unless there is one; the one that counts.
+
+        :param manifest: the manifest; its files are staged
+        """
+        self._write(MANIFEST_NAME, manifest.to_json())
+        kept = self.manifest() or manifest
+        if kept.attempt != manifest.attempt:
+            self._present = None  # who was faster may have done more since
+        return kept
+
+    def keep_outcome(self, value: dict[str, Any]) -> None:
+        """Write what came of the work: from now on nothing of it is done again.
+
+        :param value: the task's value
+        """
+        self._write(OUTCOME_NAME, json.dumps(value))
+
+    def put(self, folder: Path, names: Sequence[str], parallel: int) -> None:
+        """Stage files of this machine under names that nobody else gives.
+
+        :param folder: the folder that they are in
+        :param names: their paths below it, which are those below this folder, too
+        :param parallel: files at a time
+        :raises SqlError: if a ``PUT`` fails
+        """
+        files = [SourceFile(name, (folder / name).stat().st_size, str(folder / name)) for name in names]
+        if not files:
+            return
+        staging = Staging(self.reference, auto_compress=False, if_staged="skip")
+        self._upload = self._hook.get_stage_upload(staging, _Folder(folder), "", parallel)
+        self._upload.run(files)
+
+    def stop(self) -> None:
+        """Begin no other ``PUT``."""
+        if self._upload is not None:
+            self._upload.stop()
+
+    def sweep(self) -> None:
+        """Remove every file but manifest and outcome, also what attempts have left that died.
+
+        :raises SqlError: if a statement fails
+        """
+        kept = (MANIFEST_NAME, OUTCOME_NAME)
+        database, schema = self._hook.place()
+        tops = {name.partition("/")[0] for name in self._names()} - set(kept)
+        with self._hook.sql_session("remove staged files") as run:
+            for top in sorted(tops):
+                run("REMOVE %s", (self.reference.location(top, database=database, schema=schema),))
+
+    def _read(self, name: str) -> str | None:
+        if self.url is not None:
+            return read_text(storage_path(f"{self.url}/{name}", self._conn_id))
+        if self._present is None:
+            self._present = self._names()
+        if name not in self._present:
+            return None
+        with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+            self._hook.get_file(f"{self.location}/{name}", folder)
+            return Path(folder, name).read_text(encoding="utf-8")
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a small file where there is none of that name."""
+        if self.url is not None:
+            path = storage_path(f"{self.url}/{name}", self._conn_id)
+            if read_text(path) is None:
+                write_text(path, text)
+            return
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            Path(folder, name).write_text(text, encoding="utf-8")
+            database, schema = self._hook.place()
+            place = self.reference.location("", database=database, schema=schema)
+            self._hook.put_file(f"{folder}/{name}", place)
+        self._present = (self._present or frozenset()) | {name}
+
+    def _names(self) -> frozenset[str]:
+        """The files' paths below the folder."""
+        listed = self._hook.list_files(self.location)
+        return frozenset(f"/{row['name']}".rpartition(f"/{self.folder}/")[2] for row in listed)
+
+
+class _Folder:
+    """Files of this machine, as an upload asks for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def local(self, file: SourceFile) -> Iterator[Path]:
+        yield self._folder / file.below

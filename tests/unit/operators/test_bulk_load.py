@@ -1,0 +1,123 @@
+"""What ``SnowpipeBulkLoadOperator`` refuses before anything is written, and how its COPY is told to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_snowpipe.bulk.run_manifest import ManifestFile, RunManifest
+from airflow_provider_snowpipe.operators.bulk_copy import copied_value, copy_arguments
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
+from airflow_provider_snowpipe.operators.submission import mapping_argument
+from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite, WritePlan
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from tests.airflow_connections import SetConnection
+from tests.file_pipes import task_context
+
+TABLE = (TableColumn("ID", "NUMBER(38,0)"), TableColumn('a "b"', "VARCHAR(9)"), TableColumn("V", "VARIANT"))
+FILES = (ManifestFile("a/1.parquet", 10, 3), ManifestFile("a/2.parquet", 10, 4))
+
+
+def make(**arguments: Any) -> SnowpipeBulkLoadOperator:
+    given: dict[str, Any] = {"source": {"table": "t"}, "table": "T", "stage": "@S", **arguments}
+    return SnowpipeBulkLoadOperator(task_id="bulk", **given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"on_rejected": "skip"}, "on_rejected is 'skip'"),
+        ({"parallel": 0}, "parallel is 0"),
+        ({"stage": "no stage"}, "stage is 'no stage'"),
+        ({"options": {"file_format": "F"}}, "options has file_format='F', and the files are Parquet"),
+        ({"options": {"force": True}}, "options has force=True, and it would load files that are in"),
+        ({"options": {"purge": True}}, "keep_files"),
+        ({"conn_id": "spark"}, "conn_id='spark' cannot be given"),
+        ({"application": "x.py"}, "application='x.py' cannot be given"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(
+    arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        make(**arguments)
+
+
+def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection: SetConnection) -> None:
+    set_connection("spark_default", conn_type="spark", host="spark://master", port=7077)
+    operator = make()
+
+    def plan(*place: str) -> WritePlan:
+        return WritePlan(*place, rows=RowsToWrite(table="t"))
+
+    with (
+        pytest.raises(AirflowFailException, match=r"'spark://master:7077'.*give work_path"),
+        operator.writing(task_context(), plan),
+    ):
+        pytest.fail("a driver was submitted")
+    assert operator._directory is None
+
+
+def test_columns_are_matched_by_name_where_none_holds_json() -> None:
+    arguments = copy_arguments(RunManifest("w", "a", FILES, ("ID",)), lambda: TABLE, {"on_error": "CONTINUE"})
+
+    assert arguments == {
+        "options": {
+            "on_error": "CONTINUE",
+            "file_format": {"type": "PARQUET", "use_logical_type": True, "binary_as_text": False},
+            "match_by_column_name": "CASE_SENSITIVE",
+        }
+    }
+
+
+def test_all_columns_are_named_where_one_holds_json() -> None:
+    manifest = RunManifest("w", "a", FILES, ("ID", 'a "b"', "V"), ("V",))
+    arguments = copy_arguments(manifest, lambda: TABLE, {})
+
+    assert arguments["columns"] == ["ID", 'a "b"', "V"]
+    assert arguments["expressions"] == [
+        '$1:"ID"::NUMBER(38,0)',
+        '$1:"a ""b"""::VARCHAR(9)',
+        'PARSE_JSON($1:"V")',
+    ]
+    with pytest.raises(ConfigurationError, match=r"has lost column 'a \"b\"'.*run_key"):
+        copy_arguments(manifest, lambda: TABLE[:1], {})
+
+
+class Folder:
+    """As much of a run's folder as a value names."""
+
+    location = "@S/f"
+
+    class reference:  # noqa: N801
+        path = "f"
+
+
+def loads(*rows: int, status: str = "LOADED") -> dict[str, Any]:
+    return {
+        f"f/a/{number}.parquet": {"status": status, "rows_loaded": count, "errors_seen": 0}
+        for number, count in enumerate(rows, 1)
+    }
+
+
+def test_what_copy_says_is_held_against_what_was_written() -> None:
+    manifest = RunManifest("w", "a", FILES)
+    folder: Any = Folder()
+
+    assert copied_value(manifest, folder, loads(3, 4), "fail", "T")["rows_loaded"] == 7
+    with pytest.raises(FilesRejectedError, match=r"'f/a/2.parquet' has 4 rows and COPY says 5"):
+        copied_value(manifest, folder, loads(3, 5), "fail", "T")
+    assert copied_value(manifest, folder, loads(3, 5), "report", "T")["rows_loaded"] == 8
+    assert copied_value(manifest, folder, loads(0, 0, status="LOAD_SKIPPED"), "fail", "T")["rows"] == 7
+
+
+@pytest.mark.parametrize("value", ["[1]", "{", 5, ["table"]], ids=repr)
+def test_a_source_that_is_no_mapping_is_refused(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="source is"):
+        mapping_argument("source", value)
+    assert mapping_argument("source", '{"table": "t"}') == {"table": "t"}
+    assert mapping_argument("options", None) == {}
