@@ -50,6 +50,7 @@ nightly: install ## What takes too long for every day: 300 deferred sensors, 100
 	$(PYTEST) tests/system tests/faults -m nightly --timeout 3600
 	SNOWPIPE_SPARK_FAULT_ROUNDS=100 $(PYTEST) tests/faults/test_spark_executor_faults.py tests/faults/test_spark_service_faults.py --timeout 3600
 	SNOWPIPE_SPARK_FAULT_ROUNDS=20 $(PYTEST) tests/faults/test_spark_driver_faults.py --timeout 3600
+	SNOWPIPE_SPARK_FAULT_ROUNDS=20 $(PYTEST) tests/faults/test_data_source_cluster_faults.py --timeout 3600
 	SNOWPIPE_KILLS=100 $(PYTEST) tests/faults/test_local_service_kill_loop.py --timeout 3600
 	SNOWPIPE_FUZZ_CASES=20000 $(PYTEST) tests/fuzz -n 2 --dist loadfile --timeout 3600
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
@@ -90,17 +91,19 @@ def interleaved(
     *,
     prepare: Callable[[], object] = lambda: None,
     settle: Callable[[], object],
+    warm_up: int = 1,
 ) -> dict[str, Cost]:
-    """Medians of several works, measured in turns after a round that warms up.
+    """Medians of several works, measured in turns after rounds that warm up.
 
     :param rounds: rounds that count
     :param watch: measures them
     :param works: what to do, by name
     :param prepare: called before each one, outside its time
     :param settle: called after it, outside its time as well
+    :param warm_up: rounds before them that do not count
     """
     costs: dict[str, list[Cost]] = {name: [] for name in works}
-    for number in range(rounds + 1):
+    for number in range(warm_up + rounds):
         for name, work in works.items():
             prepare()
             cost = watch.time(work)
@@ -108,7 +111,7 @@ def interleaved(
             print(
                 f"round {number} {name}: {cost.wall:.2f} s, {cost.cpu:.2f} CPU-s", file=sys.stderr, flush=True
             )
-            if number:
+            if number >= warm_up:
                 costs[name].append(cost)
     return {
         name: Cost(
@@ -131,3 +134,16 @@ def table_of(targets: Iterable[Target]) -> str:
         " | ".join([line[0].ljust(widths[0]), line[1].rjust(widths[1]), line[2].ljust(widths[2]), line[3]])
         for line in lines
     )
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had, 0 for one that has ended.
+
+    :param pid: its id
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended
+        return 0
+    peak = next((line for line in status.splitlines() if line.startswith("VmHWM:")), "VmHWM: 0 kB")
+    return int(peak.split()[1]) * 1024

@@ -39,8 +39,8 @@ SDK_ROWS = 10_000
 """Rows in one ``append_rows``."""
 _FULL_SECONDS = 0.02
 """Pause before the SDK, which tells nobody when it has room again, is asked once more."""
-UNPACED = BatchLimits(bytes_per_second=None)
-"""The official SDK does not keep to the 20 MB/s of a channel, so our side does not either."""
+UNPACED = BatchLimits(bytes_per_second=None, requests_per_second=1e6)
+"""The official SDK keeps to neither 20 MB nor ten requests a second of a channel; nor does our side here."""
 
 
 def local_spark(folder: Path) -> Any:
@@ -78,7 +78,7 @@ def write_sources(folder: Path, rows: Iterable[pa.RecordBatch], schema: pa.Schem
 
 
 class UnpacedDataSource(SnowpipeDataSource):
-    """``format("snowpipe")`` without a limit of bytes a second."""
+    """``format("snowpipe")`` without a limit of bytes or requests a second."""
 
     @classmethod
     def name(cls) -> str:
@@ -87,7 +87,8 @@ class UnpacedDataSource(SnowpipeDataSource):
 
     def _checked(self, schema: Any, overwrite: bool) -> WriteOptions:
         options = super()._checked(schema, overwrite)
-        return replace(options, limits=replace(options.limits, bytes_per_second=None))
+        paces = {name: getattr(UNPACED, name) for name in ("bytes_per_second", "requests_per_second")}
+        return replace(options, limits=replace(options.limits, **paces))
 
 
 @dataclass

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from benchmarks.measuring import peak_bytes
 from tests.local_service import LocalService
 from tests.spark_cluster import StandaloneCluster
 from tests.spark_job import SparkJob
@@ -78,12 +79,7 @@ class PeakMemory:
 
     def _take(self, kind: str, processes: list[psutil.Process]) -> None:
         for process in processes:
-            try:
-                status = Path(f"/proc/{process.pid}/status").read_text()
-            except OSError:  # it has ended
-                continue
-            peak = next((line for line in status.splitlines() if line.startswith("VmHWM:")), "VmHWM: 0 kB")
-            self.bytes[kind] = max(self.bytes.get(kind, 0), int(peak.split()[1]) * 1024)
+            self.bytes[kind] = max(self.bytes.get(kind, 0), peak_bytes(process.pid))
 
 
 def generate(generator: str, rows: int, parts: int, folder: Path) -> Path:

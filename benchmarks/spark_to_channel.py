@@ -32,6 +32,8 @@ _ANSWER_SECONDS = 0.05
 _COMMIT_SECONDS = 0.05
 """The local service commits about as long after an append."""
 _COPIES = 5
+_JVM_WARM_UP = 4
+"""Rounds until Spark's JVM has compiled what it runs for each row; before, that is a third of its time."""
 _PARTS = ("files", "frames", "sender", "wire", "distance", "exactly-once")
 
 
@@ -59,10 +61,13 @@ class Benchmark:
         *,
         prepare: Callable[[], object] = lambda: None,
         settle: Callable[[], object] | None = None,
+        warm_up: int = 1,
     ) -> dict[str, Cost]:
         """Medians of works whose rows are counted after each."""
         check = partial(self.receiver.require, self.rows)
-        return interleaved(self.rounds, self._watch, works, prepare=prepare, settle=settle or check)
+        return interleaved(
+            self.rounds, self._watch, works, prepare=prepare, settle=settle or check, warm_up=warm_up
+        )
 
     def in_spark(self, loads: Loads, wanted: list[str]) -> list[Target]:
         """Files and DataFrames, one task at a time."""
@@ -74,7 +79,7 @@ class Benchmark:
                 found += self._against(f"{kind} files", costs, "ours", cpu=5.0, wall=6.0)
         if "frames" in wanted:
             works = {"frame": loads.frame, "table": loads.job_of_table, "SDK": loads.sdk_of_frame}
-            costs = self.compare(works)
+            costs = self.compare(works, warm_up=_JVM_WARM_UP)
             found += self._against("DataFrame, df.write", costs, "frame", cpu=3.5, wall=5.0)
             found += self._against("DataFrame, table source with its sort", costs, "table")
         return found

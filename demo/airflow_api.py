@@ -9,7 +9,7 @@ from typing import Any
 
 import requests
 
-TIMEOUT_SECONDS = (5.0, 30.0)
+TIMEOUT_SECONDS = (10.0, 120.0)
 POLL_SECONDS = 0.5
 FINAL_STATES = frozenset({"success", "failed"})
 
@@ -39,7 +39,7 @@ class AirflowApi:
         answer.raise_for_status()
         return {name: state.get("status") for name, state in answer.json().items() if isinstance(state, dict)}
 
-    def wait_for_dag(self, dag_id: str, timeout: float = 60.0) -> None:
+    def wait_for_dag(self, dag_id: str, timeout: float = 300.0) -> None:
         """Wait until the DAG processor has stored the DAG.
 
         :raises TimeoutError: if it has not; carries the import errors of the DAGs folder

@@ -84,7 +84,7 @@ class AirflowProcesses:
         """
         self._group.kill(name)
 
-    def wait_until_healthy(self, timeout: float = 180.0) -> None:
+    def wait_until_healthy(self, timeout: float = 600.0) -> None:
         """Wait until the API server answers and calls every component healthy.
 
         :param timeout: seconds
@@ -162,7 +162,7 @@ class AirflowProcesses:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                timeout=180,
+                timeout=600,
             )
         if done.returncode:
             raise RuntimeError(self._post_mortem({name: done.returncode}))

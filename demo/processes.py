@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 TERMINATE_SECONDS = 6.0
-KILL_SECONDS = 10.0
+KILL_SECONDS = 60.0
 
 
 class ProcessGroup:
@@ -75,7 +75,7 @@ class ProcessGroup:
     def stop(self) -> None:
         """End every process: SIGTERM, then SIGKILL for those still there after 6 s.
 
-        :raises RuntimeError: if a process outlives SIGKILL by 10 s
+        :raises RuntimeError: if a process outlives SIGKILL by a minute
         """
         _end(self.members())
         for leader in self._leaders.values():
