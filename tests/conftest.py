@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.local_service import LocalService
+
+# A busy machine takes its time for an example, and a run that decides tries the same ones every time; a
+# number of cases that is asked for (see tests/fuzz/budget.py) means new ones.
+settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize="SNOWPIPE_FUZZ_CASES" not in os.environ,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("tests")
 
 # py4j logs from destructors, after pytest has closed its streams.
 logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -47,3 +60,12 @@ def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
     yield start
     for service in started:
         service.kill()
+
+
+@pytest.fixture(scope="module")
+def admin_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service of the module's own with the admin socket."""
+    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
+    service.launch()
+    yield service
+    service.stop()

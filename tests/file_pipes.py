@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.local_connection import TaskInstance, ids
+import pytest
+
+from tests.airflow_connections import SetConnection, set_connection
+from tests.local_connection import TaskInstance, connect, ids
 from tests.local_service import LocalService
 from tests.staged_files import put, submit
+
+__all__ = ["set_connection"]
 
 _numbers = itertools.count(1)
 BEGAN = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
@@ -45,6 +50,26 @@ class PipePlace:
 
     def ids(self) -> list[int]:
         return ids(self.service, self.table)
+
+
+MakePlace = Callable[[LocalService], PipePlace]
+
+
+@pytest.fixture
+def make_place(set_connection: SetConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakePlace:
+    """Make a place in a service, which the connector trusts from then on."""
+
+    def make(service: LocalService) -> PipePlace:
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+        return PipePlace(service, tmp_path, connect(service, set_connection))
+
+    return make
+
+
+@pytest.fixture
+def place(local_service: LocalService, make_place: MakePlace) -> PipePlace:
+    """A place in the service that all tests share."""
+    return make_place(local_service)
 
 
 def task_context(run: str = "r1", try_number: int = 1, map_index: int = -1) -> Any:

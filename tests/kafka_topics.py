@@ -78,7 +78,7 @@ def keyed_records(address: str, topic: str, count: int) -> list[tuple[str, str, 
     numbers = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
     found: list[Any] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while len(found) < count and time.monotonic() < deadline:
         found += consumer.consume(1000, 0.2)
     found += consumer.consume(1000, 1.0)

@@ -75,7 +75,7 @@ def commit(service: LocalService, table: str, channel: str, tokens: list[str]) -
 
     append(service, table, channel, tokens)
     with service.client(table) as client:
-        open_when_committed(client, channel, 30)
+        open_when_committed(client, channel, 120)
 
 
 def make_table(service: LocalService, name: str) -> str:

@@ -20,10 +20,11 @@ from airflow_provider_snowpipe.local.shell import run_statement
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
 _CLI = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli"]
-_READY_SECONDS = 60.0
-_STOP_SECONDS = 30.0
+_READY_SECONDS = 240.0
+_STOP_SECONDS = 120.0
 
 
 class LocalService:
@@ -137,7 +138,7 @@ class LocalService:
             [*_CLI, command, "--data-dir", str(self.data_dir), *arguments],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
 
@@ -146,7 +147,12 @@ class LocalService:
         return ask(self.data_dir / "admin.sock", command, arguments)
 
     def client(
-        self, table_or_pipe: str, *, database: str = "LOCAL", schema: str = "PUBLIC"
+        self,
+        table_or_pipe: str,
+        *,
+        database: str = "LOCAL",
+        schema: str = "PUBLIC",
+        retry: RetryPolicy | None = None,
     ) -> SnowpipeClient:
         """Return our client on a table's default pipe, or on a pipe when the name ends in ``-STREAMING``."""
         from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -158,7 +164,7 @@ class LocalService:
         else:
             pipe = PipeName.default_for_table(database, schema, table_or_pipe)
         credentials = KeyPair(self.account, self.user, self.key_file.read_bytes())
-        return SnowpipeClient(self.url, credentials, pipe, ca_bundle=str(self.ca_file))
+        return SnowpipeClient(self.url, credentials, pipe, ca_bundle=str(self.ca_file), retry=retry)
 
     def process_env(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return an environment for a child process that is a client of this service."""

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-_START_SECONDS = 60
+_START_SECONDS = 240
 
 
 class NoidaBroker:

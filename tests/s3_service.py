@@ -49,7 +49,7 @@ def s3_service() -> Iterator[S3Service]:
     try:
         host, port = server.get_host_and_port()
         # moto keeps the buckets of one process over servers.
-        requests.post(f"http://{host}:{port}/moto-api/reset", timeout=10).raise_for_status()
+        requests.post(f"http://{host}:{port}/moto-api/reset", timeout=60).raise_for_status()
         client = boto3.client(
             "s3",
             endpoint_url=f"http://{host}:{port}",

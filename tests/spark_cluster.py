@@ -7,21 +7,31 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
+import pytest
 import requests
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
+from tests.python_workers import children_of, kill_each
 from tests.spark_job import wait_until
 
 SPARK_CLASS = Path(sys.executable).with_name("spark-class")
 HOSTS = ("127.0.0.1", "127.0.0.2")
 """Two addresses of the loopback interface; Spark speculates only from one host to another."""
-READY_SECONDS = 90.0
-STOP_SECONDS = 20.0
+READY_SECONDS = 300.0
+STOP_SECONDS = 60.0
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.3",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.minTaskRuntime": "10s",
+}
 _NOTHING: dict[str, Any] = {"aliveworkers": 0, "activeapps": [], "completedapps": []}
 # The master's other server would take a fixed port.
 _SETTINGS = {"SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
@@ -63,9 +73,9 @@ class StandaloneCluster:
     def state(self) -> dict[str, Any]:
         """What the master says of its workers and applications; nothing until its page is there."""
         try:
-            answer = requests.get(f"{self._page}/json/", timeout=10, proxies={"http": ""})
+            answer = requests.get(f"{self._page}/json/", timeout=60, proxies={"http": ""})
             state: dict[str, Any] = answer.json() if answer.ok else _NOTHING
-        except (requests.ConnectionError, requests.JSONDecodeError):
+        except requests.RequestException:
             # While the master starts its page is not there, or is not yet this one.
             return _NOTHING
         return state
@@ -80,14 +90,13 @@ class StandaloneCluster:
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
         _, alive = psutil.wait_procs(members, STOP_SECONDS)
-        for member in alive:
-            member.kill()
+        kill_each(alive)
         for process in self._processes:
             process.wait(STOP_SECONDS)
 
     def _members(self) -> list[psutil.Process]:
         leaders = [psutil.Process(process.pid) for process in self._processes if process.poll() is None]
-        return [*leaders, *(child for leader in leaders for child in leader.children(recursive=True))]
+        return [*leaders, *(child for leader in leaders for child in children_of(leader, recursive=True))]
 
     def _launch(self, host: str, name: str, *arguments: str) -> None:
         environment = {
@@ -149,3 +158,28 @@ def spark_home(folder: Path) -> Path:
     for entry in Path(pyspark.__file__).parent.iterdir():
         (folder / entry.name).symlink_to(entry)
     return folder
+
+
+@contextmanager
+def session_on(cluster: StandaloneCluster, name: str, settings: Mapping[str, str]) -> Iterator[Any]:
+    """A session of this process on a cluster of :data:`HOSTS`.
+
+    :param cluster: the cluster
+    :param name: the application's name
+    :param settings: Spark's settings beside the usual ones
+    """
+    from pyspark.sql import SparkSession
+
+    usual = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": HOSTS[0],
+        "spark.driver.bindAddress": HOSTS[0],
+        "spark.executor.memory": "512m",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+        builder = SparkSession.builder.master(cluster.url).appName(name)
+        session = builder.config(map={**usual, **settings}).getOrCreate()
+        yield session
+        session.stop()

@@ -15,8 +15,8 @@ from tests.spark_cluster import free_port
 from tests.spark_job import SPARK_SUBMIT, wait_until
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-READY_SECONDS = 120.0
-STOP_SECONDS = 30.0
+READY_SECONDS = 300.0
+STOP_SECONDS = 60.0
 
 
 class ConnectServer:

@@ -24,11 +24,13 @@ import psutil
 
 from airflow_provider_snowpipe.spark import rounds, sink
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetterPlace
+from airflow_provider_snowpipe.spark.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings
 from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
@@ -37,7 +39,7 @@ Point = Literal["start", "row", "written", "received", "commit-wait", "committed
 commit is awaited; it was seen, and the driver does not know yet."""
 POINTS: tuple[Point, ...] = ("start", "row", "written", "received", "commit-wait", "committed")
 What = Literal["raise", "kill-worker", "kill-executor", "kill-driver", "freeze", "stall"]
-STALL_SECONDS = 60.0
+STALL_SECONDS = 600.0
 _INTO_COMMIT_WAIT = 0.3
 _DEATH_SECONDS = 10.0
 
@@ -201,9 +203,9 @@ def load_with_deeds(
     deeds.note(event="began", partition=name, attempt=attempt)
     deeds.reach("start", name)
     watched = dataclasses.replace(work, partition=WatchedPartition.around(work.partition, deeds))
-    wait = Channel.wait_for_commit
+    wait = ChannelSession.wait_for_commit
 
-    def wait_past_points(channel: Channel, *args: Any, **kwargs: Any) -> Any:
+    def wait_past_points(channel: ChannelSession, *args: Any, **kwargs: Any) -> Any:
         deeds.reach("received", name)
         timer = Timer(_INTO_COMMIT_WAIT, deeds.reach, ("commit-wait", name))
         if deeds.waits_for(name):
@@ -215,15 +217,16 @@ def load_with_deeds(
         deeds.reach("committed", name)
         return found
 
-    flush = Channel.flush
+    writer: type[ChannelSession] = Channel if settings.sdk_profile is None else SdkChannel
+    flush = writer.flush
 
-    def flush_past_point(channel: Channel) -> None:
+    def flush_past_point(channel: ChannelSession) -> None:
         deeds.reach("written", name)
         flush(channel)
 
     with (
-        patch.object(Channel, "wait_for_commit", wait_past_points),
-        patch.object(Channel, "flush", flush_past_point),
+        patch.object(ChannelSession, "wait_for_commit", wait_past_points),
+        patch.object(writer, "flush", flush_past_point),
     ):
         try:
             result = sink.load_partition(settings, token, watched)

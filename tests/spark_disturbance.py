@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import psutil
 
+from tests.python_workers import kill_each, workers_of
 from tests.spark_job import wait_until
 from tests.spark_session import Door
 
@@ -26,7 +27,7 @@ class Disturbance(threading.Thread):
         self.done = False
 
     def run(self) -> None:
-        wait_until(self._under_way, seconds=90, what="the first commit")
+        wait_until(self._under_way, seconds=300, what="the first commit")
         self._deed()
         self.done = True
 
@@ -37,14 +38,12 @@ class Disturbance(threading.Thread):
 
 def kill_python_workers() -> None:
     """SIGKILL the Python workers of the Spark session in this process."""
-    killed = 0
-    for process in psutil.Process(os.getpid()).children(recursive=True):
-        try:
-            parent = process.parent()
-            daemons = "pyspark.daemon" in process.cmdline() and parent is not None
-            if daemons and parent is not None and "pyspark.daemon" in parent.cmdline():
-                process.kill()
-                killed += 1
-        except psutil.NoSuchProcess:
-            """It has ended by itself."""
-    assert killed
+    family = psutil.Process(os.getpid()).children(recursive=True)
+    assert kill_each(worker for process in family for worker in _workers(process))
+
+
+def _workers(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return workers_of(process)
+    except psutil.NoSuchProcess:  # it has ended by itself
+        return []

@@ -53,5 +53,5 @@ def stop_gateway() -> None:
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(30)
+        gateway.proc.wait(240)
         SparkContext._gateway = SparkContext._jvm = None

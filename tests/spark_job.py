@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.local_service import LocalService
 
-SUBMIT_SECONDS = 240
+SUBMIT_SECONDS = 900
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from tests.spark_job import SPARK_SUBMIT, wait_until
 from tests.spark_session import Door, spark_environment
 
-_RUN_SECONDS = 240
-_FIRST_COMMIT_SECONDS = 240
+_RUN_SECONDS = 900
+_FIRST_COMMIT_SECONDS = 600
 MOMENTS = ("in the middle of a batch", "between write and commit")
 
 
@@ -92,7 +92,7 @@ class StreamProgram:
                 service.admin("faults", set="slow-status=60x500")
                 wait_until(
                     lambda: any(token.endswith("-end") for token in self.tokens()),
-                    seconds=90,
+                    seconds=300,
                     what="the commit of all rows of a channel, of which no task can hear",
                 )
         finally:
@@ -111,4 +111,4 @@ def kill_all(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-    process.wait(30)
+    process.wait(120)

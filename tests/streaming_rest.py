@@ -74,7 +74,7 @@ class Rest:
         assert answer.status_code == 200, answer.text
         return answer.json()["channel_statuses"]
 
-    def wait_for_token(self, channel: str, token: str, seconds: float = 20) -> dict[str, Any]:
+    def wait_for_token(self, channel: str, token: str, seconds: float = 120) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             status: dict[str, Any] = self.statuses(channel)[channel]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_provider_snowpipe.spark.driver import Run
 from airflow_provider_snowpipe.spark.plan import JobPlan
@@ -18,7 +20,8 @@ from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from tests.local_service import LocalService
-from tests.spark_job import ids_in
+from tests.spark_in_process import spark_in_process
+from tests.spark_job import ids_in, new_table
 
 
 class TableLoads:
@@ -95,3 +98,20 @@ class TableLoads:
     def ids_as_stored(self) -> list[int]:
         """The table's numbers in the order of their commits."""
         return [int(row["ID"]) for row in self.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{self.table}")]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One session for all tests of a module."""
+    with spark_in_process(tmp_path_factory.mktemp("spark")) as session:
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+
+
+@pytest.fixture
+def loads(
+    local_service: LocalService, spark: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> TableLoads:
+    """A table of the test's own, and its loads."""
+    table = new_table(local_service, "T_" + str(abs(hash(request.node.nodeid)) % 10**9))
+    return TableLoads(local_service, spark, tmp_path, table)

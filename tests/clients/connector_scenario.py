@@ -131,7 +131,7 @@ def refused(login: Callable[[], Any], code: str) -> None:
     else:
         raise AssertionError("logged in with wrong credentials")
     assert code in told, told
-    assert time.monotonic() - began < 10, "the client retried"
+    assert time.monotonic() - began < 15, "the client retried"
 
 
 def wrong_credentials_are_refused_at_once() -> None:
@@ -211,7 +211,7 @@ def a_timeout_cancels_the_statement(connection: Any) -> None:
     else:
         raise AssertionError("the statement was not cancelled")
     assert "cancel" in told.lower(), told
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
     assert cursor.execute("SELECT 1").fetchone() == (1,)
 
 

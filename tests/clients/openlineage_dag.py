@@ -7,6 +7,8 @@ import os
 from airflow.sdk import DAG
 
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 
@@ -32,7 +34,16 @@ with DAG("lineage", schedule=None) as dag:
     spoiled = SnowpipeStreamOperator(
         task_id="spoiled", table="T", source={"path": os.environ["SPOILED"]}, channel_prefix="spoiled"
     )
-    append >> wait >> load >> spoiled
+    copied = SnowpipeLoadOperator(
+        task_id="copied", table="T", source=os.environ["SOURCE"], channel_prefix="copied", path="copy"
+    )
+    staged = SnowpipeCopyOperator(
+        task_id="staged",
+        table="T",
+        stage="@LINEAGE_FILES/day",
+        options={"file_format": {"type": "CSV"}},
+    )
+    append >> wait >> copied >> staged >> load >> spoiled
 
 if __name__ == "__main__":
     dag.test()

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local.datadir import DataDirectory
 from tests.local_service import LocalService
 
 # Longer than any answer that is not a hang: a statement is cancelled after STATEMENT_SECONDS.
-ANSWER_SECONDS = 60
+ANSWER_SECONDS = 240
 STATEMENT_SECONDS = 4
 _JWT_SECONDS = 120.0
 _PLAIN_PATHS = ("/v2/streaming/hostname", "/oauth/token")

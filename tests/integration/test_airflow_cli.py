@@ -25,7 +25,7 @@ def airflow(local_service: LocalService, tmp_path_factory: pytest.TempPathFactor
     env |= {"AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([AIRFLOW, *words], env=env, capture_output=True, text=True, timeout=300)
+        return subprocess.run([AIRFLOW, *words], env=env, capture_output=True, text=True, timeout=600)
 
     stored = json.loads(local_service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
     stored["extra"]["ca_bundle"] = str(local_service.ca_file)

@@ -7,7 +7,8 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.operators.process import runs
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import SetConnection, pem, private_key, set_connection
+from tests.local_connection import append
 from tests.local_service import LocalService
 
 __all__ = ["pem", "private_key", "set_connection"]
@@ -82,24 +85,6 @@ def write_source(directory: Path, partitions: dict[str, int], start: int = 0) ->
                 number += 1
             (directory / partition / f"{partition}_{part}.ndjson").write_text("\n".join(lines) + "\n")
     return directory
-
-
-def append(service: LocalService, table: str, channel: str, tokens: list[str]) -> None:
-    """Send one row for each token and leave them uncommitted, as far as the service delays the commit."""
-    with service.client(table) as client:
-        opened = client.open_channel(channel)
-        continuation = opened.continuation_token
-        for number, token in enumerate(tokens):
-            body = json.dumps({"ID": number, "NAME": "x"}).encode() + b"\n"
-            continuation = client.append_rows(
-                channel,
-                body,
-                continuation_token=continuation,
-                start_token=token,
-                end_token=token,
-                content_encoding=None,
-                raw_length=len(body),
-            )
 
 
 def load(conn_id: str, source: Path, table: str, **options: Any) -> tuple[dict[str, Any], dict[str, str]]:
@@ -239,13 +224,24 @@ class TestHook:
         assert "certificate" in text
 
 
+@contextmanager
+def commits_after(service: LocalService, seconds: float) -> Iterator[None]:
+    """Let a service that holds commits back go on with them after a while."""
+    timer = threading.Timer(seconds, service.admin, ("faults",), {"clear": True})
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+@pytest.fixture
+def slow(service_factory: Callable[..., LocalService]) -> LocalService:
+    """A service that commits nothing until it is told to."""
+    return service_factory(faults="commit-delay=3600", admin=True)
+
+
 class TestWaiting:
-    DELAY = 5.0
-
-    @pytest.fixture
-    def slow(self, service_factory: Callable[..., LocalService]) -> LocalService:
-        return service_factory(faults=f"commit-delay={self.DELAY}")
-
     def test_poke_succeeds_only_when_the_rows_can_be_read(self, slow: LocalService, connect: Connect) -> None:
         table = make_table(slow, "T")
         append(slow, table, "c1", ["a:1", "a:2"])
@@ -253,7 +249,8 @@ class TestWaiting:
 
         assert not waiting.poke(context()).is_done
         assert rows_of(slow, table) == []
-        assert waiting.execute(context()) == {"c1": "a:2"}
+        with commits_after(slow, 1.0):
+            assert waiting.execute(context()) == {"c1": "a:2"}
         assert rows_of(slow, table) == [0, 1]
 
     def test_deferred_sensor_resumes_only_when_the_rows_can_be_read(
@@ -262,15 +259,17 @@ class TestWaiting:
         table = make_table(slow, "T")
         append(slow, table, "c1", ["a:1", "a:2"])
         append(slow, table, "c2", ["b:1"])
-        began = time.monotonic()
 
         with pytest.raises(TaskDeferred) as deferred:
             sensor(connect(slow), table, {"c1": "a:2", "c2": "b:1"}, deferrable=True).execute(context())
         _, arguments = deferred.value.trigger.serialize()
-        event = asyncio.run(_first(SnowpipeCommitTrigger(**json.loads(json.dumps(arguments)))))
+        began = time.monotonic()
+        with commits_after(slow, 2.0):
+            event = asyncio.run(_first(SnowpipeCommitTrigger(**json.loads(json.dumps(arguments)))))
+            ended = time.monotonic()
 
         assert event == {"status": "success", "tokens": {"c1": "a:2", "c2": "b:1"}}
-        assert time.monotonic() - began > self.DELAY / 2
+        assert ended - began >= 2.0
         assert rows_of(slow, table) == [0, 0, 1]
 
     def test_trigger_survives_a_crash_and_restart_of_the_service(
@@ -294,9 +293,10 @@ class TestWaiting:
             await asyncio.to_thread(slow.launch)
             await asyncio.to_thread(append, slow, table, "c1", ["a:1", "a:2"])
             assert not waiting.done()
+            await asyncio.to_thread(slow.admin, "faults", clear=True)
             return await waiting
 
-        event = asyncio.run(asyncio.wait_for(crash_and_restart(), 60))
+        event = asyncio.run(asyncio.wait_for(crash_and_restart(), 240))
 
         assert event == {"status": "success", "tokens": {"c1": "a:2"}}
 
@@ -333,15 +333,15 @@ class TestStreamOperator:
         assert rows_of(local_service, table) == list(range(100))
 
     def test_sensor_waits_for_what_the_operator_did_not_wait_for(
-        self, service_factory: Callable[..., LocalService], connect: Connect, tmp_path: Path
+        self, slow: LocalService, connect: Connect, tmp_path: Path
     ) -> None:
-        slow = service_factory(faults="commit-delay=6")
         table, conn_id = make_table(slow, "T"), connect(slow)
         source = write_source(tmp_path / "in", {"EWR": 5})
 
         _, targets = load(conn_id, source, table, wait_for_commit=False)
         before = sensor(conn_id, table, targets).poke(context())
-        after = sensor(conn_id, table, targets).execute(context())
+        with commits_after(slow, 1.0):
+            after = sensor(conn_id, table, targets).execute(context())
 
         assert not before.is_done
         assert after == {"p_s_EWR": "EWR_02.ndjson:5"}
@@ -376,9 +376,8 @@ class TestStreamOperator:
         assert (status.committed, status.rows_inserted) == ("12345", 1)
 
     def test_kill_ends_spark_and_the_next_run_finishes_the_load(
-        self, service_factory: Callable[..., LocalService], connect: Connect, tmp_path: Path
+        self, slow: LocalService, connect: Connect, tmp_path: Path
     ) -> None:
-        slow = service_factory(faults="commit-delay=3")
         table, conn_id = make_table(slow, "T"), connect(slow)
         source = write_source(tmp_path / "in", {"EWR": 50})
         operator = stream_operator(conn_id, source, table)
@@ -397,12 +396,13 @@ class TestStreamOperator:
         family = psutil.Process(operator._hook._submit_sp.pid).children(recursive=True)  # type: ignore[union-attr]
 
         operator.on_kill()
-        thread.join(60)
+        thread.join(300)
 
         assert not thread.is_alive()
         assert len(ended) == 1
         assert family
-        assert [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+        _until(lambda: not any(map(runs, family)))
+        slow.admin("faults", clear=True)
         load(conn_id, source, table)
         assert rows_of(slow, table) == list(range(100))
 

@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.table_columns import columns_of_describe
 from tests.spark_job import SparkJob, ids_in, new_table, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 BAD = {"ID": "no number"}
 
@@ -133,7 +133,7 @@ def test_killed_run_leaves_each_bad_row_in_one_file_after_the_next_one(service_f
     rows = {line: BAD if line % 37 == 0 else _good(line) for line in range(1, 4001)}
     _write(tmp_path / "source" / "a" / "1.ndjson", rows)
     with job.start() as running:
-        wait_until(lambda: job.committed("a")["a"] is not None, seconds=240, what="the first commit")
+        wait_until(lambda: job.committed("a")["a"] is not None, seconds=600, what="the first commit")
         running.kill_all()
     assert job.committed("a")["a"] != "1.ndjson:4000", "the run was over before it could be killed"
 

@@ -235,5 +235,5 @@ def test_an_orderly_stop_cancels_a_statement_that_a_client_waits_for(
     waiting.start()
     assert call(f"/monitoring/queries/{running}", {}, token)["data"]["queries"][0]["status"] == "RUNNING"
     service.stop()
-    waiting.join(60)
+    waiting.join(300)
     assert not waiting.is_alive()

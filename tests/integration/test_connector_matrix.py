@@ -14,7 +14,7 @@ from tests.clients.connector_venv import UnavailableError, connector_5_python
 from tests.local_service import LocalService
 
 _SCENARIO = Path(__file__).parents[1] / "clients" / "connector_scenario.py"
-_SCENARIO_SECONDS = 120
+_SCENARIO_SECONDS = 600
 
 
 def _interpreter(generation: str) -> Path:

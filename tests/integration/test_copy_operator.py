@@ -276,7 +276,7 @@ class TestOncePerRun:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
 
         assert place.ids() == [1]
 
@@ -325,7 +325,7 @@ class TestOncePerRun:
             patch.setattr(StatementClient, "submit", submit_and_die)
             worker = get_context("fork").Process(target=place.copy, kwargs={"options": self.FORCED})
             worker.start()
-            worker.join(120)
+            worker.join(300)
 
         assert worker.exitcode == -signal.SIGKILL
         assert place.copy(options=self.FORCED, try_number=2)["rows_loaded"] == 2
@@ -344,10 +344,10 @@ class TestOncePerRun:
         done: list[Any] = []
         task = threading.Thread(target=lambda: done.append(place.copy(options=self.FORCED)))
         task.start()
-        dying.wait(60)
+        dying.wait(300)
         service.kill()
         service.restart()
-        task.join(120)
+        task.join(300)
 
         assert place.ids() == list(range(5))
         assert done[0]["rows_loaded"] == 5

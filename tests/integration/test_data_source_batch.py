@@ -10,6 +10,7 @@ from decimal import Decimal
 import pytest
 
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from tests.sdk_profile import write_sdk_profile
 from tests.spark_disturbance import Disturbance, kill_python_workers
 from tests.spark_session import Door, our_error, session
 
@@ -53,6 +54,17 @@ def _refused(df, options):
 
 def _parsed(tokens):
     return [BatchDigestOffset.parse(token) for token in tokens.values() if token is not None]
+
+
+def test_rows_that_the_sdk_carries_land_once_in_order_too(spark, door, tmp_path):
+    profile = write_sdk_profile(door.service, tmp_path / "profile.json")
+    options = door.options(partitions=2, batchId=7, sdkProfile=profile)
+
+    _write(_rows(spark, range(1000)), options)
+    _write(_rows(spark, range(1000)), options)
+
+    assert door.ids("P = 'a'") == list(range(0, 1000, 2))
+    assert door.ids("P = 'b'") == list(range(1, 1000, 2))
 
 
 def test_batch_lands_once_in_order_and_its_repeat_sends_nothing(spark, door):
@@ -217,7 +229,7 @@ def test_disturbed_write_is_repeated_by_spark_and_every_row_is_there_once(spark,
     disturbance = Disturbance(door, lambda: deed(door))
     disturbance.start()
     _write(_rows(spark, range(4000)), door.options(partitions=2, batchId=1, **SLOW))
-    disturbance.join(10)
+    disturbance.join(300)
 
     assert disturbance.done
     assert door.ids("P = 'a'") == list(range(0, 4000, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -55,6 +56,16 @@ def test_sorted_rows_are_written_once_and_the_sessions_settings_come_back(spark,
     assert door.ids("P = 'a'") == list(range(0, 100, 2))
     assert door.ids("P = 'b'") == list(range(1, 100, 2))
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+
+
+def test_write_in_another_thread_finds_the_format_and_leaves_the_thread_without_a_session(spark, rows, door):
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write_checked, _sorted(rows), door.options(**BY_COLUMN)).result()
+        assert not pool.submit(lambda: sessions.getActiveSession().isDefined()).result()
+
+    assert len(door.ids()) == 100
+    assert sessions.getActiveSession().isDefined()
 
 
 @pytest.mark.parametrize(

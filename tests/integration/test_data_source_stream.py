@@ -8,6 +8,7 @@ import shutil
 import zlib
 
 import pytest
+from pyspark.sql import functions as sf
 
 from airflow_provider_snowpipe.spark import register
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
@@ -68,6 +69,13 @@ class Stream:
 
         self._finish(self._files().writeStream.foreachBatch(write), checkpoint)
 
+    def start_observed(self):
+        """Start the stream with what the how-to has Spark report of each batch."""
+        rows = self._files().coalesce(1)
+        rows = rows.observe("snowpipe", sf.count(sf.lit(1)).alias("rows"), sf.max("ID").alias("last"))
+        writer = rows.writeStream.format("snowpipe").options(**self.door.options(partitions=1))
+        return writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+
     def _files(self):
         files = self.spark.readStream.schema("ID BIGINT, P STRING").option("maxFilesPerTrigger", 1)
         return files.json(str(self.source))
@@ -101,6 +109,20 @@ def stream(spark, local_service, tmp_path, request):
     table = f"T_{zlib.crc32(request.node.nodeid.encode()):08X}"
     door = Door(local_service, table, tmp_path / "credentials.json", columns="ID NUMBER, P VARCHAR").create()
     return Stream(spark, door, tmp_path)
+
+
+def test_progress_of_the_query_has_the_batches_rows_where_the_author_observes_them(stream):
+    stream.put("1.json", range(100))
+    stream.put("2.json", range(100, 130))
+
+    query = stream.start_observed()
+    query.awaitTermination()
+
+    seen = {
+        one.batchId: one.observedMetrics["snowpipe"] for one in query.recentProgress if one.observedMetrics
+    }
+    assert {batch: (row.rows, row.last) for batch, row in seen.items()} == {0: (100, 99), 1: (30, 129)}
+    assert stream.door.ids() == list(range(130))
 
 
 def test_stream_goes_on_from_its_checkpoint_and_a_repeated_batch_sends_nothing(stream):
@@ -237,7 +259,7 @@ def test_rate_source_goes_on_where_it_was_stopped(spark, local_service, tmp_path
 
     for least in (300, 900):
         query = writer.start()
-        wait_until(lambda least=least: len(door.ids()) >= least, seconds=120, what=f"{least} rows")
+        wait_until(lambda least=least: len(door.ids()) >= least, seconds=300, what=f"{least} rows")
         query.stop()
     writer.trigger(availableNow=True).start().awaitTermination()
 
@@ -251,8 +273,8 @@ def test_killed_python_workers_are_replaced_and_the_micro_batch_is_exact(stream)
     stream.put("2.json", range(1500, 1600))
     disturbance = Disturbance(stream.door, kill_python_workers)
     disturbance.start()
-    stream.run(batchBytes=500)
-    disturbance.join(10)
+    stream.run(batchBytes=250)
+    disturbance.join(300)
 
     assert disturbance.done
     assert stream.door.ids() == list(range(1600))

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_snowpipe.bulk.describe_table import describe_table
 from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.describe_table import describe_table
 from airflow_provider_snowpipe.streaming.errors import SqlError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from tests.spark_session import Door

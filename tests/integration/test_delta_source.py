@@ -13,7 +13,7 @@ from tests.spark_in_process import spark_in_process
 from tests.spark_job import new_table
 from tests.table_loads import TableLoads
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 _DELTA = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
 

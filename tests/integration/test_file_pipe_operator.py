@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,45 +16,19 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotRunningError,
 )
 from tests.airflow_connections import SetConnection, set_connection
-from tests.file_pipes import PipePlace, task_context
+from tests.file_pipes import MakePlace, PipePlace, make_place, place, task_context
 from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
 
-__all__ = ["set_connection"]
+__all__ = ["make_place", "place", "set_connection"]
 
 DAY = 86_400
 
 
 @pytest.fixture
-def place(
-    local_service: LocalService,
-    set_connection: SetConnection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> PipePlace:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
-    return PipePlace(local_service, tmp_path, connect(local_service, set_connection))
-
-
-@pytest.fixture(scope="module")
-def aging_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    """A service whose clock tests move on."""
-    service = LocalService(tmp_path_factory.mktemp("aging"), admin=True)
-    service.launch()
-    yield service
-    service.stop()
-
-
-@pytest.fixture
-def aged(
-    aging_service: LocalService,
-    set_connection: SetConnection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> PipePlace:
-    """A place in that service."""
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(aging_service.ca_file))
-    return PipePlace(aging_service, tmp_path, connect(aging_service, set_connection))
+def aged(admin_service: LocalService, make_place: MakePlace) -> PipePlace:
+    """A place whose service has a clock that tests move on."""
+    return make_place(admin_service)
 
 
 def operator(place: PipePlace, action: str, **arguments: Any) -> SnowpipePipeOperator:

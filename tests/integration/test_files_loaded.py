@@ -102,7 +102,7 @@ class _Store:
         self.delete = lambda key: values.pop(key, None)
 
 
-def run(trigger: SnowpipeFilesLoadedTrigger, seconds: float = 40) -> Mapping[str, Any]:
+def run(trigger: SnowpipeFilesLoadedTrigger, seconds: float = 240) -> Mapping[str, Any]:
     async def first() -> Any:
         return [event.payload async for event in trigger.run()]
 
@@ -322,12 +322,12 @@ class TestDeferred:
     def test_the_time_limit_names_the_missing_files(self, conn_id: str, place: Place) -> None:
         place.put(a="1,x\n")
         place.copy()
-        waiting = sensor(conn_id, files=["a.csv", "b.csv"], table=place.table, deferrable=True, timeout=1.5)
+        waiting = sensor(conn_id, files=["a.csv", "b.csv"], table=place.table, deferrable=True, timeout=8)
 
         event = run(deferred(waiting))
 
         with pytest.raises(
-            AirflowSensorTimeout, match=r"timeout: 1 of 2 files loaded after 2 s; missing: 'b\.csv'"
+            AirflowSensorTimeout, match=r"timeout: 1 of 2 files loaded after 8 s; missing: 'b\.csv'"
         ):
             waiting.execute_complete(context(), event)
 
@@ -365,7 +365,7 @@ class TestDeferred:
         place.put(**{name: "1,x\n2,y\n" for name in names}, bad="one,x\n")
         triggers = [
             SnowpipeFilesLoadedTrigger(
-                files=[f"{name}.csv"], table=place.table, snowflake_conn_id=conn_id, poll_interval=0.5
+                files=[f"{name}.csv"], table=place.table, snowflake_conn_id=conn_id, poll_interval=3
             )
             for name in [*names, "bad"]
         ]
@@ -377,7 +377,7 @@ class TestDeferred:
                 (payload,) = [event.payload async for event in trigger.run()]
                 return dict(payload)
 
-            return list(await asyncio.wait_for(asyncio.gather(*map(one, triggers)), 40))
+            return list(await asyncio.wait_for(asyncio.gather(*map(one, triggers)), 240))
 
         *good, bad = asyncio.run(wait())
 

@@ -50,7 +50,7 @@ def _environment(service: LocalService | None) -> dict[str, str]:
     return service.process_env(base) if service is not None else base
 
 
-def _run(command: list[str], folder: Path, env: dict[str, str], seconds: float = 240) -> str:
+def _run(command: list[str], folder: Path, env: dict[str, str], seconds: float = 600) -> str:
     done = subprocess.run(
         command, cwd=folder, env=env, capture_output=True, text=True, timeout=seconds, check=False
     )

@@ -6,12 +6,15 @@ import asyncio
 import datetime as dt
 import logging
 from collections.abc import Mapping
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
+from airflow_provider_snowpipe.assets.uri import snowpipe_asset
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.lineage import dataset_name
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.streaming.errors import (
@@ -22,31 +25,22 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_connections import SetConnection, set_connection
 from tests.conftest import ServiceFactory
-from tests.file_pipes import PipePlace, task_context
+from tests.file_pipes import MakePlace, PipePlace, make_place, task_context
 from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
+from tests.outlet_events import OutletEvents
+from tests.staged_files import put
 
-__all__ = ["set_connection"]
+__all__ = ["make_place", "set_connection"]
 
 MINUTE = 60
 LOADED = {"status": "LOADED", "rows_loaded": 1, "rows_parsed": 1, "errors_seen": 0, "first_error": None}
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A service with an admin socket: faults are added when a test wants them."""
-    running = LocalService(tmp_path_factory.mktemp("service"), admin=True)
-    running.launch()
-    yield running
-    running.stop()
-
-
 @pytest.fixture
-def place(
-    service: LocalService, set_connection: SetConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> PipePlace:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
-    place = PipePlace(service, tmp_path, connect(service, set_connection))
+def place(admin_service: LocalService, make_place: MakePlace) -> PipePlace:
+    """A place whose service takes faults when a test wants them."""
+    place = make_place(admin_service)
     place.make_pipe()
     return place
 
@@ -74,9 +68,9 @@ def sensor(place: PipePlace, **arguments: Any) -> Any:
 class TestSubmit:
     @pytest.mark.parametrize("define", [connect, connect_by_form], ids=["snowflake", "snowpipe"])
     def test_files_are_loaded_when_the_task_ends(
-        self, place: PipePlace, service: LocalService, set_connection: SetConnection, define: Any
+        self, place: PipePlace, admin_service: LocalService, set_connection: SetConnection, define: Any
     ) -> None:
-        place.conn_id = define(service, set_connection)
+        place.conn_id = define(admin_service, set_connection)
         place.put({"a.csv": "1,x\n", "in/b.csv": "2,x\n"})
         done = ingest(place, files=["a.csv", "in/b.csv"])
 
@@ -126,6 +120,23 @@ class TestSubmit:
         assert '"pendingFileCount": 5001' in next(iter(row.values()))
 
 
+class TestTraces:
+    def test_assets_and_lineage_hear_of_the_rows_where_the_table_is_named(self, place: PipePlace) -> None:
+        place.put({"a.csv": "1,x\n2,x\n"})
+        asset = snowpipe_asset(
+            account=place.service.account, database="LOCAL", schema="PUBLIC", table=place.table
+        )
+        events = OutletEvents(lambda: SimpleNamespace(extra={}))
+        task = operator(place, stage=f"@{place.stage}", table=place.table, outlets=[asset])
+        task.execute({**task_context(), "outlet_events": events})
+
+        told = {"committed": True, "rows": 2, "loader": f"LOCAL.PUBLIC.{place.pipe}"}
+        assert events.made[asset.uri].extra == told
+        assert task.task_lineage is not None
+        assert (task.task_lineage.sources, task.task_lineage.rows) == ((f"@{place.stage}",), 2)
+        assert dataset_name(task.task_lineage.hook) == f"LOCAL.PUBLIC.{place.table}"
+
+
 class TestStage:
     def test_a_stage_is_listed_below_the_pipes_location(self, place: PipePlace) -> None:
         place.service.sql(f"DROP PIPE {place.pipe}")
@@ -160,6 +171,80 @@ class TestStage:
             "would submit a.csv",
         ]
         assert place.ids() == []
+
+
+class TestTwoLoaders:
+    """COPY and a pipe, or two pipes, do not share their memory of files."""
+
+    def copy(self, place: PipePlace, stage: str, *files: str) -> None:
+        names = ", ".join(f"'{name}'" for name in files)
+        place.service.sql(f"COPY INTO {place.table} FROM @{stage} FILES = ({names})")
+
+    @pytest.mark.parametrize("with_stage", [True, False], ids=["stage-given", "stage-of-the-pipe"])
+    def test_files_that_copy_has_loaded_are_refused_with_the_load(
+        self, place: PipePlace, with_stage: bool
+    ) -> None:
+        place.service.sql(f"DROP PIPE {place.pipe}")
+        place.make_pipe(path="/in")
+        place.put({"in/a.csv": "1,x\n", "in/b.csv": "2,x\n"})
+        self.copy(place, place.stage, "in/a.csv")
+        given: dict[str, Any] = {"stage": f"@{place.stage}/in"} if with_stage else {}
+
+        with pytest.raises(
+            AirflowFailException,
+            match=rf"FilesGivenTwiceError.*1 of 2 files.*'in/a\.csv' by COPY at .*pipe .*{place.pipe} has no",
+        ):
+            ingest(place, table=place.table, files=["a.csv", "b.csv"], **given)
+        assert place.ids() == [1]
+
+    @pytest.mark.parametrize("wait", [True, False], ids=["waiting", "not-waiting"])
+    def test_force_submits_them_all_the_same(self, place: PipePlace, wait: bool) -> None:
+        place.put({"a.csv": "1,x\n"})
+        self.copy(place, place.stage, "a.csv")
+        with pytest.raises(AirflowFailException, match="FilesGivenTwiceError"):
+            ingest(place, table=place.table, files=["a.csv"], wait_for_load=wait)
+
+        ingest(place, run="r2", table=place.table, files=["a.csv"], wait_for_load=wait, force=True)
+        sensor(place, files=["a.csv"], pipe=place.pipe)
+        assert place.ids() == [1, 1]
+
+    def test_a_pipe_whose_definition_does_not_show_is_warned_of(
+        self, place: PipePlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        place.put({"a.csv": "1,x\n"})
+        monkeypatch.setattr(SnowpipeBulkHook, "pipe_target", lambda *_: None)
+        with caplog.at_level(logging.WARNING):
+            ingest(place, table=place.table, files=["a.csv"])
+
+        assert any("whether COPY has loaded these files is not known" in text for text in caplog.messages)
+        assert place.ids() == [1]
+
+    def test_files_that_another_pipe_has_loaded_are_refused(self, place: PipePlace) -> None:
+        place.put({"a.csv": "1,x\n"})
+        ingest(place, files=["a.csv"])
+        first, place.pipe = place.pipe, f"{place.pipe}_2"
+        place.make_pipe()
+
+        with pytest.raises(AirflowFailException, match=rf"'a\.csv' by pipe LOCAL\.PUBLIC\.{first} at"):
+            ingest(place, table=place.table, files=["a.csv"])
+
+    def test_files_of_the_same_name_in_another_stage_are_not_refused(self, place: PipePlace) -> None:
+        other = f"{place.stage}_2"
+        place.service.sql(f"CREATE STAGE {other} FILE_FORMAT = (TYPE = CSV)")
+        put(place.service, place.folder, other, {"a.csv": "1,x\n"})
+        self.copy(place, other, "a.csv")
+        place.put({"a.csv": "2,x\n"})
+
+        ingest(place, table=place.table, files=["a.csv"])
+        assert place.ids() == [1, 2]
+
+    def test_a_file_that_copy_could_not_load_is_not_refused(self, place: PipePlace) -> None:
+        place.put({"a.csv": "one,x\n"})
+        place.service.sql(f"COPY INTO {place.table} FROM @{place.stage} ON_ERROR = SKIP_FILE")
+        place.put({"a.csv": "1,x\n"})
+
+        ingest(place, table=place.table, files=["a.csv"])
+        assert place.ids() == [1]
 
 
 class TestFilesThatDoNotFit:
@@ -247,11 +332,11 @@ class TestFaults:
             ingest(place, pipe="NOWHERE", files=["a.csv"], wait_for_load=False)
 
     def test_a_connection_without_a_key_pair_is_refused(
-        self, place: PipePlace, service: LocalService, set_connection: SetConnection
+        self, place: PipePlace, admin_service: LocalService, set_connection: SetConnection
     ) -> None:
-        token = (service.data_dir / "demo_pat").read_text().strip()
+        token = (admin_service.data_dir / "demo_pat").read_text().strip()
         place.conn_id = connect_by_form(
-            service,
+            admin_service,
             set_connection,
             password=token,
             extra={"auth": "programmatic_access_token", "private_key_content": None},
@@ -293,7 +378,7 @@ def _event(deferred: TaskDeferred) -> Mapping[str, Any]:
     async def first() -> Any:
         return [event.payload async for event in SnowpipeFilesLoadedTrigger(**arguments).run()]
 
-    (payload,) = asyncio.run(asyncio.wait_for(first(), 40))
+    (payload,) = asyncio.run(asyncio.wait_for(first(), 240))
     return dict(payload)
 
 
@@ -301,17 +386,10 @@ class TestForgetfulReport:
     """The pipe's report forgets after ten minutes; loadHistoryScan and COPY_HISTORY still know."""
 
     @pytest.fixture
-    def late(
-        self,
-        service_factory: ServiceFactory,
-        set_connection: SetConnection,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> PipePlace:
+    def late(self, service_factory: ServiceFactory, make_place: MakePlace) -> PipePlace:
         """A pipe that loaded a file eleven minutes ago."""
         service = service_factory(admin=True)
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
-        place = PipePlace(service, tmp_path, connect(service, set_connection))
+        place = make_place(service)
         place.make_pipe()
         place.put({"a.csv": "1,x\n"})
         ingest(place, files=["a.csv"])

@@ -121,7 +121,7 @@ def _connector(service, table, first, last):
         env=service.process_env({**os.environ, "SS_LOG_LEVEL": "warn"}),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     opened = next(line for line in done.stdout.splitlines() if line.startswith("OPENED "))

@@ -16,8 +16,6 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from tests.kafka_topics import create_topic, group_offsets, keyed_records, numbered, produce, transaction
 from tests.noida_broker import NoidaBroker
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):

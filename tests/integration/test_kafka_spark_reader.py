@@ -16,7 +16,7 @@ from tests.kafka_topics import create_topic, group_offsets, numbered, produce, t
 from tests.spark_kafka_jars import spark_kafka_jars
 from tests.spark_session import Door
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

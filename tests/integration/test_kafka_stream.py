@@ -19,7 +19,7 @@ from tests.spark_groups import LIMITS, load
 from tests.spark_job import SparkJob
 from tests.spark_session import Door, session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 PARTITIONS = 4
 
 
@@ -108,7 +108,7 @@ def test_token_of_another_topic_and_a_secret_in_the_options_end_the_query(stream
 def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
     spark, cluster, service_factory, tmp_path, point
 ):
-    service = service_factory(faults="commit-delay=1")
+    service = service_factory(faults=f"commit-delay={5 if point == 'commit-wait' else 1}")
     topic = f"KILLED_{point.replace('-', '_').upper()}"
     letters = f"{topic}-rejected"
     cluster.make_topic(topic)

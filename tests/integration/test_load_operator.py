@@ -3,130 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-import itertools
-import json
-from pathlib import Path
-from types import SimpleNamespace
+import logging
+import threading
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk import copy_run
+from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
-from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
-from tests.airflow_connections import SetConnection, set_connection
-from tests.local_connection import committed, connect, ids
-from tests.local_service import LocalService
+from tests.airflow_connections import set_connection
+from tests.file_loads import CHANNEL, Load, die_at, load
+from tests.local_connection import ids
 from tests.staged_files import put
 
-__all__ = ["set_connection"]
-
-_numbers = itertools.count(1)
-CHANNEL = "p_s_a"
-
-
-class CrashError(Exception):
-    """Stands for a worker that dies at this very place."""
-
-
-class TaskInstance:
-    """As much of a running task instance as the operator asks for."""
-
-    def __init__(self, run: str, number: int, before: Any) -> None:
-        self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", run, -1
-        self.try_number, self.before = number, before
-        self.start_date = dt.datetime.now(dt.UTC)
-        self.xcoms: dict[str, Any] = {}
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = json.loads(json.dumps(value))
-
-    def xcom_pull(self, *, key: str, include_prior_dates: bool = False, **_: Any) -> Any:
-        return self.before if include_prior_dates else self.xcoms.get(key)
-
-
-class Load:
-    """A table, and a folder with one partition ``a`` of NDJSON files."""
-
-    def __init__(self, service: LocalService, folder: Path, conn_id: str) -> None:
-        self.service, self.folder, self.conn_id = service, folder, conn_id
-        self.table = f"LOADED{next(_numbers)}"
-        self.began = dt.datetime.now(dt.UTC)
-        self.ti: Any = None
-        self.runs = itertools.count(1)
-        self.ids: list[int] = []
-        service.sql(f"CREATE TABLE {self.table} (ID INTEGER, NAME VARCHAR)")
-
-    def write(self, name: str, count: int = 2) -> None:
-        """Add a file of new rows."""
-        file = self.folder / "a" / name
-        file.parent.mkdir(exist_ok=True)
-        new = range(len(self.ids), len(self.ids) + count)
-        with file.open("a") as lines:
-            lines.writelines(json.dumps({"ID": number, "NAME": name}) + "\n" for number in new)
-        self.ids += new
-
-    def stream(self, *names: str, rows: int | None = None) -> None:
-        """Do what the stream does: send the rows of files, or the first of them, and commit."""
-        with self.service.client(self.table) as client:
-            continuation = client.open_channel(CHANNEL).continuation_token
-            for name in names:
-                for number, line in enumerate((self.folder / "a" / name).read_bytes().splitlines()[:rows], 1):
-                    continuation = client.append_rows(
-                        CHANNEL,
-                        line + b"\n",
-                        continuation_token=continuation,
-                        start_token=f"{name}:{number}",
-                        end_token=f"{name}:{number}",
-                        content_encoding=None,
-                        raw_length=len(line) + 1,
-                    )
-            open_when_committed(client, CHANNEL, 30)
-
-    def run(self, run: str | None = None, try_number: int = 1, **arguments: Any) -> dict[str, Any]:
-        self.last = self.operator(**arguments)
-        return self.last.execute(self.context(run or f"run{next(self.runs)}", try_number))
-
-    def context(self, run: str = "r1", try_number: int = 1, before: Any = None, kind: str = "manual") -> Any:
-        self.ti = TaskInstance(run, try_number, before)
-        return {"ti": self.ti, "dag_run": SimpleNamespace(start_date=self.began, run_type=kind)}
-
-    def operator(self, **arguments: Any) -> SnowpipeLoadOperator:
-        given = {"source": {"path": str(self.folder)}, "path": "copy", "table": self.table, **arguments}
-        return SnowpipeLoadOperator(
-            task_id="load",
-            snowflake_conn_id=self.conn_id,
-            channel_prefix="p",
-            source_name="s",
-            driver_memory="512m",
-            conf={"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"},
-            **given,
-        )
-
-    @property
-    def token(self) -> str | None:
-        return committed(self.service, self.table, CHANNEL)
-
-    def assert_every_row_is_there_once(self) -> None:
-        assert ids(self.service, self.table) == self.ids
-
-
-@pytest.fixture
-def load(
-    local_service: LocalService,
-    set_connection: SetConnection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Load:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
-    set_connection("spark_default", conn_type="spark", host="local[2,4]")
-    return Load(local_service, tmp_path, connect(local_service, set_connection))
+__all__ = ["load", "set_connection"]
 
 
 class TestBoundary:
@@ -140,7 +36,9 @@ class TestBoundary:
         load.assert_every_row_is_there_once()
         assert load.token == "3.ndjson:4"
         assert (done["path"], done["rows_loaded"]) == ("copy", 6)
-        assert done["channels"] == {CHANNEL: {"from": "1.ndjson:3", "to": "3.ndjson:4", "files": 2}}
+        assert done["channels"] == {
+            CHANNEL: {"partition": "a", "from": "1.ndjson:3", "to": "3.ndjson:4", "files": 2, "rows": 6}
+        }
         assert load.run()["rows_loaded"] == 0
         load.assert_every_row_is_there_once()
 
@@ -152,6 +50,15 @@ class TestBoundary:
         load.assert_every_row_is_there_once()
         assert load.token == "2.ndjson:2"
 
+    def test_a_stage_may_have_a_path(self, load: Load) -> None:
+        load.service.sql(f"CREATE STAGE {load.stage}")
+        load.write("1.ndjson")
+        done = load.run(stage=f"@{load.stage}/in")
+
+        load.assert_every_row_is_there_once()
+        assert done["channels"][CHANNEL]["rows"] == 2
+        assert all(name.startswith("in/p_s_a/") for name in done["files"])
+
     def test_a_partly_streamed_file_is_refused_for_copy(self, load: Load) -> None:
         load.write("1.ndjson", 3)
         load.stream("1.ndjson", rows=2)
@@ -159,6 +66,48 @@ class TestBoundary:
             load.run()
         assert load.token == "1.ndjson:2"
         assert ids(load.service, load.table) == [0, 1]
+
+    def test_many_files_are_staged_several_at_a_time_and_no_file_again(
+        self, load: Load, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for number in range(12):
+            load.write(f"{number:02}.ndjson")
+        threads = set()
+        put = StageUpload._put
+
+        def seen(upload: StageUpload, *arguments: Any) -> bool:
+            threads.add(threading.current_thread().name)
+            return put(upload, *arguments)
+
+        with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
+            patch.setattr(StageUpload, "_put", seen)
+            die_at(patch, FileBoundary, "promise", load.run)
+            load.run()
+
+        load.assert_every_row_is_there_once()
+        assert len(threads) > 1
+        told = [message for message in caplog.messages if message.startswith("staged 12 of 12 files")]
+        assert [message.rpartition(", ")[2] for message in told] == [
+            "0 were there already",
+            "12 were there already",
+        ]
+
+    def test_a_file_that_grows_while_it_is_staged_is_not_loaded(
+        self, load: Load, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        load.write("1.ndjson")
+        staged = StageUpload.run
+
+        def growing(upload: StageUpload, files: Any) -> Any:
+            done = staged(upload, files)
+            with (load.folder / "a" / "1.ndjson").open("a") as lines:
+                lines.write("{}")
+            return done
+
+        monkeypatch.setattr(StageUpload, "run", growing)
+        with pytest.raises(AirflowFailException, match=r"grew from \d+ to \d+ bytes .*growing=True"):
+            load.run()
+        assert (ids(load.service, load.table), load.token) == ([], None)
 
     def test_blank_lines_behind_the_last_row_do_not_count(self, load: Load) -> None:
         load.write("1.ndjson")
@@ -187,10 +136,7 @@ class TestBoundary:
     def test_files_that_copy_has_loaded_before_the_token_was_set_back_are_refused(self, load: Load) -> None:
         load.write("1.ndjson")
         load.run()
-        load.service.sql(
-            "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN("
-            f"'LOCAL.PUBLIC.{load.table}', '{CHANNEL}', '1.ndjson:0')"
-        )
+        load.set_token("1.ndjson:0")
         with pytest.raises(AirflowFailException, match=r"FilesGivenTwiceError.*take path='stream'"):
             load.run()
         assert load.token == "1.ndjson:0"
@@ -221,13 +167,7 @@ class TestCrashes:
         return load
 
     def crash(self, load: Load, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
-        def die(*_: Any, **__: Any) -> None:
-            raise CrashError
-
-        with monkeypatch.context() as patch:
-            patch.setattr(kind, name, die)
-            with pytest.raises(CrashError):
-                load.run("crashed")
+        die_at(monkeypatch, kind, name, lambda: load.run("crashed"))
 
     @pytest.mark.parametrize(
         ("kind", "name", "run"),
@@ -367,13 +307,8 @@ class TestChoice:
         with pytest.raises(AirflowFailException, match="files in a stage are copied"):
             load.run(source=f"@{load.table}_S/in", path="stream")
 
-    def test_a_pipe_is_refused_with_the_remedy(self, load: Load) -> None:
-        load.write("1.ndjson")
-        with pytest.raises(AirflowFailException, match="the plan takes the pipe"):
-            load.run(path="pipe")
-
     def test_a_shape_that_nobody_knows_is_refused(self, load: Load) -> None:
-        source = {"kind": "kafka", "topics": ["t"], "bootstrap_servers": "localhost:1"}
+        source = {"kind": "table", "path": str(load.folder), "offset_column": "ID"}
         with pytest.raises(AirflowFailException, match="whose shape is not known"):
             load.run(source=source, path="auto")
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.clients.openlineage_libraries import openlineage_libraries
 from tests.local_service import LocalService
+from tests.staged_files import put
 
 REPOSITORY = Path(__file__).parents[2]
-_RUN_SECONDS = 500
-pytestmark = pytest.mark.timeout(900)
+_RUN_SECONDS = 1200
 Events = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -37,6 +37,10 @@ def events(local_service: LocalService, tmp_path_factory: pytest.TempPathFactory
     """The events of one run of the DAG, by task and type."""
     folder = tmp_path_factory.mktemp("openlineage")
     local_service.sql("CREATE TABLE t (ID INT, NAME VARCHAR)")
+    local_service.sql("CREATE STAGE LINEAGE_FILES")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+        put(local_service, folder / "staged", "LINEAGE_FILES", {"day/a.csv": "7,x\n8,x\n9,x\n"})
     rows = folder / "rows.ndjson"
     rows.write_text('{"ID":1,"NAME":"a"}\n{"ID":2,"NAME":"b"}\n')
     for name, row in (("source", '{"ID":%d,"NAME":"x"}\n'), ("spoiled", '{"ID":"no %d"}\n')):
@@ -127,6 +131,30 @@ def test_a_stream_tells_its_directory_and_the_offsets_of_each_channel(events: Ev
         }
         for part in ("p1", "p2")
     }
+
+
+def test_a_load_by_copy_tells_the_same_as_a_stream(events: Events) -> None:
+    event = events["copied", "COMPLETE"]
+    assert [_table(found) for found in event["inputs"]] == [
+        _table(found) for found in events["load", "COMPLETE"]["inputs"]
+    ]
+    (table,) = event["outputs"]
+    assert _table(table) == _table(events["load", "COMPLETE"]["outputs"][0])
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 10
+    assert table["outputFacets"]["outputStatistics"]["size"] > 0
+    assert _channels(event) == {
+        f"copied_source_{part}": {"toOffset": f"{part}_01.ndjson:5", "rows": 5} for part in ("p1", "p2")
+    }
+
+
+def test_a_copy_tells_its_stage_and_its_rows(events: Events) -> None:
+    event = events["staged", "COMPLETE"]
+    (stage,) = event["inputs"]
+    (table,) = event["outputs"]
+    assert stage["namespace"] == table["namespace"]
+    assert (stage["name"], table["name"]) == ("LOCAL.PUBLIC.LINEAGE_FILES/day", "LOCAL.PUBLIC.T")
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 3
+    assert "snowpipe_channels" not in event["run"]["facets"]
 
 
 def test_a_stream_that_failed_tells_what_it_had_sent(events: Events) -> None:

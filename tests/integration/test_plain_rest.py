@@ -45,7 +45,7 @@ def _by_curl(service: LocalService, folder: Path) -> Send:
                 "--cacert", str(service.ca_file), "--config", str(config),
                 "--write-out", "\n%{http_code} %{content_type}", service.url + path,
             ],
-            capture_output=True, timeout=90, check=False, env={"PATH": "/usr/bin:/bin"},
+            capture_output=True, timeout=300, check=False, env={"PATH": "/usr/bin:/bin"},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
         text, _, told = done.stdout.decode().rpartition("\n")

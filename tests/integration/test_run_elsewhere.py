@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-elsewhere.md"
 _BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
-_SECONDS = 300
+_SECONDS = 900
 
 
 def _block(language: str, word: str) -> str:

@@ -40,7 +40,7 @@ def connect(table, name="client", **more):
     return StreamingIngestClient(
         name, "LOCAL", "PUBLIC", table + "-STREAMING", profile_json=None, properties={**PROPERTIES, **more})
 
-def committed(channel, token, seconds=30):
+def committed(channel, token, seconds=300):
     channel.wait_for_commit(lambda seen: seen is not None and int(seen) >= token, timeout_seconds=seconds)
 
 def report(**values):
@@ -48,7 +48,7 @@ def report(**values):
 """
 
 
-def _run(service: LocalService, scenario: str, timeout: float = 120) -> dict[str, Any]:
+def _run(service: LocalService, scenario: str, timeout: float = 600) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", _PRELUDE + textwrap.dedent(scenario)],
         env=service.process_env({**os.environ, "SS_LOG_LEVEL": "warn"}),

@@ -239,7 +239,7 @@ def test_a_connector_without_host_comes_through_the_proxy(local_service: LocalSe
         env={**local_service.process_env(base), "HTTPS_PROXY": proxy},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
     assert done.stdout.strip() == "(7,)", done.stderr[-2000:]

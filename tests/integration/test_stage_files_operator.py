@@ -17,22 +17,11 @@ from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOp
 from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SqlError
 from tests.airflow_connections import SetConnection, set_connection
 from tests.airflow_version import AIRFLOW
-from tests.file_pipes import PipePlace, task_context
+from tests.file_pipes import PipePlace, make_place, place, task_context
 from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
 
-__all__ = ["set_connection"]
-
-
-@pytest.fixture
-def place(
-    local_service: LocalService,
-    set_connection: SetConnection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> PipePlace:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
-    return PipePlace(local_service, tmp_path, connect(local_service, set_connection))
+__all__ = ["make_place", "place", "set_connection"]
 
 
 def write(folder: Path, files: Mapping[str, str]) -> str:

@@ -265,7 +265,7 @@ def test_an_upload_token_opens_its_own_place_only(local_service: LocalService, c
     ca = str(local_service.ca_file)
 
     def status(url: str, headers: dict[str, str]) -> int:
-        return requests.put(url, data=b"x", headers=headers, verify=ca, timeout=10).status_code
+        return requests.put(url, data=b"x", headers=headers, verify=ca, timeout=60).status_code
 
     assert status(_url(local_service, one, "a"), _bearer(one)) == 200
     assert status(_url(local_service, two, "a"), _bearer(one)) == 403
@@ -306,7 +306,7 @@ def test_a_path_that_could_leave_the_stage_is_refused(
     head += f"Authorization: {_bearer(data)['Authorization']}\r\nContent-Length: 1\r\n\r\nx"
     context = ssl.create_default_context(cafile=str(local_service.ca_file))
     with (
-        socket.create_connection(("127.0.0.1", local_service.port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", local_service.port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         connection.sendall(head.encode("latin-1"))
@@ -322,7 +322,7 @@ def test_a_broken_upload_leaves_nothing(local_service: LocalService, cursor: Any
     head += f"Authorization: {_bearer(data)['Authorization']}\r\nContent-Length: 4000000\r\n\r\n"
     context = ssl.create_default_context(cafile=str(local_service.ca_file))
     with (
-        socket.create_connection(("127.0.0.1", local_service.port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", local_service.port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         connection.sendall(head.encode() + b"x" * 2_000_000)
@@ -332,7 +332,7 @@ def test_a_broken_upload_leaves_nothing(local_service: LocalService, cursor: Any
         data=b"y",
         headers=_bearer(data),
         verify=str(local_service.ca_file),
-        timeout=10,
+        timeout=60,
     ).raise_for_status()
     assert [row["name"] for row in _rows(cursor, "LIST @broken")] == ["broken/b"]
 
@@ -345,7 +345,7 @@ def test_a_file_where_a_folder_is_needed_is_the_clients_error(
     ca = str(local_service.ca_file)
     for name, wanted in (("a", 200), ("a/b", 400), ("c/d", 200), ("c", 400)):
         answer = requests.put(
-            _url(local_service, data, name), data=b"y", headers=_bearer(data), verify=ca, timeout=10
+            _url(local_service, data, name), data=b"y", headers=_bearer(data), verify=ca, timeout=60
         )
         assert answer.status_code == wanted, (name, answer.text)
 

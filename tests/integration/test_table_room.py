@@ -118,7 +118,6 @@ def test_source_that_this_worker_does_not_see_is_named(hook: SnowpipeHook, tmp_p
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_operator_makes_the_table_and_puts_bad_rows_aside(
     local_service: LocalService, set_connection: SetConnection, table: str, tmp_path: Path
 ) -> None:

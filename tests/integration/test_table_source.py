@@ -8,7 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.functions import col
 
+from airflow_provider_snowpipe.spark.frame_shape import shape_of_frame
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,
@@ -17,24 +19,12 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from tests.spark_in_process import spark_in_process
-from tests.spark_job import SparkJob, new_table
-from tests.table_loads import TableLoads
+from tests.spark_job import SparkJob
+from tests.table_loads import loads, spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+__all__ = ["loads", "spark"]
 
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory):
-    with spark_in_process(tmp_path_factory.mktemp("spark")) as session:
-        session.conf.set("spark.sql.shuffle.partitions", "2")
-        yield session
-
-
-@pytest.fixture
-def loads(local_service, spark, tmp_path, request):
-    table = new_table(local_service, "T_" + str(abs(hash(request.node.nodeid)) % 10**9))
-    return TableLoads(local_service, spark, tmp_path, table)
+pytestmark = pytest.mark.spark
 
 
 def test_partitions_by_value_load_once_then_nothing_then_only_new_rows(loads):
@@ -163,7 +153,7 @@ def test_committed_row_that_is_gone_is_refused_or_skipped(loads):
 
 
 def test_source_that_cannot_be_loaded_in_order_is_refused_before_a_channel_is_opened(loads):
-    loads.write("a.parquet", range(5), V=pa.array([1.0, 2.0, float("nan"), 4.0, 5.0]))
+    loads.write("a.parquet", range(5), V=pa.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     loads.write("b.parquet", [5], V=pa.array([1.0]), N=pa.array([None], pa.int64()))
     path = f"parquet.`{loads.rows}`"
     cases: list[tuple[dict[str, Any], type[SnowpipeError], str]] = [
@@ -198,7 +188,6 @@ def test_source_that_cannot_be_loaded_in_order_is_refused_before_a_channel_is_op
             EncodingError,
             "column 'I' has type interval day, which has no JSON form: cast it",
         ),
-        ({"query": f"SELECT ID, V FROM {path}", "name": "q"}, SnowpipeError, "column 'V' holds NaN"),
     ]
     for values, kind, text in cases:
         with pytest.raises(kind, match=text):
@@ -223,3 +212,28 @@ def test_job_under_spark_submit_loads_a_table_and_reports_it(loads, tmp_path):
     ]
     plan = json.loads((tmp_path / "runs" / "run1" / "plan.json").read_text())
     assert plan["source"]["kind"] == "table"
+
+
+class TestShape:
+    """What the router is told of a DataFrame."""
+
+    def test_statistics_of_the_plan_say_size_rows_and_partitions(self, loads):
+        loads.write("a.parquet", range(100))
+        loads.write("b.parquet", range(100, 200))
+        frame = loads.spark.read.parquet(str(loads.rows))
+        stored = sum(file.stat().st_size for file in loads.rows.iterdir())
+
+        shape = shape_of_frame(frame, freshness=60)
+        assert (shape.bytes, shape.rows, shape.freshness) == (stored, None, 60)
+        assert shape.partitions == frame.rdd.getNumPartitions()
+        counted = shape_of_frame(loads.spark.range(0, 1000, 1, 4))
+        assert (counted.rows, counted.bytes, counted.partitions) == (1000, 8000, 4)
+
+    def test_partitions_behind_a_shuffle_are_those_of_the_session(self, loads):
+        frame = loads.spark.range(100).groupBy((col("id") % 7).alias("k")).count()
+
+        assert shape_of_frame(frame).partitions == 2
+
+    def test_a_frame_that_knows_no_size_is_refused_with_the_remedy(self):
+        with pytest.raises(ConfigurationError, match="give the shape's rows or bytes"):
+            shape_of_frame(object())

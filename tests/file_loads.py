@@ -1,0 +1,152 @@
+"""A table and a folder of files that a load operator brings together, on a running local service."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
+from tests.airflow_connections import SetConnection, set_connection
+from tests.local_connection import committed, connect, ids
+from tests.local_service import LocalService
+
+__all__ = ["set_connection"]
+
+_numbers = itertools.count(1)
+CHANNEL = "p_s_a"
+
+
+class CrashError(Exception):
+    """Stands for a worker that dies at this very place."""
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, run: Callable[[], object]) -> None:
+    """Run something that dies when it comes to a method."""
+
+    def die(*_: Any, **__: Any) -> None:
+        raise CrashError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, name, die)
+        with pytest.raises(CrashError):
+            run()
+
+
+class TaskInstance:
+    """As much of a running task instance as the operator asks for."""
+
+    def __init__(self, run: str, number: int, before: Any) -> None:
+        self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", run, -1
+        self.try_number, self.before = number, before
+        self.start_date = dt.datetime.now(dt.UTC)
+        self.xcoms: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = json.loads(json.dumps(value))
+
+    def xcom_pull(self, *, key: str, include_prior_dates: bool = False, **_: Any) -> Any:
+        return self.before if include_prior_dates else self.xcoms.get(key)
+
+
+class Load:
+    """A table, and a folder with one partition ``a`` of NDJSON files."""
+
+    def __init__(self, service: LocalService, folder: Path, conn_id: str) -> None:
+        self.service, self.folder, self.conn_id = service, folder, conn_id
+        self.table = f"LOADED{next(_numbers)}"
+        self.began = dt.datetime.now(dt.UTC)
+        self.ti: Any = None
+        self.runs = itertools.count(1)
+        self.ids: list[int] = []
+        self.stage, self.pipe = f"{self.table}_STAGE", f"{self.table}_PIPE"
+        service.sql(f"CREATE TABLE {self.table} (ID INTEGER, NAME VARCHAR)")
+
+    def make_pipe(self, path: str = "", options: str = "", into: str | None = None) -> None:
+        """Make a stage and a pipe that loads NDJSON from it."""
+        self.service.sql(f"CREATE STAGE IF NOT EXISTS {self.stage}")
+        self.service.sql(
+            f"CREATE OR REPLACE PIPE {self.pipe} {options} AS COPY INTO {into or self.table} "
+            f"FROM @{self.stage}{path} FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+        )
+
+    def pause_pipe(self, paused: bool = True) -> None:
+        self.service.sql(f"ALTER PIPE {self.pipe} SET PIPE_EXECUTION_PAUSED = {str(paused).upper()}")
+
+    def set_token(self, token: str, channel: str = CHANNEL) -> None:
+        self.service.sql(
+            "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN("
+            f"'LOCAL.PUBLIC.{self.table}', '{channel}', '{token}')"
+        )
+
+    def write(self, name: str, count: int = 2) -> None:
+        """Add a file of new rows."""
+        file = self.folder / "a" / name
+        file.parent.mkdir(exist_ok=True)
+        new = range(len(self.ids), len(self.ids) + count)
+        with file.open("a") as lines:
+            lines.writelines(json.dumps({"ID": number, "NAME": name}) + "\n" for number in new)
+        self.ids += new
+
+    def stream(self, *names: str, rows: int | None = None) -> None:
+        """Do what the stream does: send the rows of files, or the first of them, and commit."""
+        with self.service.client(self.table) as client:
+            continuation = client.open_channel(CHANNEL).continuation_token
+            for name in names:
+                for number, line in enumerate((self.folder / "a" / name).read_bytes().splitlines()[:rows], 1):
+                    continuation = client.append_rows(
+                        CHANNEL,
+                        line + b"\n",
+                        continuation_token=continuation,
+                        start_token=f"{name}:{number}",
+                        end_token=f"{name}:{number}",
+                        content_encoding=None,
+                        raw_length=len(line) + 1,
+                    )
+            open_when_committed(client, CHANNEL, 120)
+
+    def run(self, run: str | None = None, try_number: int = 1, **arguments: Any) -> dict[str, Any]:
+        self.last = self.operator(**arguments)
+        return self.last.execute(self.context(run or f"run{next(self.runs)}", try_number))
+
+    def context(self, run: str = "r1", try_number: int = 1, before: Any = None, kind: str = "manual") -> Any:
+        self.ti = TaskInstance(run, try_number, before)
+        return {"ti": self.ti, "dag_run": SimpleNamespace(start_date=self.began, run_type=kind)}
+
+    def operator(self, **arguments: Any) -> SnowpipeLoadOperator:
+        given = {"source": {"path": str(self.folder)}, "path": "copy", "table": self.table, **arguments}
+        return SnowpipeLoadOperator(
+            task_id="load",
+            snowflake_conn_id=self.conn_id,
+            channel_prefix="p",
+            source_name="s",
+            driver_memory="512m",
+            conf={"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"},
+            **given,
+        )
+
+    @property
+    def token(self) -> str | None:
+        return committed(self.service, self.table, CHANNEL)
+
+    def assert_every_row_is_there_once(self) -> None:
+        assert ids(self.service, self.table) == self.ids
+
+
+@pytest.fixture
+def load(
+    local_service: LocalService,
+    set_connection: SetConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Load:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+    set_connection("spark_default", conn_type="spark", host="local[2,4]")
+    return Load(local_service, tmp_path, connect(local_service, set_connection))

@@ -1,0 +1,438 @@
+"""``SnowpipeBulkLoadOperator`` on real Spark against a real local service: exact rows, once."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+
+from airflow_provider_snowpipe.assets.uri import snowpipe_asset
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
+from airflow_provider_snowpipe.operators.run_stage import RunStage
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, FilesRejectedError
+from tests.airflow_connections import SetConnection, set_connection
+from tests.conftest import ServiceFactory
+from tests.file_pipes import task_context
+from tests.local_connection import connect, ids
+from tests.local_service import LocalService
+from tests.outlet_events import OutletEvents
+from tests.spark_in_process import spark_in_process
+from tests.spark_in_task import Submissions, submit_in_process
+
+__all__ = ["set_connection"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+_numbers = itertools.count(1)
+ROWS = "SELECT id AS ID, concat('row ', id) AS NAME FROM range({})"
+
+
+class DiedError(BaseException):
+    """Stands for a worker that dies at this very place."""
+
+
+class Bulk:
+    """A table and a stage of their own for a test."""
+
+    def __init__(self, service: LocalService, conn_id: str, submitted: Submissions) -> None:
+        self.service, self.conn_id, self.submitted = service, conn_id, submitted
+        self.table = f"BULK{next(_numbers)}"
+        self.stage = f"{self.table}_STAGE"
+        self.began = dt.datetime.now(dt.UTC)
+        service.sql(f"CREATE TABLE {self.table} (ID NUMBER, NAME VARCHAR)")
+        service.sql(f"CREATE STAGE {self.stage}")
+
+    def operator(self, rows: int = 1_000, **arguments: Any) -> SnowpipeBulkLoadOperator:
+        given = {"source": {"query": ROWS.format(rows)}, "stage": f"@{self.stage}/in", **arguments}
+        return SnowpipeBulkLoadOperator(
+            task_id="bulk", table=self.table, snowflake_conn_id=self.conn_id, deferrable=False, **given
+        )
+
+    def load(self, run: str = "r1", try_number: int = 1, rows: int = 1_000, **more: Any) -> dict[str, Any]:
+        return self.operator(rows, **more).execute(self.context(run, try_number))
+
+    def context(self, run: str = "r1", try_number: int = 1) -> Any:
+        context = task_context(run, try_number)
+        context["dag_run"] = SimpleNamespace(start_date=self.began)
+        return context
+
+    def ids(self) -> list[int]:
+        return ids(self.service, self.table)
+
+    def staged(self) -> list[str]:
+        """The names in the stage, without the folder of the run."""
+        rows = self.service.sql(f"LIST @{self.stage}")
+        return sorted(str(row["name"]).split("/", 3)[-1] for row in rows)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with spark_in_process(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture
+def bulk(
+    local_service: LocalService, set_connection: SetConnection, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> Bulk:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+    set_connection("spark_default", conn_type="spark", host="local[2]")
+    conn_id = connect(local_service, set_connection)
+    return Bulk(local_service, conn_id, submit_in_process(monkeypatch, spark))
+
+
+# name, Snowflake type, Spark expression, how it is read back, expected text
+_TYPES = [
+    ("TRUTH", "BOOLEAN", "true", "{}::VARCHAR", "true"),
+    ("BIG", "NUMBER(38, 0)", "9223372036854775807L", "{}::VARCHAR", "9223372036854775807"),
+    (
+        *("DEC", "NUMBER(38, 18)", "cast('12345678901234567890.000000000000000001' as decimal(38, 18))"),
+        *("{}::VARCHAR", "12345678901234567890.000000000000000001"),
+    ),
+    ("F64", "FLOAT", "1.7976931348623157e308D", "({} = 1.7976931348623157e308)::VARCHAR", "true"),
+    ("NAN", "FLOAT", "double('NaN')", "{}::VARCHAR", "NaN"),
+    ("TXT", "VARCHAR", r"'a\"b\\c\tä日\n'", "{}", 'a"b\\c\tä日\n'),
+    ("BYTES", "BINARY", "X'00FF41'", "HEX_ENCODE({})", "00FF41"),
+    ("DAY", "DATE", "date'0001-01-01'", "{}::VARCHAR", "0001-01-01"),
+    (
+        *("NTZ", "TIMESTAMP_NTZ(9)", "timestamp_ntz'1969-12-31 23:59:59.999999'"),
+        *("{}::VARCHAR", "1969-12-31 23:59:59.999999"),
+    ),
+    (
+        *("TZ", "TIMESTAMP_TZ(9)", "timestamp'2024-02-29 23:59:59.123456+05:30'"),
+        *("CONVERT_TIMEZONE('UTC', {})::VARCHAR", "2024-02-29 18:29:59.123456"),
+    ),
+    ("NOTHING", "VARCHAR", "null", "{}", None),
+]
+_NESTED = [
+    ("VAR", "VARIANT", """parse_json('{"a": [1, null], "b": 12345678901234567890}')"""),
+    ("STRU", "VARIANT", "named_struct('x', 1, 'y', cast(null as string), 'b', X'00FF')"),
+    ("DICT", "OBJECT", "map('k', cast(1.50 as decimal(38, 2)), 'z', null)"),
+    ("LIST", "ARRAY", "array(timestamp_ntz'2024-01-01 00:00:00.000001', null)"),
+    ("ASTEXT", "VARCHAR", "array(1, 2)"),
+]
+_NESTED_VALUES = {
+    "VAR": {"a": [1, None], "b": 12345678901234567890},
+    "STRU": {"x": 1, "y": None, "b": "AP8="},
+    "DICT": {"k": 1.5, "z": None},
+    "LIST": ["2024-01-01T00:00:00.000001", None],
+    "ASTEXT": [1, 2],
+}
+
+
+class TestValues:
+    @pytest.mark.parametrize("nested", [False, True], ids=["by-name", "by-expression"])
+    def test_every_type_arrives_with_its_value_and_null_stays_null(self, bulk: Bulk, nested: bool) -> None:
+        typed = [(name, kind, value) for name, kind, value, *_ in _TYPES] + (_NESTED if nested else [])
+        columns = ", ".join(f"{name} {kind}" for name, kind, _ in typed)
+        bulk.service.sql(f"CREATE OR REPLACE TABLE {bulk.table} (ID NUMBER, {columns})")
+        values = ", ".join(f"if(id = 0, {value}, null) AS {name.lower()}" for name, _, value in typed)
+
+        done = bulk.load(source={"query": f"SELECT id, {values} FROM range(2)"})
+
+        assert done["rows_loaded"] == done["rows"] == 2
+        read = ", ".join(f"{form.format(name)} AS {name}" for name, _, _, form, _ in _TYPES)
+        full, empty = bulk.service.sql(f"SELECT {read} FROM {bulk.table} ORDER BY ID")
+        for name, *_, expected in _TYPES:
+            if expected is not None:
+                assert str(full[name])[: len(expected)].lower() == expected.lower(), name
+        assert set(empty.values()) == {None}
+        if not nested:
+            return
+        names = ", ".join(name for name, *_ in _NESTED)
+        full, empty = bulk.service.sql(f"SELECT {names} FROM {bulk.table} ORDER BY ID")
+        found = {name: json.loads(value) if isinstance(value, str) else value for name, value in full.items()}
+        assert found == _NESTED_VALUES
+        assert set(empty.values()) == {None}
+
+    def test_columns_go_by_their_names_and_others_stay_null(self, bulk: Bulk) -> None:
+        bulk.service.sql(f"CREATE OR REPLACE TABLE {bulk.table} (NAME VARCHAR, ID NUMBER, X INTEGER)")
+        bulk.load(source={"query": "SELECT 7 AS Id, 'a' AS name"})
+
+        assert bulk.service.sql(f"SELECT ID, X, NAME FROM {bulk.table}") == [
+            {"ID": 7, "X": None, "NAME": "a"}
+        ]
+
+    def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(self, bulk: Bulk) -> None:
+        with pytest.raises(AirflowFailException, match=r"lacks 1 of the 2 columns .*: 'OTHER'"):
+            bulk.load(source={"query": "SELECT 1 AS ID, 2 AS OTHER"})
+        assert bulk.staged() == []
+
+    def test_files_of_a_path_are_rows(self, bulk: Bulk, tmp_path: Path) -> None:
+        (tmp_path / "in").mkdir()
+        for number in range(5):
+            (tmp_path / "in" / f"{number}.csv").write_text(f"ID,NAME\n{number},x\n")
+        options = {"header": "true", "inferSchema": "true"}
+        bulk.load(source=json.dumps({"path": str(tmp_path / "in"), "format": "csv", "options": options}))
+
+        assert bulk.ids() == [0, 1, 2, 3, 4]
+
+
+class TestSizes:
+    def test_many_parts_become_one_file_where_they_are_small(self, bulk: Bulk) -> None:
+        query = "SELECT /*+ REPARTITION(20) */ id AS ID, 'x' AS NAME FROM range(2000)"
+        done = bulk.load(source={"query": query})
+
+        assert len(done["files"]) == 1
+        assert bulk.ids() == list(range(2000))
+
+    def test_one_large_part_becomes_files_of_the_target(self, bulk: Bulk) -> None:
+        target = 400_000
+        query = "SELECT /*+ COALESCE(1) */ id AS ID, sha2(string(id), 512) AS NAME FROM range(40000)"
+        done = bulk.load(source={"query": query}, target_file_bytes=target, keep_files=True)
+
+        sizes = [
+            int(row["size"])
+            for row in bulk.service.sql(f"LIST @{bulk.stage}")
+            if str(row["name"]).endswith(".parquet")
+        ]
+        assert len(sizes) == len(done["files"]) >= 5
+        assert max(sizes) <= target * 1.56
+        assert sum(sizes) / len(sizes) >= target * 0.625
+        (counted,) = bulk.service.sql(
+            f"SELECT COUNT(*) AS N, COUNT(DISTINCT ID) AS D, MAX(ID) AS M FROM {bulk.table}"
+        )
+        assert [int(counted[name]) for name in "NDM"] == [40000, 40000, 39999]
+
+    def test_no_row_is_no_file_and_no_copy(self, bulk: Bulk) -> None:
+        done = bulk.load(rows=0)
+
+        assert (done["rows"], done["rows_loaded"], done["files"]) == (0, 0, {})
+        assert bulk.load(rows=0, try_number=2) == done
+
+
+class TestOnce:
+    def test_a_run_that_is_done_does_nothing_more(self, bulk: Bulk) -> None:
+        done = bulk.load()
+
+        assert bulk.ids() == list(range(1_000))
+        assert bulk.staged() == ["loaded.json", "manifest.json"]
+        assert bulk.load(try_number=2) == done
+        assert bulk.ids() == list(range(1_000))
+        assert len(bulk.submitted) == 1
+
+    def test_assets_and_lineage_hear_of_the_rows(self, bulk: Bulk) -> None:
+        asset = snowpipe_asset(
+            account=bulk.service.account, database="LOCAL", schema="PUBLIC", table=bulk.table
+        )
+        events = OutletEvents(lambda: SimpleNamespace(extra={}))
+        task = bulk.operator(rows=10, outlets=[asset])
+        task.execute({**bulk.context(), "outlet_events": events})
+
+        assert events.made[asset.uri].extra == {"committed": True, "rows": 10, "loader": "COPY"}
+        assert task.task_lineage is not None
+        assert (task.task_lineage.rows, len(task.task_lineage.sources)) == (10, 1)
+
+    def test_another_run_is_other_work_and_the_same_key_is_not(self, bulk: Bulk) -> None:
+        bulk.load(rows=10)
+        bulk.load("r2", rows=10, run_key="day 1")
+        assert bulk.ids() == sorted([*range(10), *range(10)])
+
+        bulk.load("r3", rows=10, run_key="day 1")
+        assert len(bulk.ids()) == 20
+
+    def test_a_folder_that_was_loaded_and_has_no_manifest_any_more_is_refused(self, bulk: Bulk) -> None:
+        bulk.load(rows=10)
+        bulk.service.sql(f"REMOVE @{bulk.stage}")
+
+        with pytest.raises(
+            (AirflowFailException, FilesGivenTwiceError), match=r"1 files of .* \(10 rows.*run_key"
+        ):
+            bulk.load(rows=10, try_number=2)
+        assert bulk.ids() == list(range(10))
+
+    def test_rows_that_do_not_fit_fail_the_task_and_are_not_loaded_twice(self, bulk: Bulk) -> None:
+        bulk.service.sql(f"CREATE OR REPLACE TABLE {bulk.table} (ID NUMBER(2), NAME VARCHAR)")
+        arguments = {"rows": 150, "options": {"on_error": "CONTINUE"}}
+        for number in (1, 2):
+            with pytest.raises(
+                (AirflowFailException, FilesRejectedError), match=r"PARTIALLY_LOADED, 100 of 150"
+            ):
+                bulk.load(try_number=number, **arguments)
+
+        done = bulk.load(try_number=3, on_rejected="report", **arguments)
+        assert (done["rows_loaded"], done["rejected"]) == (100, 50)
+        assert bulk.ids() == list(range(100))
+
+
+def _before(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        def die(*_: Any, **__: Any) -> None:
+            raise DiedError(name)
+
+        monkeypatch.setattr(owner, name, die)
+
+    return patch
+
+
+def _after(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = getattr(owner, name)
+
+        def do_and_die(*arguments: Any, **keywords: Any) -> None:
+            whole(*arguments, **keywords)
+            raise DiedError(name)
+
+        monkeypatch.setattr(owner, name, do_and_die)
+
+    return patch
+
+
+def _in_the_middle_of_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = RunStage.put
+
+    def put_one_and_die(self: RunStage, folder: Path, names: Any, parallel: int) -> None:
+        whole(self, folder, names[:1], parallel)
+        raise DiedError("put")
+
+    monkeypatch.setattr(RunStage, "put", put_one_and_die)
+
+
+DEATHS = {
+    "files-are-written": (_before(RunStage, "put"), 2),
+    "in-the-middle-of-put": (_in_the_middle_of_put, 2),
+    "files-are-put": (_before(RunStage, "keep_manifest"), 2),
+    "manifest-is-there": (_after(RunStage, "keep_manifest"), 1),
+    "copy-is-submitted": (_after(StatementClient, "submit"), 1),
+    "copy-has-loaded": (_before(RunStage, "keep_outcome"), 1),
+    "outcome-is-there": (_before(RunStage, "sweep"), 1),
+}
+
+
+class TestDeaths:
+    @pytest.mark.parametrize("place", DEATHS)
+    def test_a_try_after_a_death_loads_every_row_once(
+        self, bulk: Bulk, place: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        dies, writings = DEATHS[place]
+        arguments = {"rows": 3_000, "target_file_bytes": 5_000}
+        with pytest.MonkeyPatch.context() as patch:
+            dies(patch)
+            with pytest.raises(DiedError):
+                bulk.load(**arguments)
+
+        done = bulk.load(try_number=2, **arguments)
+
+        assert bulk.ids() == list(range(3_000))
+        assert done["rows_loaded"] == 3_000
+        assert len(done["files"]) > 1
+        assert len(bulk.submitted) == writings
+        assert bulk.staged() == ["loaded.json", "manifest.json"]
+        assert bulk.load(try_number=3, **arguments) == done
+        assert bulk.ids() == list(range(3_000))
+
+    def test_an_attempt_that_comes_late_takes_the_manifest_that_is_there(
+        self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first try is slow: the second one has written its manifest when the first comes to that."""
+        whole = RunStage.keep_manifest
+        second: list[dict[str, Any]] = []
+
+        def late(self: RunStage, manifest: Any) -> Any:
+            if not second:
+                second.append({})
+                second[0] = bulk.load(try_number=2)
+            return whole(self, manifest)
+
+        monkeypatch.setattr(RunStage, "keep_manifest", late)
+        first = bulk.load()
+
+        assert bulk.ids() == list(range(1_000))
+        assert first["files"].keys() == second[0]["files"].keys()
+
+    def test_a_manifest_that_comes_late_over_the_one_that_was_loaded_is_refused(
+        self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first try was thought dead: its manifest arrives when another try has loaded its own files."""
+        late: list[tuple[RunStage, Any]] = []
+
+        def keep_for_later(self: RunStage, manifest: Any) -> None:
+            late.append((self, manifest))
+            raise DiedError
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RunStage, "keep_manifest", keep_for_later)
+            with pytest.raises(DiedError):
+                bulk.load()
+        with pytest.MonkeyPatch.context() as patch:
+            _before(RunStage, "keep_outcome")(patch)
+            with pytest.raises(DiedError):
+                bulk.load(try_number=2)
+        stage, manifest = late[0]
+        bulk.service.sql(f"REMOVE {stage.location}/manifest.json")
+        stage.keep_manifest(manifest)
+
+        with pytest.raises((AirflowFailException, FilesGivenTwiceError), match="replaced the manifest"):
+            bulk.load(try_number=3)
+        assert bulk.ids() == list(range(1_000))
+
+
+class TestPlaces:
+    def test_an_external_stage_is_written_into_by_spark(
+        self,
+        bulk: Bulk,
+        service_factory: ServiceFactory,
+        set_connection: SetConnection,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        (tmp_path / "lake").mkdir()
+        service = service_factory(options=("--allow-folder", str(tmp_path / "lake")))
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+        bulk = Bulk(service, connect(service, set_connection), bulk.submitted)
+        bulk.service.sql(f"CREATE STAGE {bulk.table}_LAKE URL = 'file://{tmp_path}/lake/'")
+        arguments = {"stage": f"@{bulk.table}_LAKE/in", "keep_files": True}
+        with pytest.MonkeyPatch.context() as patch:
+            _before(RunStage, "keep_manifest")(patch)
+            with pytest.raises(DiedError):
+                bulk.load(**arguments)
+        done = bulk.load(try_number=2, **arguments)
+
+        assert bulk.ids() == list(range(1_000))
+        assert len(list((tmp_path / "lake" / "in").rglob("*.parquet"))) == 2
+        assert (tmp_path / "lake" / "in").joinpath(*done["folder"].split("/")[2:], "loaded.json").is_file()
+
+        bulk.load(try_number=3, stage=f"@{bulk.table}_LAKE/in")
+        assert list((tmp_path / "lake").rglob("*.parquet")) == []
+        assert bulk.ids() == list(range(1_000))
+
+    def test_a_shared_folder_is_empty_again_when_the_files_are_staged(
+        self, bulk: Bulk, tmp_path: Path
+    ) -> None:
+        (tmp_path / "shared").mkdir()
+        bulk.load(rows=10, work_path=str(tmp_path / "shared"))
+
+        assert bulk.ids() == list(range(10))
+        assert list((tmp_path / "shared").rglob("*")) == []
+
+    def test_the_tables_own_stage_takes_the_files_where_none_is_named(self, bulk: Bulk) -> None:
+        done = bulk.load(rows=10, stage=None)
+
+        assert bulk.ids() == list(range(10))
+        assert done["folder"].startswith(f'@%"{bulk.table}"/')
+
+    def test_the_triggerer_waits_for_copy(self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy_run.CopyRun.look", lambda *_: None)
+        operator = bulk.operator()
+        operator.deferrable = True
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(bulk.context())
+        trigger = deferred.value.trigger
+
+        async def event() -> Any:
+            async for one in trigger.run():
+                return one.payload
+
+        done = bulk.operator().execute_complete(bulk.context(), asyncio.run(event()))
+        assert done["rows_loaded"] == 1_000
+        assert bulk.ids() == list(range(1_000))
+        assert len(bulk.submitted) == 1

@@ -1,0 +1,190 @@
+"""The bulk path with packages of Spark that a cluster would bring: S3 as ``s3a://``, and Avro."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.arrow import ArrowFSWrapper
+from fsspec.registry import _registry
+from pyarrow import fs
+
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
+from airflow_provider_snowpipe.operators.run_stage import RunStage
+from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
+from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_version import AIRFLOW
+from tests.conftest import ServiceFactory
+from tests.file_pipes import task_context
+from tests.local_connection import connect, ids
+from tests.local_service import LocalService
+from tests.maven_jars import maven_closure, maven_jars
+from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service
+from tests.spark_in_process import spark_in_process
+from tests.spark_in_task import submit_in_process
+
+__all__ = ["set_connection"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+# What s3a:// of Hadoop 3.5.0 calls of Amazon's SDK: 17 MB, where the bundle that it names has hundreds.
+_SDK = "2.35.4"
+_S3 = (
+    *(
+        f"software.amazon.awssdk:{one}:{_SDK}"
+        for one in ("s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+    ),
+    "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+)
+_HADOOP = "org.apache.hadoop:hadoop-aws:3.5.0"
+# Made for Spark 4.1, and works with 4.2.
+_AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
+
+
+class DiedError(BaseException):
+    """Stands for a worker that dies at this very place."""
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Service]:
+    with s3_service() as service:
+        service.put("lake", {})
+        yield service
+
+
+@pytest.fixture(scope="module")
+def spark(s3: S3Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("spark")
+    jars = [*maven_jars(_HADOOP), *maven_closure(folder / "jars", *_S3)]
+    with suppress(pytest.skip.Exception):  # the test of Avro skips then, and the other one does not
+        jars += maven_jars(_AVRO)
+    settings = {
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.hadoop.fs.s3a.endpoint": f"http://{s3.endpoint}",
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.input.stream.type": "classic",
+    }
+    given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        with spark_in_process(folder, "local[2]", *given) as session:
+            yield session
+
+
+@pytest.fixture
+def worker_sees_s3(s3: S3Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker with a file system for ``s3://``, which the provider of Amazon would bring."""
+
+    class Lake(ArrowFSWrapper):
+        protocol = "s3"
+
+        def __init__(self, **options: Any) -> None:
+            store = fs.S3FileSystem(
+                access_key=KEY_ID,
+                secret_key=SECRET,
+                endpoint_override=s3.endpoint,
+                scheme="http",
+                region="us-east-1",
+            )
+            super().__init__(store, **options)
+
+    monkeypatch.setitem(_registry, "s3", Lake)
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
+@pytest.mark.usefixtures("worker_sees_s3")
+def test_an_external_stage_in_s3_is_written_into_as_s3a_and_loaded_once(
+    s3: S3Service,
+    spark: Any,
+    service_factory: ServiceFactory,
+    set_connection: SetConnection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = service_factory(options=("--s3-endpoint", f"http://{s3.endpoint}"))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+    set_connection("spark_default", conn_type="spark", host="local[2]")
+    conn_id = connect(service, set_connection)
+    submitted = submit_in_process(monkeypatch, spark)
+    service.sql("CREATE TABLE FLOOD (ID NUMBER, NAME VARCHAR)")
+    service.sql("CREATE STAGE LAKE URL = 's3://lake/base/'")
+
+    def load(try_number: int) -> dict[str, Any]:
+        return SnowpipeBulkLoadOperator(
+            task_id="bulk",
+            source={"query": "SELECT /*+ REPARTITION(4) */ id AS ID, 'x' AS NAME FROM range(2000)"},
+            table="FLOOD",
+            stage="@LAKE/in",
+            storage_url="s3a://lake/base",
+            target_file_bytes=3_000,
+            deferrable=False,
+            snowflake_conn_id=conn_id,
+        ).execute(task_context(try_number=try_number))
+
+    def die(*_: Any) -> None:
+        raise DiedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunStage, "keep_manifest", die)
+        with pytest.raises(DiedError):
+            load(1)
+    left = {key for key in s3.keys("lake") if key.endswith(".parquet")}
+
+    done = load(2)
+
+    assert ids(service, "FLOOD") == list(range(2_000))
+    assert [plan.folder.split("//lake/base/in/")[0] for plan in submitted] == ["s3a:", "s3a:"]
+    assert len(done["files"]) > 1
+    assert left
+    assert not any(path.endswith(name.rpartition("/")[2]) for path in done["files"] for name in left)
+    assert sorted(key.rpartition("/")[2] for key in s3.keys("lake")) == ["loaded.json", "manifest.json"]
+    assert load(3) == done
+    assert len(submitted) == 2
+
+
+def test_small_avro_files_become_one_with_every_row(
+    spark: Any,
+    local_service: LocalService,
+    set_connection: SetConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fastavro = pytest.importorskip("fastavro", reason="needs the extra avro")
+    maven_jars(_AVRO)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+    set_connection("spark_default", conn_type="spark", host="local[2]")
+    conn_id = connect(local_service, set_connection)
+    submit_in_process(monkeypatch, spark)
+    local_service.sql("CREATE OR REPLACE STAGE AVRO_DAY")
+    names = [{"name": "ID", "type": "long"}, {"name": "NAME", "type": ["null", "string"]}]
+    schema = {"type": "record", "name": "Row", "fields": names}
+    rows = [{"ID": number, "NAME": None if number % 7 == 0 else f"ä {number}"} for number in range(600)]
+    (tmp_path / "in").mkdir()
+    for number in range(200):
+        with (tmp_path / "in" / f"{number:03}.avro").open("wb") as file:
+            fastavro.writer(file, schema, rows[number * 3 : number * 3 + 3])
+
+    done = SnowpipeStageFilesOperator(
+        task_id="stage",
+        source=str(tmp_path / "in"),
+        stage="@AVRO_DAY/in",
+        compact=True,
+        snowflake_conn_id=conn_id,
+    ).execute(task_context())
+
+    (name,) = done["files"]
+    assert done["combined"] == 200
+    assert name.endswith(".avro")
+    (tmp_path / "out").mkdir()
+    import snowflake.connector
+
+    with snowflake.connector.connect(**local_service.connector_arguments) as connection:
+        connection.cursor().execute(f"GET @AVRO_DAY/in/{name} 'file://{tmp_path}/out/'")
+    (found,) = (tmp_path / "out").iterdir()
+    read = spark.read.format("avro").load(str(found)).orderBy("ID").collect()
+    assert [row.asDict() for row in read] == rows

@@ -1,0 +1,219 @@
+"""``compact=True`` of ``SnowpipeStageFilesOperator`` on real Spark, and COPY of what it stages."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from pyarrow import orc
+
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.operators.run_stage import RunStage
+from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
+from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_version import AIRFLOW
+from tests.file_pipes import PipePlace, task_context
+from tests.local_connection import connect
+from tests.local_service import LocalService
+from tests.spark_in_process import spark_in_process
+from tests.spark_in_task import Submissions, submit_in_process
+
+__all__ = ["set_connection"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+JSON = {"file_format": {"type": "JSON"}, "match_by_column_name": "CASE_INSENSITIVE"}
+
+
+class DiedError(BaseException):
+    """Stands for a worker that dies at this very place."""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with spark_in_process(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture
+def submitted(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Submissions:
+    return submit_in_process(monkeypatch, spark)
+
+
+@pytest.fixture
+def place(
+    local_service: LocalService,
+    set_connection: SetConnection,
+    submitted: Submissions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> PipePlace:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+    set_connection("spark_default", conn_type="spark", host="local[2]")
+    return PipePlace(local_service, tmp_path, connect(local_service, set_connection))
+
+
+def stage(place: PipePlace, source: Any, *, run: str = "r1", **arguments: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"compact": True, "stage": f"@{place.stage}/day", **arguments}
+    operator = SnowpipeStageFilesOperator(
+        task_id="stage", source=str(source), snowflake_conn_id=place.conn_id, **given
+    )
+    return operator.execute(task_context(run))
+
+
+def copy(place: PipePlace, files: list[str], options: Any, run: str = "r1") -> dict[str, Any]:
+    return SnowpipeCopyOperator(
+        task_id="copy",
+        table=place.table,
+        stage=f"@{place.stage}/day",
+        files=files,
+        options=options,
+        snowflake_conn_id=place.conn_id,
+    ).execute(task_context(run))
+
+
+def ndjson(folder: Path, files: int, rows: int = 3) -> int:
+    """Write files of lines, some of them below folders; how many rows."""
+    for number in range(files):
+        below = folder / f"{number % 7}"
+        below.mkdir(parents=True, exist_ok=True)
+        ids = range(number * rows, (number + 1) * rows)
+        text = "\n".join(
+            json.dumps({"ID": one, "NAME": f"ä {one}"}) for one in ids
+        )  # without a last line end
+        (below / f"{number:05}.ndjson").write_text(text)
+    return files * rows
+
+
+def test_two_thousand_tiny_files_become_one_and_load_once(
+    place: PipePlace, submitted: Submissions, tmp_path: Path
+) -> None:
+    rows = ndjson(tmp_path / "in", 2_000)
+    done = stage(place, tmp_path / "in")
+
+    assert (done["combined"], len(done["files"]), len(done["uploaded"])) == (2_000, 1, 1)
+    assert done["files"][0].endswith(".ndjson.gz")
+    assert copy(place, done["files"], JSON)["rows_loaded"] == rows
+    assert place.ids() == list(range(rows))
+
+    again = stage(place, tmp_path / "in", run="r2")
+    assert again["files"] == again["skipped"] == done["files"]
+    assert copy(place, again["files"], JSON, "r2")["rows_loaded"] == 0
+    assert len(submitted) == 1
+    assert place.ids() == list(range(rows))
+
+
+def test_a_large_file_of_lines_is_cut(place: PipePlace, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows = ndjson(tmp_path / "in", 1, 9_000)
+    done = stage(place, tmp_path / "in", compact={"target_file_bytes": 8_000})
+
+    assert len(done["files"]) > 3
+    sizes = [int(row["size"]) for row in place.service.sql(f"LIST @{place.stage} PATTERN='.*gz'")]
+    assert max(sizes) < 8_000 * 2
+    copy(place, done["files"], JSON)
+    assert place.ids() == list(range(rows))
+
+
+def test_csv_keeps_one_header_a_file_and_its_quoted_line_ends(place: PipePlace, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        text = f'ID,NAME\n{number},"two\nlines"\n'
+        if number % 2:
+            (tmp_path / "in" / f"{number}.csv.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (tmp_path / "in" / f"{number}.csv").write_text(text)
+    done = stage(place, tmp_path / "in", compact={"header": True})
+
+    assert len(done["files"]) == 1
+    form = {"type": "CSV", "skip_header": 1, "field_optionally_enclosed_by": '"'}
+    assert copy(place, done["files"], {"file_format": form})["rows_loaded"] == 20
+    assert place.ids() == list(range(20))
+    names = place.service.sql(f"SELECT DISTINCT NAME FROM {place.table}")
+    assert names == [{"NAME": "two\nlines"}]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_rows_keep_their_format_and_get_the_columns_of_all_files(
+    place: PipePlace, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    write = pq.write_table if kind == "parquet" else orc.write_table
+    for number in range(40):
+        columns: dict[str, Any] = {"ID": pa.array([number], pa.int64())}
+        if number % 2:
+            columns["NAME"] = ["odd"]
+        write(pa.table(columns), tmp_path / "in" / f"{number}.{kind}")
+    done = stage(place, tmp_path / "in")
+
+    assert len(done["files"]) == 1
+    assert done["files"][0].endswith(f".{kind}")
+    form = {"file_format": {"type": kind.upper()}, "match_by_column_name": "CASE_INSENSITIVE"}
+    copy(place, done["files"], form)
+    assert place.ids() == list(range(40))
+    (odd,) = place.service.sql(f"SELECT COUNT(NAME) AS N FROM {place.table}")
+    assert int(odd["N"]) == 20
+
+
+def test_files_of_the_right_size_are_staged_as_they_are(
+    place: PipePlace, submitted: Submissions, tmp_path: Path
+) -> None:
+    ndjson(tmp_path / "in", 1)
+    done = stage(place, tmp_path / "in")
+
+    assert done["files"] == ["0/00000.ndjson"]
+    assert "combined" not in done
+    assert submitted == []
+
+
+@pytest.mark.parametrize("at", ["put", "keep_manifest"])
+def test_what_a_dead_try_has_staged_is_in_no_list(
+    place: PipePlace, submitted: Submissions, tmp_path: Path, at: str
+) -> None:
+    rows = ndjson(tmp_path / "in", 30)
+
+    def die(*_: Any) -> None:
+        raise DiedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunStage, at, die)
+        with pytest.raises(DiedError):
+            stage(place, tmp_path / "in")
+    done = stage(place, tmp_path / "in")
+
+    assert len(submitted) == 2
+    copy(place, done["files"], JSON)
+    assert place.ids() == list(range(rows))
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
+def test_objects_of_a_store_are_brought_here_and_left_nowhere(
+    place: PipePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    store = fsspec.filesystem("memory")
+    folder = f"/compact/{place.table}"
+    store.pipe({f"{folder}/{n}/[x].ndjson": b'{"ID": %d}\n' % n for n in range(30)})
+    done = stage(place, f"memory://{folder}")
+
+    assert len(done["files"]) == 1
+    copy(place, done["files"], JSON)
+    assert place.ids() == list(range(30))
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_files_of_two_kinds_are_refused(place: PipePlace, tmp_path: Path) -> None:
+    ndjson(tmp_path / "in", 2)
+    (tmp_path / "in" / "x.csv").write_text("1,x\n")
+
+    with pytest.raises(AirflowFailException, match="files of one kind are combined"):
+        stage(place, tmp_path / "in")

@@ -1,0 +1,206 @@
+"""The same files for COPY and for a pipe, over weeks: what the account's usage history knows."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from tests.airflow_connections import SetConnection, set_connection
+from tests.file_loads import Load
+from tests.file_pipes import MakePlace, PipePlace, make_place, task_context
+from tests.local_connection import connect
+from tests.local_service import LocalService
+
+__all__ = ["make_place", "set_connection"]
+
+DAY = 86_400
+VIEW = "SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def place(admin_service: LocalService, make_place: MakePlace) -> PipePlace:
+    """A place whose service has a clock that the test moves on."""
+    place = make_place(admin_service)
+    place.make_pipe()
+    place.put({"a.csv": "1,x\n"})
+    return place
+
+
+@pytest.fixture
+def copied(place: PipePlace) -> PipePlace:
+    """A place where COPY has loaded the file."""
+    place.service.sql(f"COPY INTO {place.table} FROM @{place.stage} FILES = ('a.csv')")
+    return place
+
+
+def ingest(place: PipePlace, run: str = "r1", **arguments: Any) -> dict[str, Any]:
+    given = {
+        "files": ["a.csv"],
+        "table": place.table,
+        "poll_interval": 0.1,
+        "load_timeout": 60.0,
+        **arguments,
+    }
+    task = SnowpipeIngestFilesOperator(
+        task_id="ingest", snowflake_conn_id=place.conn_id, pipe=place.pipe, **given
+    )
+    return task.execute(task_context(run))
+
+
+def copy(place: PipePlace) -> dict[str, Any]:
+    stage, options = f"@{place.stage}", {"file_format": {"type": "CSV"}}
+    task = SnowpipeCopyOperator(
+        task_id="copy", snowflake_conn_id=place.conn_id, table=place.table, stage=stage, options=options
+    )
+    return task.execute(task_context())
+
+
+def days_pass(place: PipePlace, days: int) -> None:
+    place.service.admin("clock", move=days * DAY)
+
+
+def use_role(place: PipePlace, set_connection: SetConnection, *rights: str) -> None:
+    """Let the connection of a place have a role that may give files to the pipe, and further rights."""
+    role = f"LOADER{next(_numbers)}"
+    for statement in (
+        f"CREATE ROLE {role}",
+        f"GRANT ROLE {role} TO USER {place.service.user}",
+        f"GRANT USAGE ON DATABASE LOCAL TO ROLE {role}",
+        f"GRANT USAGE ON SCHEMA LOCAL.PUBLIC TO ROLE {role}",
+        f"GRANT SELECT ON TABLE {place.table} TO ROLE {role}",
+        f"GRANT READ ON STAGE {place.stage} TO ROLE {role}",
+        f"GRANT OPERATE ON PIPE {place.pipe} TO ROLE {role}",
+        *(f"GRANT {right} TO ROLE {role}" for right in rights),
+    ):
+        place.service.sql(statement)
+    place.conn_id = connect(place.service, set_connection, extra={"role": role})
+
+
+class TestPipeAfterCopy:
+    def test_a_file_that_copy_loaded_thirty_days_ago_is_refused_with_the_load(
+        self, copied: PipePlace
+    ) -> None:
+        days_pass(copied, 30)
+        with pytest.raises(
+            AirflowFailException,
+            match=rf"FilesGivenTwiceError.*1 of 1 files.*'a\.csv' by COPY at 20.*, 1 rows.*{copied.pipe} has",
+        ):
+            ingest(copied)
+        assert copied.ids() == [1]
+
+    def test_force_submits_it_and_asks_nobody(
+        self, copied: PipePlace, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        days_pass(copied, 30)
+        use_role(copied, set_connection)
+        with caplog.at_level(logging.WARNING):
+            assert ingest(copied, force=True)["rows_loaded"] == 1
+
+        assert copied.ids() == [1, 1]
+        assert not any("COPY has loaded" in message for message in caplog.messages)
+
+    def test_what_copy_has_forgotten_is_loaded(self, copied: PipePlace) -> None:
+        days_pass(copied, 65)
+        assert ingest(copied)["rows_loaded"] == 1
+
+    def test_an_earlier_table_of_the_same_name_has_other_rows(self, copied: PipePlace) -> None:
+        days_pass(copied, 20)
+        copied.service.sql(f"CREATE OR REPLACE TABLE {copied.table} (ID INTEGER, NAME VARCHAR)")
+        days_pass(copied, 20)
+        (row,) = copied.service.sql(f"SELECT COUNT(*) AS N FROM {VIEW} WHERE TABLE_NAME = '{copied.table}'")
+        assert int(row["N"]) == 1
+
+        ingest(copied)
+        assert copied.ids() == [1]
+
+    def test_what_the_pipe_itself_has_loaded_needs_no_second_look(
+        self, copied: PipePlace, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        days_pass(copied, 30)
+        ingest(copied, force=True)
+        use_role(copied, set_connection)
+        with caplog.at_level(logging.WARNING):
+            assert list(ingest(copied, run="r2")["loaded_before"]) == ["a.csv"]
+
+        assert not any("COPY has loaded" in message for message in caplog.messages)
+
+
+class TestRights:
+    def test_a_role_without_the_right_is_warned_and_loads(
+        self, copied: PipePlace, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        days_pass(copied, 30)
+        use_role(copied, set_connection)
+        with caplog.at_level(logging.WARNING):
+            assert ingest(copied)["rows_loaded"] == 1
+
+        (told,) = [message for message in caplog.messages if VIEW in message]
+        assert f'these 1 files into "LOCAL"."PUBLIC"."{copied.table}" between 20' in told
+        assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE" in told
+        assert copied.ids() == [1, 1]
+
+    def test_with_the_right_the_file_is_refused(
+        self, copied: PipePlace, set_connection: SetConnection
+    ) -> None:
+        days_pass(copied, 30)
+        use_role(copied, set_connection, "DATABASE ROLE SNOWFLAKE.USAGE_VIEWER")
+        with pytest.raises(AirflowFailException, match=r"FilesGivenTwiceError.*by COPY at"):
+            ingest(copied)
+
+    def test_a_table_that_is_younger_than_14_days_needs_no_right(
+        self, place: PipePlace, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        use_role(place, set_connection)
+        with caplog.at_level(logging.WARNING):
+            assert ingest(place)["rows_loaded"] == 1
+        assert not any("COPY has loaded" in message for message in caplog.messages)
+
+
+class TestCopyAfterPipe:
+    @pytest.fixture
+    def piped(self, place: PipePlace) -> PipePlace:
+        """A place where the pipe has loaded the file."""
+        ingest(place)
+        return place
+
+    def test_a_file_that_a_pipe_loaded_ten_days_ago_is_refused_with_the_load(self, piped: PipePlace) -> None:
+        days_pass(piped, 10)
+        with pytest.raises(
+            AirflowFailException, match=rf"FilesGivenTwiceError.*'a\.csv' by pipe .*{piped.pipe} at 20"
+        ):
+            copy(piped)
+        assert piped.ids() == [1]
+
+    def test_what_the_pipe_has_forgotten_is_loaded_as_the_pipe_would_load_it(self, piped: PipePlace) -> None:
+        days_pass(piped, 15)
+        assert copy(piped)["rows_loaded"] == 1
+
+
+def test_an_expired_channel_does_not_let_a_pipe_load_what_copy_has_loaded(
+    admin_service: LocalService,
+    set_connection: SetConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(admin_service.ca_file))
+    load = Load(admin_service, tmp_path, connect(admin_service, set_connection))
+    load.make_pipe()
+    load.write("1.ndjson", 3)
+    load.run(path="copy", stage=f"@{load.stage}")
+    assert load.token == "1.ndjson:3"
+    admin_service.admin("clock", move=31 * DAY)
+
+    with pytest.raises(
+        AirflowFailException,
+        match=r"FilesGivenTwiceError.*token NULL says.*COPY has loaded 1 of these 1 files",
+    ):
+        load.run(path="pipe", file_pipe=load.pipe, poll_interval=0.1)
+    load.assert_every_row_is_there_once()

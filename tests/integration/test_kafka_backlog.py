@@ -1,0 +1,195 @@
+"""What topics of a real broker hold beyond the tokens of a real service, by every way to ask for it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+
+from airflow_provider_snowpipe.cli.definition import parser
+from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+from tests.airflow_connections import SetConnection, set_connection
+from tests.kafka_topics import create_topic, produce, transaction
+from tests.local_connection import TaskInstance, commit, connect, make_table
+from tests.local_service import LocalService
+from tests.noida_broker import NoidaBroker
+
+__all__ = ["set_connection"]
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NoidaBroker]:
+    with NoidaBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+class Backlog:
+    """A topic of three partitions with ten records each, of which four of the first are in a table."""
+
+    def __init__(self, service: LocalService, broker: NoidaBroker, conn_id: str) -> None:
+        self.service, self.broker, self.conn_id = service, broker, conn_id
+        number = next(_numbers)
+        self.topic, self.table = f"orders{number}", make_table(service, f"BACKLOG{number}")
+        self.values = [json.dumps({"ID": row}).encode() for row in range(30)]
+        create_topic(broker.address, self.topic, 3)
+        produce(broker.address, self.topic, self.values, partition=lambda row: row % 3)
+        commit(service, self.table, f"p_{self.topic}_0", ["0", "3"])
+
+    @property
+    def source(self) -> dict[str, Any]:
+        servers = self.broker.address
+        return {
+            "kind": "kafka",
+            "topics": [self.topic],
+            "bootstrap_servers": servers,
+            "timeout_seconds": 20.0,
+        }
+
+    def load(self, **arguments: Any) -> SnowpipeLoadOperator:
+        given = {"source": self.source, "table": self.table, **arguments}
+        return SnowpipeLoadOperator(
+            task_id="load", snowflake_conn_id=self.conn_id, channel_prefix="p", **given
+        )
+
+
+@pytest.fixture
+def backlog(local_service: LocalService, broker: NoidaBroker, set_connection: SetConnection) -> Backlog:
+    return Backlog(local_service, broker, connect(local_service, set_connection))
+
+
+def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    arguments = parser().parse_args(["plan", *words, "--output", "json"])
+    capsys.readouterr()
+    arguments.func(arguments)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+class TestCommand:
+    def test_what_is_committed_is_no_backlog(
+        self, backlog: Backlog, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        address = f"kafka://{backlog.broker.address}/{backlog.topic}"
+        place = ("--conn-id", backlog.conn_id, "--table", backlog.table, "--channel-prefix", "p")
+        made = plan(capsys, "--from", address, *place, "--freshness", "30")
+
+        assert (made["shape"]["rows"], made["shape"]["partitions"], made["shape"]["freshness"]) == (26, 3, 30)
+        size = made["shape"]["bytes"] / made["shape"]["rows"]
+        assert min(map(len, backlog.values)) <= size <= max(map(len, backlog.values))
+        assert made["plan"]["path"] == "stream"
+
+    def test_without_a_table_all_records_count(
+        self, backlog: Backlog, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert plan(capsys, "--from", json.dumps(backlog.source))["shape"]["rows"] == 30
+
+    def test_a_connection_names_the_brokers(
+        self, backlog: Backlog, set_connection: SetConnection, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        host, _, port = backlog.broker.address.partition(":")
+        set_connection("brokers", conn_type="kafka", host=host, port=int(port))
+        source = json.dumps({"kind": "kafka", "topics": [backlog.topic]})
+
+        assert plan(capsys, "--from", source, "--kafka-conn-id", "brokers")["shape"]["rows"] == 30
+
+    def test_an_empty_topic_is_a_backlog_of_nothing(
+        self, backlog: Backlog, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        create_topic(backlog.broker.address, f"{backlog.topic}_empty", 2)
+        address = f"kafka://{backlog.broker.address}/{backlog.topic}_empty"
+
+        assert plan(capsys, "--from", address)["shape"]["rows"] == 0
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            (("--from", "kafka://localhost:9092"), "give kafka://<host>:<port>/<topic>"),
+            (("--from", "kafka://localhost:1/t", "--table", "T"), "the channels of a Kafka source are found"),
+        ],
+        ids=["no-topic", "table-alone"],
+    )
+    def test_what_names_no_backlog_is_refused(
+        self, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(SystemExit) as ended:
+            plan(capsys, *words)
+        assert told in str(ended.value)
+
+
+class TestOperators:
+    def test_the_load_operator_plans_for_what_is_not_committed(self, backlog: Backlog) -> None:
+        choice = backlog.load()._choice({"freshness": 60})
+
+        assert choice.shape is not None
+        assert (choice.shape.rows, choice.shape.partitions, choice.shape.freshness) == (26, 3, 60)
+        assert choice.path() == ("stream", None)
+
+    def test_a_flood_of_records_is_streamed_all_the_same_and_warned_of(self, backlog: Backlog) -> None:
+        choice = backlog.load(policy={"flood_bytes": 1})._choice({"backfill": True})
+
+        assert choice.plan is not None
+        assert choice.path() == ("stream", None)
+        assert "flood_through_stream" in [warning.concern for warning in choice.plan.warnings]
+
+    def test_what_the_author_says_of_the_size_asks_no_broker(self, backlog: Backlog) -> None:
+        source = {**backlog.source, "bootstrap_servers": "localhost:1"}
+        choice = backlog.load(source=source)._choice({"bounded": False, "arrival_rate": 1e6})
+
+        assert choice.shape is not None
+        assert (choice.shape.rows, choice.shape.arrival_rate) == (None, 1e6)
+        assert backlog.load(source=source, path="stream")._choice({}).path() == ("stream", None)
+
+    def test_a_table_that_the_stream_makes_has_no_channels_yet(self, backlog: Backlog) -> None:
+        shape = backlog.load(table="NOT_YET", create_table="if_missing")._choice({}).shape
+
+        assert shape is not None
+        assert shape.rows == 30
+
+    def test_records_of_an_open_transaction_wait(self, backlog: Backlog) -> None:
+        producer = transaction(backlog.broker.address, backlog.topic, range(100, 105), end="later")
+        shape = backlog.load()._choice({}).shape
+        producer.commit_transaction(30)
+
+        assert shape is not None
+        assert shape.rows == 26
+
+    def test_a_token_that_is_no_offset_is_an_error(self, backlog: Backlog) -> None:
+        commit(backlog.service, backlog.table, f"p_{backlog.topic}_1", ["a.log:3"])
+        with pytest.raises(OffsetTokenError, match="'integer'"):
+            _ = backlog.load()._choice({}).shape
+
+    def test_the_branch_operator_takes_the_task_of_the_path(self, backlog: Backlog) -> None:
+        operator = SnowpipeBranchOperator(
+            task_id="route",
+            source=backlog.source,
+            table=backlog.table,
+            channel_prefix="p",
+            stream="by_stream",
+            copy="by_copy",
+            snowflake_conn_id=backlog.conn_id,
+        )
+        ti = TaskInstance()
+        ti.xcom_pull = lambda **_: None  # type: ignore[attr-defined]
+        context: Any = {"ti": ti, "dag_run": SimpleNamespace(run_type="manual")}
+
+        assert operator.choose_branch(context) == "by_stream"
+        assert ti.xcoms[PLAN_KEY]["path"] == "stream"
+
+    def test_a_topic_that_is_not_there_is_named(self, backlog: Backlog) -> None:
+        with pytest.raises(Exception, match="topic 'nowhere' does not exist"):
+            _ = backlog.load(source={**backlog.source, "topics": ["nowhere"]})._choice({}).shape
+
+    def test_a_source_without_brokers_is_refused(self, backlog: Backlog) -> None:
+        with pytest.raises(ConfigurationError, match="bootstrap_servers"):
+            _ = backlog.load(source={"kind": "kafka", "topics": ["t"]})._choice({}).shape

@@ -1,0 +1,112 @@
+"""The job whose rows Snowflake's own SDK carries, under a real ``spark-submit``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from tests.local_service import LocalService
+from tests.sdk_profile import write_sdk_profile
+from tests.spark_job import SUBMIT_SECONDS, SparkJob, wait_until
+
+pytestmark = pytest.mark.spark
+
+ServiceFactory = Callable[..., LocalService]
+
+ROWS = 30_000
+"""Of 100 bytes and more: what is above 1 MB goes through a file (observed with SDK 1.9.1)."""
+
+
+@pytest.fixture
+def job(service_factory: ServiceFactory, tmp_path: Path, request: pytest.FixtureRequest) -> SparkJob:
+    service = service_factory(faults="commit-delay=1", admin=True)
+    source = tmp_path / "source"
+    (source / "g").mkdir(parents=True)
+    lines = [json.dumps({"ID": n, "TEXT": f"{n:>100}", "EXACT": "#"}) for n in range(ROWS)]
+    text = "\n".join(line.replace('"#"', f"{n}.10") for n, line in enumerate(lines))
+    (source / "g" / "1.ndjson").write_text(f"\r\n{text}\r\n\n")
+    table = "SDK_" + request.node.name.upper()[:60]
+    service.sql(f'CREATE OR REPLACE TABLE "{table}" (ID INT, TEXT VARCHAR, EXACT NUMBER(20, 2))')
+    return SparkJob(service, tmp_path / "runs", table, FileSourceSpec(path=str(source), growing=True))
+
+
+def _uploads(service: LocalService) -> list[Path]:
+    """Files of the SDK whose rows are not committed yet."""
+    return [file for file in (service.data_dir / "stage").rglob("*") if file.is_file()]
+
+
+def _refused(job: SparkJob, profile: Path) -> str:
+    finished = job.run(sdk_profile=str(profile))
+    assert finished.code == 1, finished.err[-3000:]
+    (line,) = finished.error_lines
+    assert job.committed("g") == {"g": None}
+    return line
+
+
+def test_rows_come_through_files_exactly_and_a_second_run_has_none_left(
+    job: SparkJob, tmp_path: Path
+) -> None:
+    profile = write_sdk_profile(job.service, tmp_path / "profile.json")
+    job.service.admin("faults", set="commit-delay=3600")
+
+    with job.start(sdk_profile=str(profile)) as running:
+        wait_until(lambda: bool(_uploads(job.service)), seconds=SUBMIT_SECONDS, what="a file of rows")
+        job.service.admin("faults", clear=True)
+        first = running.wait()
+
+    assert first.code == 0, first.err[-3000:]
+    (found,) = job.service.sql(
+        f'SELECT COUNT(*) N, COUNT(DISTINCT ID) D, SUM(ID) S, SUM(EXACT)::VARCHAR E FROM "{job.table}"'
+    )
+    total = sum(range(ROWS))
+    assert (int(found["N"]), int(found["D"]), int(found["S"])) == (ROWS, ROWS, total)
+    assert found["E"] == f"{total + ROWS // 10}.00"
+    (channel,) = first.report.channels
+    assert (channel.to_token, channel.rows, channel.committed) == (f"1.ndjson:{ROWS + 1}", ROWS, True)
+
+    second = job.run(sdk_profile=str(profile))
+
+    assert second.code == 0, second.err[-3000:]
+    assert [(one.rows, one.committed) for one in second.report.channels] == [(0, True)]
+    assert int(job.service.sql(f'SELECT COUNT(*) N FROM "{job.table}"')[0]["N"]) == ROWS
+
+
+def test_the_next_run_may_send_with_our_own_client(job: SparkJob, tmp_path: Path) -> None:
+    profile = write_sdk_profile(job.service, tmp_path / "profile.json")
+    assert job.run(sdk_profile=str(profile)).code == 0
+    with (Path(job.source.path) / "g" / "1.ndjson").open("a") as file:
+        file.write('{"ID": -1}\n')
+
+    finished = job.run()
+
+    assert finished.code == 0, finished.err[-3000:]
+    (channel,) = finished.report.channels
+    assert (channel.from_token, channel.rows) == (f"1.ndjson:{ROWS + 1}", 1)
+
+
+def test_a_profile_that_is_not_there_is_named(job: SparkJob, tmp_path: Path) -> None:
+    line = _refused(job, tmp_path / "none.json")
+
+    assert "sdk_profile" in line
+    assert "none.json" in line
+    assert "every machine that runs executors needs it" in line
+
+
+def test_a_key_that_the_service_refuses_ends_the_run_without_showing_it(
+    job: SparkJob, tmp_path: Path
+) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    profile = write_sdk_profile(job.service, tmp_path / "profile.json", private_key=pem)
+
+    line = _refused(job, profile)
+
+    assert line.startswith("snowpipe error: AuthenticationError: "), line
+    assert "sdk_profile" in line
+    assert pem.splitlines()[1] not in line

@@ -1,0 +1,42 @@
+"""The job that writes files, run in the test's own Spark session instead of a driver of its own.
+
+Everything else of a task is as it is: its plan is a file, its report is one. Tests of many runs do not start
+a JVM for each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_provider_snowpipe.spark.bulk import job
+from airflow_provider_snowpipe.spark.bulk.write_plan import WritePlan
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+
+
+class Submissions(list[WritePlan]):
+    """The plans that were submitted, in order."""
+
+
+def submit_in_process(patch: pytest.MonkeyPatch, session: Any) -> Submissions:
+    """Run what is submitted in a session.
+
+    :param patch: undone with the test
+    :param session: the session
+    :return: what was submitted
+    """
+    submitted = Submissions()
+
+    def execute(self: SparkSubmitOperator, context: Any) -> None:
+        plan = WritePlan.read(str(self.application_args[0]))
+        submitted.append(plan)
+        try:
+            job.write(plan, session).write(plan.report_path)
+        except SnowpipeError as error:
+            raise AirflowException(f"snowpipe error: {type(error).__name__}: {error}") from error
+
+    patch.setattr(SparkSubmitOperator, "execute", execute)
+    return submitted
