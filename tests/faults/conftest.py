@@ -12,15 +12,6 @@ from tests.spark_groups import grouped_job
 from tests.spark_job import SparkJob
 
 
-@pytest.fixture(scope="module")
-def admin_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    """A service of the module's own with the admin socket."""
-    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
-    service.launch()
-    yield service
-    service.stop()
-
-
 @pytest.fixture
 def job(admin_service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SparkJob]:
     """A job on three groups; the service forgets its faults afterwards."""

@@ -9,7 +9,7 @@ import pytest
 from tests.spark_session import ROOT, Door
 from tests.spark_stream_program import MOMENTS, StreamProgram
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 PROGRAM = ROOT / "docs" / "examples" / "stream_orders.py"
 REGIONS = ("EU", "US")
@@ -19,7 +19,7 @@ FILES, ROWS = 2, 1500
 def _program(service, folder):
     columns = "REGION VARCHAR, ID NUMBER, AMOUNT NUMBER(12,2)"
     door = Door(service, "ORDERS", folder / "credentials.json", columns=columns, prefix="orders").create()
-    program = StreamProgram(PROGRAM, door, folder, {"batchBytes": 1000})
+    program = StreamProgram(PROGRAM, door, folder, {"batchBytes": 400})
     for file in range(FILES):
         numbers = range(file * ROWS, (file + 1) * ROWS)
         rows = [{"REGION": REGIONS[n % 2], "ID": n, "AMOUNT": f"{n}.25"} for n in numbers]

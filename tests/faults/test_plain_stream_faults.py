@@ -11,7 +11,7 @@ import pytest
 from tests.spark_session import ROOT, Door
 from tests.spark_stream_program import MOMENTS, StreamProgram
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 ROWS = 700
 BAD = {3, 350, 351, 698, 699, 703, 1399}
@@ -21,7 +21,7 @@ def _program(service, folder):
     door = Door(service, "PLAIN", folder / "credentials.json", columns="ID NUMBER, N NUMBER").create()
     options = {
         "partitions": 1,
-        "batchBytes": 500,
+        "batchBytes": 200,
         "onError": "dead_letter",
         "deadLetterPath": folder / "dead letters",
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.spark_cluster import HOSTS, StandaloneCluster
+from tests.sdk_profile import write_sdk_profile
+from tests.spark_cluster import HOSTS, SPECULATION, StandaloneCluster, session_on
 from tests.spark_deeds import Deed, Deeds, deeds_of, doing
 from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds, seeds
 from tests.spark_job import SparkJob, wait_until, write_rows
@@ -26,31 +26,13 @@ _REPO = str(Path(__file__).parents[2])
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A context on a cluster of two hosts, with speculation on, as an author's own context may have it."""
-    from pyspark.sql import SparkSession
-
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": HOSTS[0],
-        "spark.driver.bindAddress": HOSTS[0],
-        "spark.executor.memory": "512m",
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.quantile": "0.3",
-        "spark.speculation.multiplier": "1.5",
-        "spark.speculation.minTaskRuntime": "10s",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
-        cluster = StandaloneCluster(tmp_path_factory.mktemp("cluster"), {"PYTHONPATH": _REPO}, HOSTS)
-        try:
-            cluster.start()
-            builder = SparkSession.builder.master(cluster.url).appName("faults")
-            session = builder.config(map=settings).getOrCreate()
+    cluster = StandaloneCluster(tmp_path_factory.mktemp("cluster"), {"PYTHONPATH": _REPO}, HOSTS)
+    try:
+        cluster.start()
+        with session_on(cluster, "faults", SPECULATION) as session:
             yield session.sparkContext
-            session.stop()
-        finally:
-            cluster.stop()
+    finally:
+        cluster.stop()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_a_task_is_repeated_after_whatever_ended_it(
     job: SparkJob, spark: Any, tmp_path: Path, deed: Deed
 ) -> None:
-    job.service.admin("faults", set="commit-delay=1")
+    job.service.admin("faults", set=_delay(deed.point))
     deeds = deeds_of(tmp_path / "deeds", [deed])
 
     with doing(deeds):
@@ -80,6 +62,32 @@ def test_a_task_is_repeated_after_whatever_ended_it(
     attempts = [note["attempt"] for note in deeds.notes("began") if note["partition"] == "b"]
     assert attempts[0] == 0
     assert len(attempts) > 1
+    assert [(one.partition, one.rows, one.committed) for one in run.channels] == [
+        (g, ROWS, True) for g in GROUPS
+    ]
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        Deed("raise", "received", "b"),
+        Deed("kill-worker", "row", "b", row=300),
+        Deed("kill-executor", "commit-wait", "b"),
+    ],
+    ids=lambda deed: f"{deed.what}-{deed.point}",
+)
+def test_rows_that_the_sdk_carries_stay_exact_too(
+    job: SparkJob, spark: Any, tmp_path: Path, deed: Deed
+) -> None:
+    job.service.admin("faults", set=_delay(deed.point))
+    deeds = deeds_of(tmp_path / "deeds", [deed])
+    profile = write_sdk_profile(job.service, tmp_path / "profile.json")
+
+    with doing(deeds):
+        run = load(job, spark, sdk_profile=str(profile))
+
+    assert_exact(job)
+    assert len(deeds.notes(deed.what)) == 1
     assert [(one.partition, one.rows, one.committed) for one in run.channels] == [
         (g, ROWS, True) for g in GROUPS
     ]
@@ -100,6 +108,11 @@ def test_rows_stay_exact_under_deeds_at_seeded_points(
     assert any((deeds.folder / f"deed-{number}").exists() for number in range(3)), deeds.each
 
 
+def _delay(point: str) -> str:
+    """Commits that come late, and later for what is to happen while one is awaited."""
+    return f"commit-delay={5 if point == 'commit-wait' else 1}"
+
+
 def _drawn(draw: random.Random) -> Deed:
     what = draw.choice(["raise", "kill-worker", "kill-worker", "kill-executor"])
     points = ["row", "row", "written", "received", "committed"] + ["commit-wait"] * (what != "raise")
@@ -117,7 +130,7 @@ def test_a_worker_that_comes_back_late_is_shut_out(job: SparkJob, spark: Any, tm
         zombie = psutil.Process(frozen["pid"])
         assert zombie.status() == psutil.STATUS_STOPPED
         zombie.resume()
-        wait_until(lambda: _ends(deeds, zombie.pid), seconds=30, what="the end of the zombie's load")
+        wait_until(lambda: _ends(deeds, zombie.pid), seconds=300, what="the end of the zombie's load")
 
     (end,) = _ends(deeds, zombie.pid)
     assert end.get("error") == "ChannelFencedError"
@@ -139,7 +152,7 @@ def test_rows_stay_exact_though_the_authors_context_speculates(
         try:
             wait_until(
                 lambda: len([note for note in deeds.notes("began") if note["partition"] == "b"]) > 1,
-                seconds=40,
+                seconds=300,
                 what="a second attempt beside the one that stands still",
             )
         finally:

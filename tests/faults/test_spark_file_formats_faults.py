@@ -10,8 +10,8 @@ from tests.spark_job import SparkJob, ids_in, new_table, wait_until
 pytestmark = pytest.mark.spark
 
 ROWS = 4000
-SLOW = BatchLimits(rows=50, requests_per_second=8.0)
-"""Forty appends to a channel, eight a second: a run that can be interrupted."""
+SLOW = BatchLimits(rows=50, requests_per_second=4.0)
+"""Forty appends to a channel, four a second: a run that can be interrupted."""
 
 
 @pytest.mark.parametrize("ending", ["parquet", "ndjson.gz"])
@@ -26,14 +26,14 @@ def test_killed_run_is_resumed_in_the_middle_of_a_file(service_factory, tmp_path
     with job.start() as running:
         wait_until(
             lambda: any(token is not None for token in job.committed("a", "b").values()),
-            seconds=90,
+            seconds=300,
             what="the first commit of the first run",
         )
         running.kill_all()
     found = job.committed("a", "b")
     assert last not in found.values(), "the run was over before it could be interrupted"
 
-    finished = job.run()
+    finished = job.run(limits=BatchLimits())
 
     assert finished.code == 0, finished.err[-3000:]
     assert ids_in(service, job.table) == list(range(ROWS))

@@ -12,8 +12,8 @@ from tests.spark_job import SparkJob, ids_in, new_table, wait_until, write_rows
 pytestmark = pytest.mark.spark
 
 ROWS = 6000
-SLOW = BatchLimits(rows=100, requests_per_second=8.0)
-"""Thirty appends to a channel, eight a second: a run that can be interrupted."""
+SLOW = BatchLimits(rows=100, requests_per_second=3.0)
+"""Thirty appends to a channel, three a second: a run that can be interrupted."""
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def _all_there_once(job):
 def test_killed_driver_is_resumed_by_the_next_run(service_factory, tmp_path, source, victim):
     job = _job(service_factory(), tmp_path, source)
     with job.start() as running:
-        wait_until(lambda: _under_way(job), seconds=90, what="the first commit of the first run")
+        wait_until(lambda: _under_way(job), seconds=300, what="the first commit of the first run")
         (running.kill_driver if victim == "jvm" else running.kill_all)()
         found = job.committed("a", "b")
         assert running.process.returncode == -9
 
-        finished = job.run()
+        finished = job.run(limits=BatchLimits())
 
     assert finished.code == 0, finished.err[-3000:]
     _all_there_once(job)
@@ -62,12 +62,12 @@ def test_killed_service_is_waited_for_or_the_run_is_repeated(service_factory, tm
     service = service_factory()
     job = _job(service, tmp_path, source)
     with job.start(master="local[2,4]") as running:
-        wait_until(lambda: _under_way(job), seconds=90, what="the first commit of the first run")
+        wait_until(lambda: _under_way(job), seconds=300, what="the first commit of the first run")
         service.kill()
         service.restart()
         finished = running.wait()
     if finished.code != 0:
-        finished = job.run()
+        finished = job.run(limits=BatchLimits())
 
     assert finished.code == 0, finished.err[-3000:]
     _all_there_once(job)
@@ -91,7 +91,7 @@ def test_rows_received_but_not_committed_at_a_crash_are_sent_again(service_facto
     service.kill()
     service.restart(faults=None)
 
-    finished = job.run()
+    finished = job.run(limits=BatchLimits())
 
     assert finished.code == 0, finished.err[-3000:]
     assert finished.report.rows == ROWS
@@ -101,7 +101,7 @@ def test_rows_received_but_not_committed_at_a_crash_are_sent_again(service_facto
 def test_fenced_run_ends_with_the_reason_and_the_next_one_completes(service_factory, tmp_path, source):
     job = _job(service_factory(), tmp_path, source)
     with job.start() as running:
-        wait_until(lambda: _under_way(job), seconds=90, what="the first commit of the first run")
+        wait_until(lambda: _under_way(job), seconds=300, what="the first commit of the first run")
         with job.service.client(job.table) as client:
             client.open_channel(job.channel("a"), fail_on_uncommitted_rows=False)
         fenced = running.wait()
@@ -114,14 +114,14 @@ def test_fenced_run_ends_with_the_reason_and_the_next_one_completes(service_fact
     assert fenced.report.error_type == "ChannelFencedError"
     assert "Traceback" not in fenced.out
 
-    assert job.run().code == 0
+    assert job.run(limits=BatchLimits()).code == 0
     _all_there_once(job)
 
 
 def test_two_runs_at_once_leave_every_row_once(service_factory, tmp_path, source):
     job = _job(service_factory(), tmp_path, source)
     with job.start() as first:
-        wait_until(lambda: _under_way(job), seconds=90, what="the first commit of the first run")
+        wait_until(lambda: _under_way(job), seconds=300, what="the first commit of the first run")
         second = job.run()
         one = first.wait()
 

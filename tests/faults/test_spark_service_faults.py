@@ -86,7 +86,7 @@ def test_a_channel_that_is_lost_is_opened_again_by_the_next_attempt(
 
 
 def test_an_append_that_outlives_the_clients_patience_counts_once(job: SparkJob, spark: Any) -> None:
-    job.service.admin("faults", set="slow-append=31x2")
+    job.service.admin("faults", set="slow-append=35x2")
 
     run = load(job, spark)
 
@@ -97,8 +97,8 @@ def test_an_append_that_outlives_the_clients_patience_counts_once(job: SparkJob,
 def test_a_pipe_that_failed_over_ends_the_run_and_the_next_one_goes_on(job: SparkJob, spark: Any) -> None:
     pipe = str(job.pipe).replace('"', "")
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(load, job, spark, limits=BatchLimits(rows=20, requests_per_second=8))
-        wait_until(lambda: any(job.committed(*GROUPS).values()), seconds=60, what="the first commit")
+        loading = pool.submit(load, job, spark, limits=BatchLimits(rows=20, requests_per_second=3))
+        wait_until(lambda: any(job.committed(*GROUPS).values()), seconds=300, what="the first commit")
         job.service.admin("failover", pipe=pipe)
         with pytest.raises(TaskFailedError, match="failed over") as failed:
             loading.result()

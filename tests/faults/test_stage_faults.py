@@ -50,7 +50,7 @@ def test_every_acknowledged_file_survives_whole(
             name = f"{writer}/{number}.bin"
             number += 1
             try:
-                answer = requests.put(url + name, data=_content(name), headers=headers, timeout=5)
+                answer = requests.put(url + name, data=_content(name), headers=headers, timeout=60)
             except requests.RequestException:
                 # The service is down, or went down with this upload: nothing was promised.
                 done.wait(0.05)
@@ -67,7 +67,7 @@ def test_every_acknowledged_file_survives_whole(
         for _ in range(_KILLS):
             with enough:
                 target = len(stored) + _FILES_BETWEEN_KILLS
-                assert enough.wait_for(lambda target=target: len(stored) >= target, 60)
+                assert enough.wait_for(lambda target=target: len(stored) >= target, 300)
             service.kill()
             service.launch()
     finally:

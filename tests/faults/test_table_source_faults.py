@@ -9,13 +9,14 @@ import pytest
 
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from tests.python_workers import daemons_of, kill_each, workers_of
 from tests.spark_job import SparkJob, new_table, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.spark
 
 ROWS = 6000
-SLOW = BatchLimits(rows=100, requests_per_second=8.0)
-"""Thirty appends to a channel, eight a second: a run that can be interrupted."""
+SLOW = BatchLimits(rows=100, requests_per_second=3.0)
+"""Thirty appends to a channel, three a second: a run that can be interrupted."""
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_killed_driver_is_resumed_by_the_next_run_in_order(job):
     with job.start() as running:
         wait_until(lambda: _under_way(job), seconds=400, what="the first commit of the first run")
         running.kill_all()
-        finished = job.run()
+        finished = job.run(limits=BatchLimits())
 
     assert finished.code == 0, finished.err[-3000:]
     assert 0 < finished.report.rows < ROWS
@@ -63,14 +64,8 @@ def test_killed_driver_is_resumed_by_the_next_run_in_order(job):
 def test_killed_python_workers_are_replaced_and_their_tasks_repeated_in_order(job):
     with job.start(master="local[2,4]") as running:
         wait_until(lambda: _under_way(job), seconds=400, what="the first commit of the run")
-        workers = [
-            child
-            for child in psutil.Process(running.process.pid).children(recursive=True)
-            if "pyspark.daemon" in " ".join(child.cmdline())
-        ]
-        assert workers, "no Python worker was found"
-        for worker in workers:
-            worker.kill()
+        driver = psutil.Process(running.process.pid)
+        assert kill_each([*workers_of(driver), *daemons_of(driver)]), "no Python worker was found"
         finished = running.wait()
 
     assert finished.code == 0, finished.err[-3000:]

@@ -14,6 +14,7 @@ import pytest
 from airflow_provider_snowpipe.operators.driver_place import DriverPlace
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_service import LocalService
+from tests.python_workers import children_of, kill_each
 from tests.spark_job import ids_in, new_table, wait_until, write_rows
 from tests.stream_worker import FileState, execute, start_worker
 
@@ -22,11 +23,12 @@ __all__ = ["set_connection"]
 pytestmark = pytest.mark.spark
 
 ROWS = 3000
-SLOW = {"rows": 100, "requests_per_second": 8.0}
+SLOW = {"rows": 100, "requests_per_second": 2.0}
+"""Fifteen seconds: the driver has to outlive its worker."""
 
 
 class Load:
-    """A load of some seconds, its state, and the Spark applications that it has started."""
+    """A load of fifteen seconds, its state, and the Spark applications that it has started."""
 
     def __init__(self, service: LocalService, conn_id: str, folder: Path) -> None:
         self.service = service
@@ -59,7 +61,7 @@ class Load:
         """Start a try, kill its worker when the first rows are committed; where its driver runs on."""
         worker = start_worker(self.options, self.state_file, self.log)
         try:
-            wait_until(lambda: self.committed() is not None, seconds=120, what="the first commit")
+            wait_until(lambda: self.committed() is not None, seconds=300, what="the first commit")
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
@@ -100,9 +102,8 @@ def test_the_retry_finishes_with_the_application_that_the_killed_worker_started(
 def test_the_retry_resumes_when_the_driver_died_with_its_worker(load: Load) -> None:
     place = load.kill_worker_under_way()
     for process in place.processes():
-        for one in (process, *process.children(recursive=True)):
-            one.kill()
-    wait_until(lambda: not place.processes(), seconds=30, what="the driver's end")
+        kill_each([process, *children_of(process, recursive=True)])
+    wait_until(lambda: not place.processes(), seconds=300, what="the driver's end")
 
     value = execute(load.options, load.state)
 

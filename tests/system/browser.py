@@ -7,6 +7,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -16,8 +21,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from demo.airflow_processes import AirflowProcesses
 
-TIMEOUT_SECONDS = 40.0
+TIMEOUT_SECONDS = 180.0
 DIALOG = "//*[@role='dialog']"
+_PASSING = (NoSuchElementException, StaleElementReferenceException, ElementClickInterceptedException)
 
 
 def missing() -> str | None:
@@ -38,7 +44,8 @@ class Pages:
     def __init__(self, chrome: Chrome, url: str) -> None:
         self._chrome = chrome
         self._url = url
-        self._wait = WebDriverWait(chrome, TIMEOUT_SECONDS)
+        # A page that looks again by itself, or is still being built, takes elements away.
+        self._wait = WebDriverWait(chrome, TIMEOUT_SECONDS, ignored_exceptions=_PASSING)
 
     def sign_in(self, user: str, password: str) -> None:
         self.visit("auth/login/")
@@ -51,28 +58,41 @@ class Pages:
         self._chrome.get(f"{self._url}/{path}")
 
     def press(self, label: str, within: str = "") -> None:
-        self._ready(By.XPATH, within + _button(label)).click()
+        self._click(within + _button(label))
 
     def follow(self, label: str) -> None:
-        self._ready(By.XPATH, f"//a[normalize-space()='{label}']").click()
+        self._click(f"//a[normalize-space()='{label}']")
 
     def choose(self, option: str) -> None:
         """Type into the dialog's list, and take the option of that name."""
         self._ready(By.XPATH, f"{DIALOG}//input[@role='combobox']").send_keys(option)
-        self._ready(By.XPATH, f"//*[@role='option'][normalize-space()='{option}']").click()
+        self._click(f"//*[@role='option'][normalize-space()='{option}']")
 
     def fill(self, name: str, text: str) -> None:
         """Paste a text into a field, in the place of what it holds."""
-        field = self._ready(By.NAME, name)
-        field.clear()
-        field.click()
+
+        def emptied(_: Chrome) -> bool:
+            field = self._ready(By.NAME, name)
+            field.clear()
+            field.click()
+            return True
+
+        self._wait.until(emptied, f"no {name} to fill in")
         self._chrome.execute_cdp_cmd("Input.insertText", {"text": text})
 
     def field(self, name: str) -> WebElement:
         return self._ready(By.NAME, name)
 
     def text_of(self, xpath: str) -> str:
-        return self._ready(By.XPATH, xpath).text
+        """What an element says; it is looked for again when the page takes it away meanwhile."""
+        found: list[str] = []
+
+        def read(_: Chrome) -> bool:
+            found.append(self._ready(By.XPATH, xpath).text)
+            return True
+
+        self._wait.until(read, f"no {xpath}")
+        return found[-1]
 
     def wait_until_at(self, path: str) -> None:
         self._wait.until(expected_conditions.url_contains(f"{self._url}/{path}"))
@@ -82,6 +102,13 @@ class Pages:
 
     def wait_until_gone(self, xpath: str) -> None:
         self._wait.until(expected_conditions.invisibility_of_element_located((By.XPATH, xpath)))
+
+    def _click(self, xpath: str) -> None:
+        def clicked(_: Chrome) -> bool:
+            self._ready(By.XPATH, xpath).click()
+            return True
+
+        self._wait.until(clicked, f"no {xpath} to click")
 
     def _ready(self, by: str, what: str) -> WebElement:
         found = self._wait.until(expected_conditions.element_to_be_clickable((by, what)), f"no {what}")

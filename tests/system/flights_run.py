@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,6 +13,7 @@ from conftest import Stack
 
 from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from demo.airflow_processes import AirflowProcesses
 
 DAG_ID = "flights_to_snowflake"
 FLIGHTS = 336_776
@@ -18,7 +21,9 @@ ORIGINS = ("EWR", "JFK", "LGA")
 CHANNELS = [channel_name(DAG_ID, "flights", origin) for origin in ORIGINS]
 # About 11 MB/s of 103 MB in all: slow enough to be met in the middle, many appends, many commits.
 SLOW = {"rows": 2_000, "bytes_per_second": 3_500_000}
-RUN_SECONDS = 300.0
+# The same in half a minute: time enough for a retry to find the driver running.
+SLOWER = {"rows": 2_000, "bytes_per_second": 1_000_000}
+RUN_SECONDS = 900.0
 POLL_SECONDS = 0.1
 
 
@@ -84,8 +89,7 @@ class FlightsRun:
     @property
     def applications(self) -> int:
         """How many Spark applications have started, by the event logs of their drivers."""
-        files = list(self.stack.events.iterdir())
-        return sum(self.run_id in file.read_text(errors="replace") for file in files)
+        return event_logs_with(self.stack, self.run_id)
 
     def task(self, task_id: str) -> dict[str, Any]:
         """Return one task instance."""
@@ -107,9 +111,35 @@ class FlightsRun:
         assert sum(status.rows_inserted for status in statuses.values()) == FLIGHTS
 
 
+def event_logs_with(stack: Stack, text: str) -> int:
+    """Count Spark's event logs that hold a text; a log gets its final name when its driver ends."""
+    while True:
+        try:
+            texts = [file.read_text(errors="replace") for file in stack.events.iterdir()]
+        except FileNotFoundError:
+            continue
+        return sum(text in one for one in texts)
+
+
 def wait_for(condition: Callable[[], bool], otherwise: str, timeout: float = RUN_SECONDS) -> None:
     """Wait until a condition holds, and fail with a message when it does not in time."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"{otherwise} within {timeout:.0f} s"
         time.sleep(POLL_SECONDS)
+
+
+def wait_until_left(airflow: AirflowProcesses, dag_id: str, run_id: str, task_id: str) -> None:
+    """Wait until the scheduler has heard that the first process of a task has ended, which has deferred it.
+
+    Airflow 3.3.2 takes an answer or an event that comes before that for a failure of the task: it has the
+    task queued again when it hears of an end.
+    """
+    key = f"dag_id='{dag_id}', task_id='{task_id}', run_id='{run_id}', try_number=1"
+    heard = re.compile(rf"Received executor event .*{re.escape(key)}\b")
+    log = Path(airflow.log_file("scheduler"))
+    wait_for(
+        lambda: heard.search(log.read_text()) is not None,
+        f"the scheduler did not hear of the end of {task_id}",
+        RUN_SECONDS,
+    )

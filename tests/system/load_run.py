@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 from conftest import Stack
-from flights_run import RUN_SECONDS, wait_for
+from flights_run import RUN_SECONDS, event_logs_with, wait_for
 
 from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
@@ -18,11 +18,11 @@ from airflow_provider_snowpipe.streaming.status import ChannelStatus
 PARTITIONS = ("a", "b")
 ROWS_EACH = 3_000
 ROWS = ROWS_EACH * len(PARTITIONS)
-# Thirty appends to a channel in five seconds: slow enough to be met in the middle.
-SLOW = {"rows": 100, "requests_per_second": 6.0}
-# In ten seconds: time enough to stop a load in the middle.
-SLOWER = {"rows": 100, "requests_per_second": 3.0}
-STOP_SECONDS = 60.0
+# Thirty appends to a channel in fifteen seconds: slow enough to be met in the middle.
+SLOW = {"rows": 100, "requests_per_second": 2.0}
+# In half a minute: time enough to look around, and to stop a load in the middle.
+SLOWER = {"rows": 100, "requests_per_second": 1.0}
+STOP_SECONDS = 120.0
 """Airflow's heartbeat, after which a task hears that it has to stop, and five seconds for the driver."""
 
 
@@ -112,8 +112,7 @@ class LoadRun:
     @property
     def applications(self) -> int:
         """How many Spark applications have started, by the event logs of their drivers."""
-        files = list(self.stack.events.iterdir())
-        return sum(f'"App Name":"{self.application}"' in file.read_text(errors="replace") for file in files)
+        return event_logs_with(self.stack, f'"App Name":"{self.application}"')
 
     def task(self, task_id: str) -> dict[str, Any]:
         """One task instance."""

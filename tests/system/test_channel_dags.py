@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 from conftest import Stack
-from flights_run import RUN_SECONDS, wait_for
+from flights_run import RUN_SECONDS, wait_for, wait_until_left
 
 pytestmark = pytest.mark.airflow
 
@@ -17,11 +16,7 @@ WAITING = ("awaiting_input", "deferred")
 
 
 def ask(stack: Stack, run_id: str, table: str, folder: Path) -> None:
-    """Run the DAG up to the point where it waits for a person.
-
-    Airflow 3.3.2 takes an answer that comes before its scheduler has heard of the asking process's end for a
-    failure of the task; no person is that fast.
-    """
+    """Run the DAG up to the point where it waits for a person."""
     api = stack.airflow.api
     api.trigger(REPLAY, run_id, {"table": table, "backup_dir": str(folder)})
     wait_for(
@@ -29,13 +24,7 @@ def ask(stack: Stack, run_id: str, table: str, folder: Path) -> None:
         "nobody was asked",
         RUN_SECONDS,
     )
-    heard = re.compile(rf"Received executor event .*task_id='approve', run_id='{run_id}', try_number=1\b")
-    log = Path(stack.airflow.log_file("scheduler"))
-    wait_for(
-        lambda: heard.search(log.read_text()) is not None,
-        "the scheduler did not hear of the asking",
-        RUN_SECONDS,
-    )
+    wait_until_left(stack.airflow, REPLAY, run_id, "approve")
 
 
 def fahrenheit(stack: Stack, table: str) -> int:

@@ -10,8 +10,8 @@ import pytest
 import requests
 from airflow_database import events_of, partitions_of
 from conftest import Stack
-from flights_run import RUN_SECONDS, wait_for
-from load_run import ROWS, ROWS_EACH, SLOW, SLOWER, STOP_SECONDS, LoadRun
+from flights_run import RUN_SECONDS, wait_for, wait_until_left
+from load_run import ROWS, ROWS_EACH, SLOWER, STOP_SECONDS, LoadRun
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -24,7 +24,7 @@ def scheduler_restarted(stack: Stack) -> Iterator[None]:
 
 @pytest.mark.usefixtures("scheduler_restarted")
 def test_a_load_survives_the_schedulers_death(stack: Stack, tmp_path: Path) -> None:
-    run = LoadRun(stack, "durable_load", "SCHEDULER_KILLED", tmp_path, SLOW)
+    run = LoadRun(stack, "durable_load", "SCHEDULER_KILLED", tmp_path, SLOWER)
     run.wait_until_committing()
     driver = run.driver()
     page = run.xcom("stream", "spark_ui")
@@ -59,6 +59,7 @@ def test_deferred_waits_survive_the_triggerers_death(stack: Stack, tmp_path: Pat
     waits = ((sensed, "wait_for_commit"), (deferred, "stream"))
     for run, task_id in waits:
         run.wait_for_state(task_id, "deferred")
+        wait_until_left(stack.airflow, run.dag_id, run.run_id, task_id)
     wait_for(lambda: all(run.triggerer(task_id) for run, task_id in waits), "nobody took the triggers")
     first = {run.triggerer(task_id) for run, task_id in waits}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY, Stack
-from flights_run import RUN_SECONDS, wait_for
+from flights_run import RUN_SECONDS, wait_for, wait_until_left
 
 from tests.staged_files import put, submit
 
@@ -67,6 +67,7 @@ def start(stack: Stack, run_id: str, **conf: Any) -> None:
         "the sensor did not defer",
         RUN_SECONDS,
     )
+    wait_until_left(stack.airflow, WAITING, run_id, "loaded")
 
 
 def moment(stack: Stack, run_id: str, task_id: str, key: str) -> datetime:

@@ -27,7 +27,7 @@ def test_every_row_arrives_once_when_the_driver_is_killed_and_airflow_retries(st
     seen = run.wait_until_committing()
     driver = run.driver()
     driver.kill()
-    psutil.wait_procs([driver], timeout=30)
+    psutil.wait_procs([driver], timeout=120)
 
     run.wait()
     run.assert_every_flight_is_there_once()

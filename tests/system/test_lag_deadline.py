@@ -6,7 +6,7 @@ import json
 
 import pytest
 from conftest import LAG_DEADLINE_SECONDS, Stack
-from flights_run import RUN_SECONDS, wait_for
+from flights_run import RUN_SECONDS, wait_for, wait_until_left
 
 from tests.example_dags import runs_here
 from tests.local_connection import append
@@ -44,6 +44,7 @@ def test_the_triggerer_reports_a_late_channel_and_the_run_goes_on_waiting(stack:
     assert _logged(stack, "LOCAL.PUBLIC.LATE_READINGS-STREAMING: 1 channel(s), 1 of 1 with a target late")
     assert api.run_state(DAG_ID, "late") == "running"
     wait_for(lambda: api.task(DAG_ID, "late", "wait")["state"] == "deferred", "nobody waits", RUN_SECONDS)
+    wait_until_left(stack.airflow, DAG_ID, "late", "wait")
     rows = [json.dumps({"READING": number, "CELSIUS": 20.0}) for number in range(4)]
     append(stack.service, "LATE_READINGS", CHANNEL, ["0", "1", "2", "3"], rows=rows)
     assert api.wait_for_run(DAG_ID, "late", RUN_SECONDS) == "success"

@@ -52,5 +52,8 @@ def test_executors_without_our_package_load_every_row_once_though_one_dies(
     run.assert_every_row_is_there_once()
     assert run.applications == 1
     assert run.task("stream")["try_number"] == 1
-    wait_for(lambda: cluster.state()["activeapps"] == [], "the application stays on the cluster")
-    assert [app["name"] for app in cluster.state()["completedapps"]] == [run.application]
+    wait_for(
+        lambda: [app["name"] for app in cluster.state()["completedapps"]] == [run.application],
+        "the application stays on the cluster",
+    )
+    assert cluster.state()["activeapps"] == []

@@ -5,19 +5,19 @@ from __future__ import annotations
 import psutil
 import pytest
 from conftest import Stack
-from flights_run import DAG_ID, FLIGHTS, SLOW, FlightsRun
+from flights_run import DAG_ID, FLIGHTS, SLOWER, FlightsRun
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 
 def test_the_retry_finishes_with_the_application_that_the_killed_worker_started(stack: Stack) -> None:
-    run = FlightsRun(stack, "FLIGHTS_WORKER_KILLED", SLOW)
+    run = FlightsRun(stack, "FLIGHTS_WORKER_KILLED", SLOWER)
     run.wait_until_committing()
     driver = run.driver()
     worker = driver.parent()
     assert worker is not None
     worker.kill()
-    psutil.wait_procs([worker], timeout=30)
+    psutil.wait_procs([worker], timeout=120)
     assert driver.is_running()
 
     run.wait()

@@ -16,6 +16,7 @@ import psutil
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
 from demo.airflow_processes import AirflowProcesses
 from tests.counting_proxy import CountingProxy, StatusRequest
+from tests.python_workers import children_of
 
 TABLE, RUN_ID = "WAITING", "wait"
 POLL_SECONDS = 5.0
@@ -146,8 +147,8 @@ class Waiting:
 
     def _triggerer(self) -> list[psutil.Process]:
         members = self.airflow.members()
-        leaders = [one for one in members if "triggerer" in one.cmdline()]
-        return [*leaders, *(child for one in leaders for child in one.children(recursive=True))]
+        leaders = [one for one in members if "triggerer" in _command_line(one)]
+        return [*leaders, *(child for one in leaders for child in children_of(one, recursive=True))]
 
 
 def until(condition: Callable[[], object], seconds: float, what: Callable[[], object] = lambda: "") -> None:
@@ -169,6 +170,14 @@ def worst_count(requests: Sequence[StatusRequest], intervals: int, expected: int
         for n in range(intervals - 1)
     ]
     return max(abs(count - expected) for count in counts)
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        line: list[str] = process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+    return line
 
 
 def _cpu(processes: Sequence[psutil.Process]) -> float:

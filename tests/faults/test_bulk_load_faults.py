@@ -1,0 +1,256 @@
+"""The bulk load task when its worker or its Spark driver is killed: the next try loads every row once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from glob import glob
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_provider_snowpipe.operators.driver_place import DriverPlace
+from tests.airflow_connections import SetConnection, set_connection
+from tests.bulk_worker import execute, start_worker
+from tests.local_connection import connect, ids
+from tests.local_service import LocalService
+from tests.python_workers import kill_each
+from tests.spark_job import wait_until
+from tests.stream_worker import FileState
+
+__all__ = ["set_connection"]
+
+pytestmark = pytest.mark.spark
+
+ROWS = 3_000
+QUICK = "SELECT /*+ COALESCE(1) */ id AS ID, concat('row ', id) AS NAME FROM range({rows})"
+# Thirty tasks, two at a time, each of which counts for a while: the first file is there long before the last.
+LONG = (
+    "SELECT /*+ REPARTITION(30) */ id AS ID, "
+    "concat('row ', aggregate(sequence(1, 8000), id, (a, b) -> a + b)) AS NAME FROM range({rows})"
+)
+HELD = 600
+
+
+class Load:
+    """A table, a stage, a worker's first try, and the Spark applications that were started."""
+
+    def __init__(self, service: LocalService, conn_id: str, folder: Path, name: str) -> None:
+        self.service, self.table, self.stage = service, f"{name}_TABLE", f"{name}_STAGE"
+        self.log, self.work, self.events = folder / "worker.log", folder / "work", folder / "events"
+        self.state_file = folder / "state.json"
+        self.work.mkdir()
+        self.events.mkdir()
+        service.sql(f"CREATE TABLE {self.table} (ID NUMBER, NAME VARCHAR)")
+        service.sql(f"CREATE STAGE {self.stage}")
+        self.options: dict[str, Any] = {
+            "source": {"query": QUICK.format(rows=ROWS)},
+            "table": self.table,
+            "stage": f"@{self.stage}",
+            "work_path": str(self.work),
+            "parallel": 1,
+            "snowflake_conn_id": conn_id,
+            "driver_memory": "512m",
+            "conf": {
+                "spark.ui.enabled": "false",
+                "spark.driver.host": "127.0.0.1",
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": self.events.as_uri(),
+                "spark.eventLog.compress": "false",
+                "spark.eventLog.rolling.enabled": "false",
+            },
+        }
+
+    @contextmanager
+    def worker(self, *, keeps_state: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+        """Run the first try in a process of its own, which is killed when the block ends."""
+        worker = start_worker(self.options, self.state_file if keeps_state else None, self.log)
+        try:
+            yield worker
+        finally:
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+
+    def wait(self, condition: Callable[[], bool], worker: subprocess.Popen[bytes], what: str) -> None:
+        """Wait for something that the worker brings about."""
+
+        def holds() -> bool:
+            assert worker.poll() is None, f"the worker has ended: {self.log.read_text()[-2000:]}"
+            return condition()
+
+        wait_until(holds, seconds=120, what=what)
+
+    def retry(self, try_number: int = 2, *, keeps_state: bool = True, **changes: Any) -> dict[str, Any]:
+        state = FileState(self.state_file) if keeps_state else None
+        return execute({**self.options, **changes}, state, try_number)
+
+    def place(self) -> DriverPlace:
+        return DriverPlace(**FileState(self.state_file).values()["snowpipe_driver"])
+
+    def writes(self) -> bool:
+        """True when Spark has written a file of some."""
+        return bool(glob(f"{self.work}/**/*.parquet", recursive=True))
+
+    def staged(self) -> list[str]:
+        """The names in the stage, without the folders."""
+        return sorted(str(row["name"]).rpartition("/")[2] for row in self.service.sql(f"LIST @{self.stage}"))
+
+    def is_held(self) -> bool:
+        """True when the call that a fault holds up has arrived."""
+        return not self.service.admin("faults")["faults"]
+
+    @property
+    def applications(self) -> int:
+        return len(list(self.events.iterdir()))
+
+    def assert_every_row_is_there_once(self, done: dict[str, Any], *, keeps_state: bool = True) -> None:
+        """Also after a third try, which loads nothing and starts nothing."""
+        applications = self.applications
+        assert done["rows_loaded"] == done["rows"] == ROWS
+        assert ids(self.service, self.table) == list(range(ROWS))
+        assert self.retry(3, keeps_state=keeps_state) == done
+        assert ids(self.service, self.table) == list(range(ROWS))
+        assert self.applications == applications
+        assert self.staged() == ["loaded.json", "manifest.json"]
+        assert not keeps_state or FileState(self.state_file).values() == {}
+
+
+@pytest.fixture
+def load(
+    admin_service: LocalService,
+    set_connection: SetConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[Load]:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(admin_service.ca_file))
+    set_connection("spark_default", conn_type="spark", host="local[2]")
+    name = f"BULK{sum(map(ord, request.node.name))}"
+    yield Load(admin_service, connect(admin_service, set_connection), tmp_path, name)
+    admin_service.admin("faults", clear=True)
+
+
+def _with_children(leaders: list[psutil.Process]) -> list[psutil.Process]:
+    everyone: dict[int, psutil.Process] = {}
+    for leader in leaders:
+        try:
+            everyone |= {one.pid: one for one in (leader, *leader.children(recursive=True))}
+        except psutil.NoSuchProcess:
+            continue  # it ended meanwhile
+    return list(everyone.values())
+
+
+class TestWhileSparkWrites:
+    @pytest.fixture(autouse=True)
+    def slow(self, load: Load) -> None:
+        load.options["source"] = {"query": LONG.format(rows=ROWS)}
+
+    def test_the_next_try_takes_what_the_driver_of_a_killed_worker_writes(self, load: Load) -> None:
+        with load.worker() as worker:
+            load.wait(load.writes, worker, "the first file")
+        place = load.place()
+        assert place.processes()
+        assert not place.report_path.exists(), "the driver had ended before the worker was killed"
+
+        done = load.retry()
+
+        assert load.applications == 1
+        load.assert_every_row_is_there_once(done)
+        assert list(load.work.iterdir()) == []
+
+    def test_the_next_try_writes_anew_when_the_driver_died_with_its_worker(self, load: Load) -> None:
+        with load.worker() as worker:
+            load.wait(load.writes, worker, "the first file")
+            processes = _with_children(load.place().processes())
+        assert kill_each(processes)
+        psutil.wait_procs(processes, 30)
+        assert not load.place().report_path.exists(), "the driver had ended before it was killed"
+
+        done = load.retry(source={"query": QUICK.format(rows=ROWS)})
+
+        assert load.applications == 2
+        load.assert_every_row_is_there_once(done)
+        assert list(load.work.iterdir()) == []
+
+    def test_a_driver_that_dies_alone_fails_the_task_and_the_next_try_writes_anew(self, load: Load) -> None:
+        with load.worker() as worker:
+            load.wait(load.writes, worker, "the first file")
+            assert kill_each(_with_children(load.place().processes()))
+            assert worker.wait(120) == 1
+        assert "AirflowException: " in load.log.read_text()
+        assert "AirflowFailException" not in load.log.read_text()
+        assert load.staged() == []
+        assert list(load.work.iterdir()) == []
+
+        done = load.retry(source={"query": QUICK.format(rows=ROWS)})
+
+        assert load.applications == 2
+        load.assert_every_row_is_there_once(done)
+        assert list(load.work.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "keeps_state",
+    [
+        pytest.param(True, id="task-state"),
+        pytest.param(False, id="before-Airflow-3.3", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_worker_killed_between_its_files_and_the_manifest_has_loaded_nothing(
+    load: Load, *, keeps_state: bool
+) -> None:
+    """The files of a driver that has ended are staged again; without task state they are written anew."""
+    load.service.admin("faults", set=f"slow-put=0,slow-put={HELD}")  # one file, then the manifest
+    with load.worker(keeps_state=keeps_state) as worker:
+        load.wait(load.is_held, worker, "the manifest")
+        (name,) = load.staged()
+    load.service.admin("faults", clear=True)
+    assert name.endswith(".parquet")
+    assert ids(load.service, load.table) == []
+
+    done = load.retry(keeps_state=keeps_state)
+
+    assert load.applications == (1 if keeps_state else 2)
+    load.assert_every_row_is_there_once(done, keeps_state=keeps_state)
+
+
+@pytest.mark.parametrize(
+    "comes", ["before-the-retry", pytest.param("after-the-retry", marks=pytest.mark.nightly)]
+)
+def test_a_copy_whose_worker_was_killed_before_its_answer_counts_once(load: Load, comes: str) -> None:
+    load.service.admin("faults", set=f"slow-statement={HELD}")
+    with load.worker() as worker:
+        load.wait(load.is_held, worker, "COPY")
+    assert "manifest.json" in load.staged()
+    assert ids(load.service, load.table) == []
+
+    if comes == "before-the-retry":
+        load.service.admin("faults", clear=True)
+        wait_until(lambda: bool(ids(load.service, load.table)), seconds=60, what="COPY without its worker")
+    done = load.retry()
+    load.service.admin("faults", clear=True)
+
+    assert load.applications == 1
+    load.assert_every_row_is_there_once(done)
+
+
+@pytest.mark.nightly
+def test_a_copy_that_comes_while_the_next_try_submits_the_same_is_one(load: Load) -> None:
+    load.service.admin("faults", set=f"slow-statement={HELD}")
+    with load.worker() as worker:
+        load.wait(load.is_held, worker, "COPY")
+    load.service.admin("faults", set=f"slow-statement={HELD}")
+    found: list[dict[str, Any]] = []
+    second = Thread(target=lambda: found.append(load.retry()))
+    second.start()
+    wait_until(load.is_held, seconds=60, what="COPY of the next try")
+    load.service.admin("faults", clear=True)
+    second.join(120)
+
+    assert load.applications == 1
+    load.assert_every_row_is_there_once(found[0])
