@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourcePosi
 TopicAndNumber = tuple[str, int]
 _INTERNAL = "__"
 _NO_OFFSET = 0
+_LATEST, _EARLIEST = -1, -2
+"""In place of a moment (Kafka protocol: ListOffsets; observed with librdkafka 2.16 and Kafka 4.1)."""
 _SAMPLED = 500
 """Records whose size stands for that of all."""
 _SAMPLE_SECONDS = 5.0
@@ -50,16 +52,10 @@ class KafkaCluster:
 
     def __init__(self, settings: ClientSettings) -> None:
         require_client()
-        from confluent_kafka import Consumer, KafkaException
-
         self._settings = settings
         self._timeout = settings.timeout_seconds
         self._said = LastError()
-        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._said}
-        try:
-            self._consumer = Consumer(config)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise refused_settings(error, settings) from None
+        self._consumer = self._open_consumer(settings)
 
     def __enter__(self) -> KafkaCluster:
         return self
@@ -88,15 +84,10 @@ class KafkaCluster:
 
         :param partitions: topic-partitions
         """
-        from confluent_kafka import IsolationLevel
-        from confluent_kafka.admin import OffsetSpec
-
         wanted = list(partitions)
-        committed = self._settings.isolation == "read_committed"
-        low = self._offsets({one: OffsetSpec.earliest() for one in wanted}, IsolationLevel.READ_UNCOMMITTED)
-        last = {one: OffsetSpec.latest() for one in wanted}
-        high = self._offsets(last, IsolationLevel.READ_UNCOMMITTED)
-        end = self._offsets(last, IsolationLevel.READ_COMMITTED) if committed else high
+        low = self._offsets(self._consumer, wanted, _EARLIEST)
+        end = self._offsets(self._consumer, wanted, _LATEST)
+        high = self._ends_of_all(wanted) if self._settings.isolation == "read_committed" else end
         return {one: Bounds(low[one], min(end[one], high[one]), high[one]) for one in wanted}
 
     def offsets_at(
@@ -107,12 +98,7 @@ class KafkaCluster:
         :param bounds: the partitions
         :param milliseconds: the moment, since 1970-01-01 UTC
         """
-        from confluent_kafka import IsolationLevel
-        from confluent_kafka.admin import OffsetSpec
-
-        found = self._offsets(
-            {one: OffsetSpec.for_timestamp(milliseconds) for one in bounds}, IsolationLevel.READ_UNCOMMITTED
-        )
+        found = self._offsets(self._consumer, bounds, milliseconds)
         return {
             one: bounds[one].end if offset < 0 else max(offset, bounds[one].earliest)
             for one, offset in found.items()
@@ -208,25 +194,37 @@ class KafkaCluster:
             )
         return kafka_error(error, f"topic {name!r}", self._settings)
 
-    def _offsets(self, wanted: Mapping[TopicAndNumber, Any], isolation: Any) -> dict[TopicAndNumber, int]:
-        from confluent_kafka import TopicPartition
-        from confluent_kafka.admin import AdminClient
+    def _open_consumer(self, settings: ClientSettings) -> Any:
+        from confluent_kafka import Consumer, KafkaException
 
-        if not wanted:
+        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._said}
+        try:
+            return Consumer(config)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise refused_settings(error, settings) from None
+
+    def _ends_of_all(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, int]:
+        # A consumer asks at its own isolation level, and an open transaction hides what is behind it.
+        consumer = self._open_consumer(replace(self._settings, isolation="read_uncommitted"))
+        try:
+            return self._offsets(consumer, partitions, _LATEST)
+        finally:
+            consumer.close()
+
+    def _offsets(
+        self, consumer: Any, partitions: Iterable[TopicAndNumber], moment: int
+    ) -> dict[TopicAndNumber, int]:
+        from confluent_kafka import TopicPartition
+
+        asked = [TopicPartition(topic, number, moment) for topic, number in partitions]
+        if not asked:
             return {}
-        config: dict[str, Any] = {**self._settings.config(), "error_cb": self._said}
-        admin = AdminClient(config)
-        asked = {TopicPartition(topic, number): spec for (topic, number), spec in wanted.items()}
-        futures = self._ask(
-            "offsets",
-            lambda: admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout),
-        )
-        return {
-            (one.topic, one.partition): self._ask(
-                f"partition {one.partition} of topic {one.topic!r}", future.result
-            ).offset
-            for one, future in futures.items()
-        }
+        found = self._ask("offsets", lambda: consumer.offsets_for_times(asked, timeout=self._timeout))
+        for one in found:
+            if one.error is not None:
+                what = f"partition {one.partition} of topic {one.topic!r}"
+                raise kafka_error(one.error, what, self._settings, self._said.text)
+        return {(one.topic, one.partition): one.offset for one in found}
 
     def _ask(self, what: str, question: Callable[[], Any]) -> Any:
         from confluent_kafka import KafkaException
