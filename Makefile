@@ -7,6 +7,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := $(BIN)/python -m pytest
+# Without the last option a run whose worker process dies waits for ever (seen with pytest-xdist 3 and loadfile).
+IN_PARALLEL := -n 2 --dist loadfile --max-worker-restart 0
 
 ##@ Start here
 
@@ -32,7 +34,7 @@ demo: install ## 336,776 flights through Airflow and Spark into channels, exactl
 
 .PHONY: test
 test: lint types docs browser ## Everything: lint, types, import rules, docs, all tests, and the skin on Airflow 2.11
-	$(PYTEST) tests/unit tests/integration tests/fuzz -n 2 --dist loadfile
+	$(PYTEST) tests/unit tests/integration tests/fuzz $(IN_PARALLEL)
 	$(PYTEST) tests/faults -m "not nightly"
 	$(PYTEST) tests/system -m "not nightly"
 	scripts/test-airflow.sh 2.11
@@ -52,11 +54,11 @@ nightly: install ## What takes too long for every day: 300 deferred sensors, 100
 	SNOWPIPE_SPARK_FAULT_ROUNDS=20 $(PYTEST) tests/faults/test_spark_driver_faults.py --timeout 3600
 	SNOWPIPE_SPARK_FAULT_ROUNDS=20 $(PYTEST) tests/faults/test_data_source_cluster_faults.py --timeout 3600
 	SNOWPIPE_KILLS=100 $(PYTEST) tests/faults/test_local_service_kill_loop.py --timeout 3600
-	SNOWPIPE_FUZZ_CASES=20000 $(PYTEST) tests/fuzz -n 2 --dist loadfile --timeout 3600
+	SNOWPIPE_FUZZ_CASES=20000 $(PYTEST) tests/fuzz $(IN_PARALLEL) --timeout 3600
 
 .PHONY: unit
 unit: install ## The unit tests only
-	$(PYTEST) tests/unit -n 2 --dist loadfile
+	$(PYTEST) tests/unit $(IN_PARALLEL)
 
 .PHONY: lint
 lint: install ## Code style, formatting, and which room may import which

@@ -36,7 +36,7 @@ if [ $# -gt 0 ]; then
     exec "$VENV/bin/python" -m pytest "$@"
 fi
 # Protocol, Spark job and local service know nothing of Airflow.
-"$VENV/bin/python" -m pytest tests/unit -n 2 --dist loadfile \
+"$VENV/bin/python" -m pytest tests/unit -n 2 --dist loadfile --max-worker-restart 0 \
     --ignore tests/unit/streaming --ignore tests/unit/spark --ignore tests/unit/local --ignore tests/unit/bulk \
     --ignore tests/unit/routing --ignore tests/unit/test_architecture.py
 "$VENV/bin/python" -m pytest tests/system/test_commit_sensor.py
