@@ -20,6 +20,8 @@ from demo.processes import ProcessGroup, stop_left_behind
 
 USER = "admin"
 POLL_SECONDS = 0.5
+_LOCK_SECONDS = 60
+"""How long a process waits for another's write; SQLite's own 5 s end a scheduler on a busy machine."""
 _AIRFLOW = (sys.executable, "-m", "airflow")
 
 
@@ -41,6 +43,7 @@ class AirflowProcesses:
         self.logs = self.home / "logs"
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self._database = self.home / "airflow.db"
         self._state_file = self.home / "processes.json"
         self._group = ProcessGroup(self._state_file)
         self._password_file = self.home / "simple_auth_manager_passwords.json.generated"
@@ -58,7 +61,7 @@ class AirflowProcesses:
         self.logs.mkdir(exist_ok=True)
         stop_left_behind(self._state_file)
         self._write_password()
-        if not (self.home / "airflow.db").exists():
+        if not self._database.exists():
             self._migrate()
 
     def start(self, env: Mapping[str, str]) -> None:
@@ -137,7 +140,7 @@ class AirflowProcesses:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._password_file),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self._database}?timeout={_LOCK_SECONDS}",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": self.url,
