@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self, get_args
 
 from airflow_provider_snowpipe.bulk.file_sizing import TARGET_FILE_BYTES, check_target, is_well_cut
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 Kind = Literal["ndjson", "json", "csv", "text", "parquet", "orc", "avro"]
@@ -55,8 +56,8 @@ class CompactOptions:
     target_file_bytes: int = TARGET_FILE_BYTES
 
     def __post_init__(self) -> None:
-        if self.kind is not None and self.kind not in get_args(Kind):
-            raise ConfigurationError(f"compact kind is {self.kind!r}: it must be one of {get_args(Kind)}")
+        if self.kind is not None:
+            check_one_of("compact kind", self.kind, get_args(Kind))
         check_target(self.target_file_bytes)
 
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.bulk.literals import option, string_literal
 from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, StagedFileDiffersError
 
 IF_STAGED = ("skip_same", "skip", "overwrite", "fail")
@@ -104,8 +105,7 @@ class Staging:
     if_staged: str = "skip_same"
 
     def __post_init__(self) -> None:
-        if self.if_staged not in IF_STAGED:
-            raise ConfigurationError(f"if_staged is {self.if_staged!r}: it must be one of {list(IF_STAGED)}")
+        check_one_of("if_staged", self.if_staged, IF_STAGED)
 
     def listed(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, ListedFile]:
         """Read what LIST answers; the files by their paths below the stage.

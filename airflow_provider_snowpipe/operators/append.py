@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.links.channel_page import channel_page, leave_cha
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.pipe import PipeOperator
 from airflow_provider_snowpipe.operators.small_source import SmallSource
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
 
@@ -239,12 +240,8 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         }
 
     def _check_arguments(self) -> None:
-        for name, value, choices in (
-            ("on_error", self.on_error, ("abort", "continue")),
-            ("on_older_batch", self.on_older_batch, ("fail", "skip")),
-        ):
-            if value not in choices:
-                raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(choices)}")
+        check_one_of("on_error", self.on_error, ("abort", "continue"))
+        check_one_of("on_older_batch", self.on_older_batch, ("fail", "skip"))
         if self.token_column is None and self.offset_format not in (None, BatchRowOffset.format_name):
             raise ConfigurationError(
                 f"offset_format is {self.offset_format!r}: name the column that holds such tokens, "

@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.operators.spark_driver import OWN_ARGUMENTS
 from airflow_provider_snowpipe.operators.submission import mapping_argument
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
@@ -268,10 +269,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         return RowsToWrite.from_mapping(mapping_argument("source", self.source))
 
     def _check_arguments(self) -> None:
-        if self.on_rejected not in ON_REJECTED:
-            raise ConfigurationError(
-                f"on_rejected is {self.on_rejected!r}: it must be one of {list(ON_REJECTED)}"
-            )
+        check_one_of("on_rejected", self.on_rejected, ON_REJECTED)
         check_parallel(self.parallel)
         if isinstance(self.options, Mapping):
             check_options(self.options)

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.copy_files import StagedChoice, refuse_files_of_pipes
 from airflow_provider_snowpipe.operators.file_operator import FileOperator
 from airflow_provider_snowpipe.operators.run_identity import run_identity
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
 
 if TYPE_CHECKING:
@@ -109,12 +110,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self._run: CopyRun | None = None
         self.resumed = False
-        for name, value, choices in (
-            ("on_rejected", on_rejected, ON_REJECTED),
-            ("on_nothing", on_nothing, _ON_NOTHING),
-        ):
-            if value not in choices:
-                raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(choices)}")
+        check_one_of("on_rejected", on_rejected, ON_REJECTED)
+        check_one_of("on_nothing", on_nothing, _ON_NOTHING)
         StagedChoice(stage, files, prefix, pattern).check()
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from airflow_provider_snowpipe.bulk.pipe_statement import PipeDefinition
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.operators.file_operator import FileOperator
 from airflow_provider_snowpipe.operators.pipe import require_name
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotRunningError
 
 if TYPE_CHECKING:
@@ -224,9 +225,8 @@ class SnowpipePipeOperator(FileOperator):
             )
 
     def _check_arguments(self) -> None:
-        taken = ACTIONS.get(self.action)
-        if taken is None:
-            raise ConfigurationError(f"action is {self.action!r}: it must be one of {list(ACTIONS)}")
+        check_one_of("action", self.action, ACTIONS)
+        taken = ACTIONS[self.action]
         for name in dict.fromkeys(argument for arguments in ACTIONS.values() for argument in arguments):
             value = getattr(self, name)
             if name not in taken and value is not None and value != _DEFAULTS.get(name, False):
@@ -234,12 +234,8 @@ class SnowpipePipeOperator(FileOperator):
                     f"{name} is {value!r}, which action={self.action!r} does not take: it takes "
                     f"{', '.join(taken) or 'none'} beside pipe"
                 )
-        for name, value, choices in (
-            ("if_exists", self.if_exists, IF_EXISTS),
-            ("on_nothing", self.on_nothing, ON_NOTHING),
-        ):
-            if value not in choices:
-                raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(choices)}")
+        check_one_of("if_exists", self.if_exists, IF_EXISTS)
+        check_one_of("on_nothing", self.on_nothing, ON_NOTHING)
         if self.action == "create" and not (self.table and self.stage):
             raise ConfigurationError(
                 f"table is {self.table!r} and stage is {self.stage!r}: action='create' needs both"

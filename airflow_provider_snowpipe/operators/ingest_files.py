@@ -20,8 +20,9 @@ from airflow_provider_snowpipe.operators.file_operator import FILES_KEY, FileOpe
 from airflow_provider_snowpipe.operators.pipe import require_name
 from airflow_provider_snowpipe.operators.pipe_files import PipeFiles, check_choice
 from airflow_provider_snowpipe.operators.run_identity import run_identity
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.commit_watch import Patience
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import NothingStagedError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -275,8 +276,5 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         self._tolerance()
         Patience(self.max_consecutive_errors)
         for name in ("on_unmatched", "on_nothing"):
-            if getattr(self, name) not in _CHOICES:
-                raise ConfigurationError(
-                    f"{name} is {getattr(self, name)!r}: it must be one of {list(_CHOICES)}"
-                )
+            check_one_of(name, getattr(self, name), _CHOICES)
         check_choice(self.files, self.stage, self.prefix, self.pattern)

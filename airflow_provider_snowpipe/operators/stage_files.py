@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Sta
 from airflow_provider_snowpipe.operators.file_operator import FILES_KEY, FileOperator
 from airflow_provider_snowpipe.operators.pipe import require_name
 from airflow_provider_snowpipe.operators.source_files import SourceFiles
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
 
 if TYPE_CHECKING:
@@ -231,10 +232,7 @@ class SnowpipeStageFilesOperator(FileOperator):
             raise ConfigurationError(
                 "auto_compress is True beside compact: what Spark combines is compressed, leave it out"
             )
-        if self.on_nothing not in _ON_NOTHING:
-            raise ConfigurationError(
-                f"on_nothing is {self.on_nothing!r}: it must be one of {list(_ON_NOTHING)}"
-            )
+        check_one_of("on_nothing", self.on_nothing, _ON_NOTHING)
         check_parallel(self.parallel)
 
 

@@ -31,6 +31,7 @@ from airflow_provider_snowpipe.operators.submission import (
     value_of,
 )
 from airflow_provider_snowpipe.operators.table_room import TableRoom
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -388,10 +389,7 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
                 f"table {self.table!r} and pipe {self.pipe!r} are both given: drop one of them"
             )
         self._table_room().check()
-        if self.on_data_loss not in ("fail", "skip"):
-            raise ConfigurationError(
-                f"on_data_loss is {self.on_data_loss!r}: it must be one of ['fail', 'skip']"
-            )
+        check_one_of("on_data_loss", self.on_data_loss, ("fail", "skip"))
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"commit_timeout is {self.commit_timeout}: give seconds above 0")
         if isinstance(self.source, Mapping) and not (self.source.get("path") or self.source.get("kind")):

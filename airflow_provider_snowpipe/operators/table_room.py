@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ class TableRoom:
 
         :raises ConfigurationError: if a value is unknown or lacks another
         """
-        if self.on_error not in ON_ERROR:
-            raise ConfigurationError(f"on_error is {self.on_error!r}: it must be one of {list(ON_ERROR)}")
+        check_one_of("on_error", self.on_error, ON_ERROR)
         if self.on_error == "dead_letter" and self.dead_letter_path is None:
             raise ConfigurationError(
                 "on_error is 'dead_letter', but dead_letter_path is not given: name a directory or a URL "

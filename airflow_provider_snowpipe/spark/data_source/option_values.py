@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 
 from airflow_provider_snowpipe.spark.row_rules import check_dead_letter_path, letter_topic
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.exchange import base_url
 
@@ -72,8 +73,7 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
     """
 
     def check(name: str, value: str) -> str:
-        if value not in choices:
-            raise ConfigurationError(f"option {name} is {value!r}: it must be one of {', '.join(choices)}")
+        check_one_of(f"option {name}", value, choices)
         return value
 
     return check

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from airflow_provider_snowpipe.spark.data_source.option_values import one_of
 from airflow_provider_snowpipe.spark.data_source.options import OPTIONS as WRITE_OPTIONS
 from airflow_provider_snowpipe.spark.kafka.options import SECRETS
 from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
@@ -93,12 +94,6 @@ def _count(name: str, value: str) -> int:
     return int(value)
 
 
-def _loss(name: str, value: str) -> str:
-    if value not in ("fail", "skip"):
-        raise ConfigurationError(f"option {name} is {value!r}: it must be one of fail, skip")
-    return value
-
-
 _OF_SOURCE = {
     "bootstrapServers": "bootstrap_servers",
     "topics": "topics",
@@ -125,7 +120,7 @@ _READ: dict[str, Callable[[str, str], Any]] = {
     **dict.fromkeys(_OF_SOURCE, _text),
     "topics": _names,
     "timeoutSeconds": _seconds,
-    "onDataLoss": _loss,
+    "onDataLoss": one_of("fail", "skip"),
     "maxOffsetsPerTrigger": _count,
     **{name: WRITE_OPTIONS[name].read for name in _OF_SINK},
 }

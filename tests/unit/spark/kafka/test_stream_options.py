@@ -53,7 +53,7 @@ def test_options_make_the_same_channels_as_a_job_with_the_same_prefix():
         ({"topics": None}, "give one of the two"),
         ({"maxoffsetspertrigger": "0"}, "maxOffsetsPerTrigger is '0': it must be a whole number, 1 or more"),
         ({"timeoutseconds": "soon"}, "timeoutSeconds is 'soon'"),
-        ({"ondataloss": "hope"}, "onDataLoss is 'hope': it must be one of fail, skip"),
+        ({"ondataloss": "hope"}, "onDataLoss is 'hope': it must be one of .'fail', 'skip'"),
         ({"start": "latest"}, "needs a group_id"),
         ({"kafka.group.id": "g"}, "set by the source"),
         ({"offsets": "hunter2"}, "option 'offsets' is unknown: use accountUrl"),
