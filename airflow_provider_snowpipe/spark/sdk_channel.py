@@ -38,7 +38,9 @@ _FULL = frozenset({"ReceiverSaturated", "MemoryThresholdExceeded", "MemoryThresh
 _SIGN_IN = frozenset({"AuthTokenError", "SfApiAuthError"})
 _UNANSWERED = frozenset({"HttpRetriesExhaustedError", "HttpRetryableClientError"})
 _SETTINGS = frozenset({"ConfigError", "InvalidArgument"})
-_BUDGETS = ("mgmt", "data", "misclassified_404", "non_scoped_auth_failure", "open_channel_409")
+_BUDGETS = ("mgmt", "data", "misclassified_404")
+_SIGN_IN_SECONDS = 10
+"""How long refused credentials are tried again: a new key takes a moment, a wrong one stays wrong."""
 _MOST_WAITS_FOR_ROOM = 5
 
 
@@ -110,6 +112,9 @@ class SdkChannel(ChannelSession):
             offset_class.parse(known, channel=name)
         budget = (retry or RetryPolicy()).budget_seconds
         properties = {f"{what}_retry_total_backoff_seconds": str(int(budget)) for what in _BUDGETS}
+        properties["non_scoped_auth_failure_retry_total_backoff_seconds"] = str(
+            int(min(budget, _SIGN_IN_SECONDS))
+        )
         properties["open_channel_409_retry_total_backoff_seconds"] = str(int(uncommitted_timeout))
         check_profile(profile)
         streaming = _sdk(ca_bundle)
