@@ -219,18 +219,20 @@ class KafkaCluster:
         asked = [TopicPartition(topic, number, moment) for topic, number in partitions]
         if not asked:
             return {}
-        found = self._ask("offsets", lambda: consumer.offsets_for_times(asked, timeout=self._timeout))
+        found = self._ask(
+            "offsets", lambda: consumer.offsets_for_times(asked, timeout=self._timeout), consumer
+        )
         for one in found:
             if one.error is not None:
                 what = f"partition {one.partition} of topic {one.topic!r}"
                 raise kafka_error(one.error, what, self._settings, self._said.text)
         return {(one.topic, one.partition): one.offset for one in found}
 
-    def _ask(self, what: str, question: Callable[[], Any]) -> Any:
+    def _ask(self, what: str, question: Callable[[], Any], consumer: Any = None) -> Any:
         from confluent_kafka import KafkaException
 
         try:
             return question()
         except KafkaException as error:
-            self._consumer.poll(0)
+            (consumer or self._consumer).poll(0)
             raise kafka_error(error.args[0], what, self._settings, self._said.text) from None
