@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from airflow_provider_snowpipe.spark.jvm import ensure_java_home
@@ -26,6 +27,7 @@ _QUICK_START = (
     "-Xlog:all=off",
 )
 _TRAINING_SECONDS = 300
+_KEPT_SECONDS = 30 * 86_400
 
 
 def cache_folder() -> Path:
@@ -53,8 +55,9 @@ def make_archive() -> Path | None:
     with (archive.parent / "class-data.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
-            for older in archive.parent.glob("spark-*.jsa"):
-                older.unlink()
+            for other in archive.parent.glob("spark-*.jsa"):
+                if other.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                    other.unlink()
             _train(archive)
     return archive
 
