@@ -389,7 +389,7 @@ def _json(body: Any) -> Answer:
 
 
 _CLOCKED = ("streaming.auth", "streaming.channel", "streaming.channel_session", "streaming.exchange")
-_CLOCKED += ("streaming.retry", "spark.sink")
+_CLOCKED += ("streaming.retry", "streaming.reset", "streaming.lifecycle", "spark.sink")
 
 
 @pytest.fixture
