@@ -27,6 +27,7 @@ class SmallLoad:
     :param skipped: rows left out because they were committed already
     :param raw_bytes: bytes of NDJSON sent
     :param rejected: rows that the service skipped because they do not fit the table
+    :param rejected_baseline: rows of the channel that it had skipped before
     :param committed: True when the rows were seen to be committed
     :param append_seconds: time until the service had received them
     :param commit_seconds: time from then until they were committed, 0 when not waited for
@@ -44,6 +45,7 @@ class SmallLoad:
     raw_bytes: int
     rejected: int
     committed: bool
+    rejected_baseline: int = 0
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
     requests: int = 0
@@ -139,6 +141,7 @@ def append_to_channel(
         raw_bytes=counters.raw_bytes,
         rejected=rejected,
         committed=rules.wait_for_commit or not wanted.lines,
+        rejected_baseline=before,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,
         requests=counters.requests,

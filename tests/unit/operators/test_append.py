@@ -63,7 +63,7 @@ class TestRows:
             "committed": True,
         }
         assert ids(local_service, table) == [0, 1, 2, 3, 4]
-        assert ctx["ti"].xcoms["targets"] == {"c": "7:5"}
+        assert ctx["ti"].xcoms["targets"]["c"]["token"] == "7:5"
 
     def test_a_retry_appends_nothing_again(
         self, local_service: LocalService, append: Append, table: str

@@ -122,7 +122,7 @@ def test_what_is_committed_by_then_needs_no_triggerer(lab: Lab) -> None:
     assert value["channels"] == {
         CHANNEL: {"from": None, "to": TOKENS[-1], "rows": 2, "bytes": 50, "rejected": 0, "dead_lettered": 0}
     }
-    assert xcoms["targets"] == {CHANNEL: TOKENS[-1]}
+    assert xcoms["targets"][CHANNEL]["token"] == TOKENS[-1]
     assert lab.state.values() == {}
     assert read_plan(lab.notes / "plan.json").wait_for_commit is False
 
