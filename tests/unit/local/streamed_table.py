@@ -82,11 +82,16 @@ class StreamedTable:
         return channel
 
     def send(
-        self, channel: Channel, *rows: bytes, token: str | None = None, enqueue: Enqueue | None = None
+        self,
+        channel: Channel,
+        *rows: bytes,
+        token: str | None = None,
+        request: str | None = None,
+        enqueue: Enqueue | None = None,
     ) -> Append:
         """Have a channel take an append; it waits for its commit with the committer unless told otherwise."""
         made: list[Append] = []
-        request = f"r{next(_requests)}"
+        request = request or f"r{next(_requests)}"
 
         def make(client: int, row: int) -> Append:
             lines = split_lines(b"".join(line + b"\n" for line in rows))
@@ -102,9 +107,11 @@ class StreamedTable:
             channel.accept(channel.continuation_token, request, make, given)
         return made[0]
 
-    def take(self, channel: Channel, *rows: bytes, token: str | None = None) -> Append:
+    def take(
+        self, channel: Channel, *rows: bytes, token: str | None = None, request: str | None = None
+    ) -> Append:
         """Have a channel take an append that the test commits by itself."""
-        return self.send(channel, *rows, token=token, enqueue=lambda _: None)
+        return self.send(channel, *rows, token=token, request=request, enqueue=lambda _: None)
 
     def rows(self, database: Database | None = None) -> list[tuple[Any, ...]]:
         """The table's rows in their order, here or in a database that was restored."""
