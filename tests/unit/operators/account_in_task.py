@@ -16,6 +16,7 @@ from snowflake.connector.errors import ProgrammingError
 from airflow_provider_snowpipe.hooks.account_sql import AccountSql
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.auth import KeyPair, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.client import OpenedChannel
 from airflow_provider_snowpipe.streaming.errors import UncommittedRowsError
 from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, SUCCESS, ChannelStatus
@@ -103,22 +104,15 @@ class _Session:
         return [tuple(row.values()) for row in self._rows]
 
 
-def install(account: FakeAccount, patch: pytest.MonkeyPatch, private_key: str | None = None) -> Channels:
+def install(account: FakeAccount, patch: pytest.MonkeyPatch, key_pair: KeyPair | None = None) -> Channels:
     """Let every hook find this account; its table's channels.
 
-    :param private_key: as PEM, where file pipes are called
+    :param key_pair: where file pipes are called, which take no other credentials
     """
     extra = {"account": "acc", "database": DATABASE, "schema": SCHEMA}
-    login = {"authenticator": "programmatic_access_token"} if private_key is None else {}
-    key = {"private_key_content": private_key} if private_key else {}
-    settings = SnowpipeConnection(
-        "account",
-        "snowpipe",
-        host=URL,
-        login="u",
-        password=None if key else "t",
-        extra={**extra, **login, **key},
-    )
+    settings = SnowpipeConnection("account", "snowpipe", host=URL, login="u", extra=extra)
+    credentials = key_pair or ProgrammaticAccessToken("t")
+    patch.setattr(SnowpipeConnection, "credentials", lambda _: credentials)
     channels = Channels(account)
     patch.setattr(SnowpipeHook, "_connection", lambda _: settings)
     patch.setattr(SnowpipeHook, "get_client", lambda _, **__: channels)

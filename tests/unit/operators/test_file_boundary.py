@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition
 from airflow_provider_snowpipe.streaming import lifecycle, reset
+from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent, is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     OffsetTokenError,
 )
-from tests.airflow_connections import pem, private_key
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.unit.operators.account_in_task import install, task_context
-
-__all__ = ["pem", "private_key"]
 
 A, B = "p_s_a", "p_s_b"
 STAGE = "%T"
@@ -37,11 +37,11 @@ class Load:
     """A table, and a folder with the partitions ``a`` and ``b`` of NDJSON files."""
 
     def __init__(
-        self, folder: Path, patch: pytest.MonkeyPatch, private_key: str | None = None, path: str = "copy"
+        self, folder: Path, patch: pytest.MonkeyPatch, key_pair: KeyPair | None = None, path: str = "copy"
     ) -> None:
         self.folder = folder
         self.account = FakeAccount()
-        self.channels = install(self.account, patch, private_key)
+        self.channels = install(self.account, patch, key_pair)
         self.began = dt.datetime.now(dt.UTC)
         self.numbers = itertools.count(1)
         self.written: list[str] = []
@@ -89,6 +89,13 @@ class Load:
 
     def assert_every_row_is_there_once(self) -> None:
         assert sorted(self.account.rows) == sorted(self.written)
+
+
+@pytest.fixture(scope="module")
+def key_pair() -> KeyPair:
+    key = rsa.generate_private_key(65537, 2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return KeyPair("ACC", "U", pem)
 
 
 @pytest.fixture
@@ -229,9 +236,15 @@ class TestCrashes:
         ],
     )
     def test_the_next_load_leaves_every_row_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pem: str, path: str, run: str, nth: int
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        key_pair: KeyPair,
+        path: str,
+        run: str,
+        nth: int,
     ) -> None:
-        load = begun(Load(tmp_path, monkeypatch, pem, path))
+        load = begun(Load(tmp_path, monkeypatch, key_pair, path))
         load.crash(None, AFTER, nth)
         load.write("a", "4.ndjson")
         done = load.run(run, try_number=2 if run == "r1" else 1)
@@ -242,9 +255,9 @@ class TestCrashes:
 
     @pytest.mark.parametrize("path", CALLS)
     def test_these_are_all_the_calls(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pem: str, path: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair, path: str
     ) -> None:
-        load = begun(Load(tmp_path, monkeypatch, pem, path))
+        load = begun(Load(tmp_path, monkeypatch, key_pair, path))
         load.run()
         assert len(load.account.calls) == CALLS[path]
 
@@ -259,9 +272,9 @@ class TestCrashes:
         assert len(load.account.statements) == 1
 
     def test_a_pipe_that_still_has_the_files_gets_nothing_twice_by_copy(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pem: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair
     ) -> None:
-        load = begun(Load(tmp_path, monkeypatch, pem, "pipe"))
+        load = begun(Load(tmp_path, monkeypatch, key_pair, "pipe"))
         load.account.holds = True
         load.crash("insertFiles", AFTER)
         load.account.finish()
@@ -348,9 +361,9 @@ class TestIntent:
         assert (load.account.rows, load.account.tokens[A]) == (rows, "1.ndjson:3")
 
     def test_of_a_pipe_that_has_forgotten_its_files_it_is_refused(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pem: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair
     ) -> None:
-        load = begun(Load(tmp_path / "more", monkeypatch, pem, "pipe"))
+        load = begun(Load(tmp_path / "more", monkeypatch, key_pair, "pipe"))
         long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(days=14)
         load.account.tokens[A] = str(CopyIntent("1.ndjson:3", "3.ndjson", long_ago, "P"))
         with pytest.raises(AirflowFailException, match="SourcePositionError"):
