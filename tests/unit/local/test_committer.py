@@ -190,7 +190,7 @@ class TestCommits:
 
 
 class TestBacklog:
-    def test_what_waits_is_told_by_channel(self, held: Engine) -> None:
+    def test_what_waits_is_reported_by_channel(self, held: Engine) -> None:
         table = held.table()
         a, b = table.open("a"), table.open("b")
         appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3))]
