@@ -162,11 +162,11 @@ def reset_offset_token(
 def compare_and_set(
     client: SnowpipeClient, change: TokenChange, *, set_token: SetToken, overwrite: bool = False
 ) -> ChannelStatus:
-    """Set one channel's token if it still is what the change was planned on: fence, read, compare, set, read.
+    """Set one channel's token if it still is what the change was planned on.
 
-    Opening the channel makes every older writer stale and fails while rows are uncommitted, so that the
-    token read after it is the last word of those. A writer that opens the channel after that is found by its
-    rows when the new token is read back.
+    Fence, read, compare, set, fence, read: opening the channel makes every older writer stale and fails
+    while rows are uncommitted, so that the token read after it is the last word of those. A writer that
+    opens the channel after that, with the old token, is fenced too, and found by its rows if it had any.
 
     :param client: the pipe's client
     :param change: the channel, its new token, and what it was planned on
@@ -180,7 +180,7 @@ def compare_and_set(
     """
     found = fence(client, change, overwrite=overwrite)
     set_token(change.channel, change.token)
-    confirm_token(client, change.channel, change.token, rows=found.rows_inserted)
+    _confirm(client, change, rows=found.rows_inserted, overwrite=overwrite)
     return found
 
 
@@ -253,37 +253,39 @@ def _active(channel: str, why: str) -> WriterActiveError:
     )
 
 
-def confirm_token(client: SnowpipeClient, channel: str, token: str, *, rows: int) -> None:
-    """Wait until the service shows a token that was set, and make sure that no row came in meanwhile.
-
-    :param client: the pipe's client
-    :param channel: the channel's name
-    :param token: the token that was set
-    :param rows: rows of the channel that were visible before
-    :raises OffsetTokenMovedError: if somebody has written meanwhile
-    :raises CommitTimeoutError: if the service does not show the token in time
-    """
+def _confirm(client: SnowpipeClient, change: TokenChange, *, rows: int, overwrite: bool) -> None:
+    """Shut out who opened the channel before the token was set, and wait until the service shows it."""
+    try:
+        client.open_channel(change.channel, fail_on_uncommitted_rows=not overwrite)
+    except UncommittedRowsError as error:
+        raise _overwritten(change, "rows were received and are not committed", None) from error
     deadline = time.monotonic() + _CONFIRM_SECONDS
     while True:
-        found = client.channel_statuses([channel])[channel]
+        found = client.channel_statuses([change.channel])[change.channel]
         if found.rows_inserted != rows:
-            raise OffsetTokenMovedError(
-                f"channel {channel!r}: {found.rows_inserted - rows:,} row(s) were streamed while its token "
-                f"was set to {token!r}, and the token that they were committed with is overwritten (now "
-                f"{found.committed or 'NULL'!r}): stop that writer, compare the table with the source, and "
-                "reset the token to the last row that is in the table",
-                channel=channel,
-                expected=token,
-                committed=found.committed,
-            )
-        if found.committed == token:
+            why = f"{found.rows_inserted - rows:,} row(s) were committed"
+            raise _overwritten(change, why, found.committed)
+        if found.committed == change.token:
             return
         if time.monotonic() > deadline:
             raise CommitTimeoutError(
-                f"channel {channel!r}: the token was set to {token!r}, but after {_CONFIRM_SECONDS:g} s the "
-                f"service still shows {found.committed or 'NULL'}: look at the channel before you load again",
-                channel=channel,
+                f"channel {change.channel!r}: the token was set to {change.token!r}, but after "
+                f"{_CONFIRM_SECONDS:g} s the service still shows {found.committed or 'NULL'}: look at the "
+                "channel before you load again",
+                channel=change.channel,
                 committed=found.committed,
-                target=token,
+                target=change.token,
             )
         time.sleep(_POLL_SECONDS)
+
+
+def _overwritten(change: TokenChange, why: str, committed: str | None) -> OffsetTokenMovedError:
+    return OffsetTokenMovedError(
+        f"channel {change.channel!r}: {why} by another writer while its token was set from "
+        f"{change.expected or 'NULL'!r} to {change.token!r}, so that their own token is overwritten: stop "
+        "that writer, compare the table with the source, and reset the token to the last row that is in the "
+        "table",
+        channel=change.channel,
+        expected=change.token,
+        committed=committed,
+    )

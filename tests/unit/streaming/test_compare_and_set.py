@@ -67,7 +67,7 @@ def test_token_is_set_when_nobody_has_written_since_it_was_planned(
     assert change(snowpipe, plan, set_token).committed == "9"
 
     assert snowpipe.channels["c"].committed == "99"
-    assert snowpipe.did("open", "status") == ["open c", "status c", "status c"]
+    assert snowpipe.did("open", "status") == ["open c", "status c", "open c", "status c"]
 
 
 @pytest.mark.parametrize("committed", [None, "8", "10"])
@@ -141,6 +141,25 @@ def test_rows_streamed_while_the_token_is_set_are_found_when_it_is_read_back(
 
     with pytest.raises(OffsetTokenMovedError, match="overwritten"):
         change(snowpipe, planned(snowpipe, "99"), set_late)
+
+
+def test_writer_that_opened_with_the_old_token_before_the_new_one_was_set_is_fenced(
+    snowpipe: FakeSnowpipe, set_token: SetToken
+) -> None:
+    stream(snowpipe, 9)
+    with snowpipe.client() as client:
+        late: list[Channel] = []
+
+        def set_late(channel: str, token: str) -> None:
+            late.append(Channel.open(client, channel, IntegerOffset))
+            set_token(channel, token)
+
+        change(snowpipe, planned(snowpipe, "99"), set_late)
+        late[0].append(b'{"ID":10}\n', IntegerOffset(10), IntegerOffset(10), rows=1)
+        with pytest.raises(ChannelError):
+            late[0].flush()
+
+    assert snowpipe.channels["c"].committed == "99"
 
 
 def test_token_that_the_service_does_not_show_is_an_error_in_time(snowpipe: FakeSnowpipe) -> None:
@@ -235,7 +254,7 @@ class TestReset:
         stream(snowpipe, 57)
         with snowpipe.client() as client:
             status = client.channel_statuses(["c"])["c"]
-            snowpipe.fault(before="open", do=lambda: stream(snowpipe, 58))
+            snowpipe.fault(before="open", channel="c", do=lambda: stream(snowpipe, 58))
             done = reset_offset_token(
                 client,
                 "c",
