@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Run the tests of the Airflow skin, and one system test, on another Airflow than that of .venv.
 #
-#   scripts/test-airflow.sh VERSION [PYTEST ARGUMENT…]
+#   scripts/test-airflow.sh VERSION [--differences | PYTEST ARGUMENT…]
 #
+# --differences: only the unit tests that know versions of Airflow, and the system test; what make test runs every day.
 # Makes .venv-airflow-VERSION from exactly the versions of scripts/airflow-versions/VERSION.txt; needs .venv (make install).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,11 +33,16 @@ if [ ! "$VENV/.installed" -nt "$LOCK" ] || [ ! "$VENV/.installed" -nt pyproject.
 fi
 
 export PATH="$PWD/$VENV/bin:$PATH"
-if [ $# -gt 0 ]; then
+IN_PARALLEL=${IN_PARALLEL:--n 2 --dist loadfile --max-worker-restart 0}
+if [ "${1:-}" = --differences ]; then
+    mapfile -t FILES < <(grep -rlE --include='test_*.py' \
+        'tests\.(airflow_version|example_dags)|importorskip\(\s*"airflow' tests/unit | grep -v /test_parse_time.py | sort)
+    exec "$VENV/bin/python" -m pytest $IN_PARALLEL -m "not nightly" tests/system/test_commit_sensor.py "${FILES[@]}"
+elif [ $# -gt 0 ]; then
     exec "$VENV/bin/python" -m pytest "$@"
 fi
 # Protocol, Spark job and local service know nothing of Airflow.
-"$VENV/bin/python" -m pytest tests/unit -n 2 --dist loadfile --max-worker-restart 0 \
+"$VENV/bin/python" -m pytest tests/unit $IN_PARALLEL \
     --ignore tests/unit/streaming --ignore tests/unit/spark --ignore tests/unit/local --ignore tests/unit/bulk \
-    --ignore tests/unit/routing --ignore tests/unit/test_architecture.py
+    --ignore tests/unit/routing --ignore tests/unit/test_architecture.py --ignore tests/unit/test_run_stages.py
 "$VENV/bin/python" -m pytest tests/system/test_commit_sensor.py

@@ -26,6 +26,8 @@ settings.load_profile("tests")
 # py4j logs from destructors, after pytest has closed its streams.
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
+pytest_plugins = ["tests.report_plugin"]
+
 ServiceFactory = Callable[..., LocalService]
 
 
