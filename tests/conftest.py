@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.java_options import use_quick_java
 from tests.local_service import LocalService
 
 # A busy machine takes its time for an example, and a run that decides tries the same ones every time; a
@@ -22,6 +23,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tests")
+
+use_quick_java()
 
 # py4j logs from destructors, after pytest has closed its streams.
 logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.local.admin.listener import ask
 from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.environment import check_ready, variables
 from airflow_provider_snowpipe.local.errors import ServiceError
 from airflow_provider_snowpipe.local.shell import run_statement
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _CLI = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli"]
 _READY_SECONDS = 240.0
 _STOP_SECONDS = 120.0
+_POLL_SECONDS = 0.02
 
 
 class LocalService:
@@ -196,23 +197,18 @@ class LocalService:
         self.launch()
 
     def _wait_until_ready(self) -> None:
+        home = DataDirectory(self.data_dir)
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:
             assert self._process is not None
             if self._process.poll() is not None:
                 raise AssertionError(f"the service ended: {self.log_file.read_text()[-2000:]}")
-            done = self.cli("env")
-            if done.returncode == 0:
-                self.env = _parse_exports(done.stdout)
-                return
-            time.sleep(0.1)
+            try:
+                check_ready(home)
+            except ServiceError:
+                time.sleep(_POLL_SECONDS)
+                continue
+            self.env = variables(home)
+            return
         self.kill()
         raise AssertionError(f"the service did not answer in time: {self.log_file.read_text()[-2000:]}")
-
-
-def _parse_exports(text: str) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, value = line.removeprefix("export ").partition("=")
-        values[name] = shlex.split(value)[0]
-    return values
