@@ -152,7 +152,7 @@ class LocalService:
         return rows
 
     def cli(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another command of ``snowpipe-local`` on this data directory; only ``serve`` needs a process."""
+        """Run another command of ``snowpipe-local`` on this data directory; ``serve`` needs a process."""
         line = [command, "--data-dir", str(self.data_dir), *arguments]
         if command == "serve":
             return subprocess.run([*_CLI, *line], capture_output=True, text=True, timeout=300, check=False)
