@@ -35,7 +35,10 @@ _OWN_NAMES = frozenset({"DEMO", "ACCOUNTADMIN", "PUBLIC", "SECURITYADMIN", "SYSA
 
 
 class LocalService:
-    """One service process on one data directory; its output is kept in ``<data_dir>/service.log``."""
+    """One service process on one data directory; its output is kept in ``<data_dir>/service.log``.
+
+    :param allowed_folder: a folder that external stages may use.
+    """
 
     def __init__(
         self,
@@ -46,12 +49,14 @@ class LocalService:
         config: Path | None = None,
         admin: bool = False,
         options: Sequence[str] = (),
+        allowed_folder: Path | None = None,
     ) -> None:
         self.data_dir = Path(data_dir)
         self.with_admin = admin
         self.faults = faults
         self.limits = limits
         self.options = tuple(options)
+        self.allowed_folder = allowed_folder
         self.config = config
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,6 +78,8 @@ class LocalService:
             command += ["--limits", self.limits]
         if self.with_admin:
             command.append("--admin")
+        if self.allowed_folder:
+            command += ["--allow-folder", str(self.allowed_folder)]
         command += self.options
         if self.config:
             command += ["--config", str(self.config)]
@@ -152,7 +159,7 @@ class LocalService:
         return rows
 
     def cli(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another command of ``snowpipe-local`` on this data directory; only ``serve`` needs a process."""
+        """Run another command of ``snowpipe-local`` on this data directory, ``serve`` as a process."""
         line = [command, "--data-dir", str(self.data_dir), *arguments]
         if command == "serve":
             return subprocess.run([*_CLI, *line], capture_output=True, text=True, timeout=300, check=False)
