@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -173,6 +174,11 @@ class LocalService:
     def admin(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Send a command to the admin socket of a service that was started with ``admin=True``."""
         return ask(self.data_dir / "admin.sock", command, arguments)
+
+    def new_folder(self) -> Path:
+        """Make a folder that external stages of this service may use."""
+        assert self.allowed_folder is not None
+        return Path(tempfile.mkdtemp(dir=self.allowed_folder))
 
     def set_faults(self, text: str) -> None:
         """Add faults, as for ``serve --faults``, to a service with the admin socket."""
