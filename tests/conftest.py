@@ -32,12 +32,14 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 pytest_plugins = ["tests.report_plugin"]
 
 ServiceFactory = Callable[..., LocalService]
+SetFaults = Callable[[str], None]
 
 
 @pytest.fixture(scope="session")
 def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    """The local service of this process of tests, with the admin socket."""
-    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
+    """The local service of this process of tests, with the admin socket and a folder for external stages."""
+    folder = tmp_path_factory.mktemp("lake")
+    service = LocalService(tmp_path_factory.mktemp("service"), admin=True, allowed_folder=folder)
     service.launch()
     yield service
     service.stop()
@@ -61,7 +63,7 @@ def admin_service(local_service: LocalService) -> LocalService:
 
 
 @pytest.fixture
-def faults(local_service: LocalService) -> Iterator[Callable[[str], None]]:
+def faults(local_service: LocalService) -> Iterator[SetFaults]:
     """Add faults to the shared service, as for ``serve --faults``; they are cleared after the test."""
     yield local_service.set_faults
     local_service.admin("faults", clear=True)
@@ -69,7 +71,8 @@ def faults(local_service: LocalService) -> Iterator[Callable[[str], None]]:
 
 @pytest.fixture(scope="session")
 def _crash_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    service = LocalService(tmp_path_factory.mktemp("crash"), limits="off", admin=True)
+    folder = tmp_path_factory.mktemp("lake")
+    service = LocalService(tmp_path_factory.mktemp("crash"), limits="off", admin=True, allowed_folder=folder)
     yield service
     service.kill()
 

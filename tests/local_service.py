@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -35,7 +36,10 @@ _OWN_NAMES = frozenset({"DEMO", "ACCOUNTADMIN", "PUBLIC", "SECURITYADMIN", "SYSA
 
 
 class LocalService:
-    """One service process on one data directory; its output is kept in ``<data_dir>/service.log``."""
+    """One service process on one data directory; its output is kept in ``<data_dir>/service.log``.
+
+    :param allowed_folder: a folder that external stages may use.
+    """
 
     def __init__(
         self,
@@ -46,12 +50,14 @@ class LocalService:
         config: Path | None = None,
         admin: bool = False,
         options: Sequence[str] = (),
+        allowed_folder: Path | None = None,
     ) -> None:
         self.data_dir = Path(data_dir)
         self.with_admin = admin
         self.faults = faults
         self.limits = limits
         self.options = tuple(options)
+        self.allowed_folder = allowed_folder
         self.config = config
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,6 +79,8 @@ class LocalService:
             command += ["--limits", self.limits]
         if self.with_admin:
             command.append("--admin")
+        if self.allowed_folder:
+            command += ["--allow-folder", str(self.allowed_folder)]
         command += self.options
         if self.config:
             command += ["--config", str(self.config)]
@@ -152,7 +160,7 @@ class LocalService:
         return rows
 
     def cli(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another command of ``snowpipe-local`` on this data directory; ``serve`` needs a process."""
+        """Run another command of ``snowpipe-local`` on this data directory, ``serve`` as a process."""
         line = [command, "--data-dir", str(self.data_dir), *arguments]
         if command == "serve":
             return subprocess.run([*_CLI, *line], capture_output=True, text=True, timeout=300, check=False)
@@ -166,6 +174,11 @@ class LocalService:
     def admin(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Send a command to the admin socket of a service that was started with ``admin=True``."""
         return ask(self.data_dir / "admin.sock", command, arguments)
+
+    def new_folder(self) -> Path:
+        """Make a folder that external stages of this service may use."""
+        assert self.allowed_folder is not None
+        return Path(tempfile.mkdtemp(dir=self.allowed_folder))
 
     def set_faults(self, text: str) -> None:
         """Add faults, as for ``serve --faults``, to a service with the admin socket."""
