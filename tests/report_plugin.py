@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 _CPU = "cpu_seconds"
-_begun = pytest.StashKey[float]()
+_begun, _cpu = pytest.StashKey[float](), pytest.StashKey[float]()
+_is_last = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,17 +25,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """Measure in the process that runs the test; the figure travels with the report of its teardown."""
-    item.stash[_begun] = _spent()
+    item.stash[_begun], item.stash[_is_last] = _spent(), nextitem is None
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    # What the fixtures of the session started ends in the teardown of the last test, which has no part in it.
+    if report.when != "teardown" or not item.stash[_is_last]:
+        item.stash[_cpu] = _spent() - item.stash[_begun]
     if report.when == "teardown":
-        report.user_properties.append((_CPU, _spent() - item.stash[_begun]))
+        report.user_properties.append((_CPU, item.stash[_cpu]))
     return report
 
 
