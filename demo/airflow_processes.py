@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import psutil
 import requests
 
 from demo.airflow_api import AirflowApi
+from demo.ports import reserved_port
 from demo.processes import ProcessGroup, stop_left_behind
 
 USER = "admin"
@@ -41,7 +41,7 @@ class AirflowProcesses:
     def __init__(self, home: Path, dags_folder: Path) -> None:
         self.home = home.resolve()
         self.logs = self.home / "logs"
-        self.port = _free_port()
+        self.port = reserved_port()  # its own URL is in its settings
         self.url = f"http://127.0.0.1:{self.port}"
         self._database = self.home / "airflow.db"
         self._state_file = self.home / "processes.json"
@@ -192,10 +192,3 @@ class AirflowProcesses:
 def _inherited() -> dict[str, str]:
     """Keep the caller's environment, except for the settings of an Airflow of its own."""
     return {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

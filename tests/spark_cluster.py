@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import pytest
 import requests
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
+from demo.ports import reserved_port
 from tests.python_workers import children_of, kill_each
 from tests.spark_job import wait_until
 
@@ -50,9 +50,9 @@ class StandaloneCluster:
         self._folder = folder
         self._env = env
         self._hosts = tuple(hosts)
-        self._page = f"http://127.0.0.1:{free_port()}"
+        self._page = f"http://127.0.0.1:{reserved_port()}"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.port = free_port()
+        self.port = reserved_port()
         self.url = f"spark://127.0.0.1:{self.port}"
 
     def start(self) -> Self:
@@ -137,14 +137,6 @@ def write_bare_python(path: Path) -> Path:
     )
     path.chmod(0o755)
     return path
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def spark_home(folder: Path) -> Path:
