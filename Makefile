@@ -34,7 +34,7 @@ demo: install ## 336,776 flights through Airflow and Spark into channels, exactl
 
 .PHONY: test
 test: lint types docs browser ## Everything: lint, types, import rules, docs, all tests, and the skin on Airflow 2.11
-	$(PYTEST) tests/unit tests/integration tests/fuzz $(IN_PARALLEL)
+	$(PYTEST) tests/unit tests/integration tests/fuzz -m "not nightly" $(IN_PARALLEL)
 	$(PYTEST) tests/faults -m "not nightly"
 	$(PYTEST) tests/system -m "not nightly"
 	scripts/test-airflow.sh 2.11
@@ -49,7 +49,7 @@ browser: ## Install Chromium with apt-get, where that is possible: the tests of 
 
 .PHONY: nightly
 nightly: install ## What takes too long for every day: 300 deferred sensors, 100 kills of the local service and of Spark, 20,000 fuzz cases
-	$(PYTEST) tests/system tests/faults -m nightly --timeout 3600
+	$(PYTEST) tests/system tests/faults tests/integration -m nightly --timeout 3600
 	SNOWPIPE_SPARK_FAULT_ROUNDS=100 $(PYTEST) tests/faults/test_spark_executor_faults.py tests/faults/test_spark_service_faults.py --timeout 3600
 	SNOWPIPE_SPARK_FAULT_ROUNDS=20 $(PYTEST) tests/faults/test_spark_driver_faults.py --timeout 3600
 	SNOWPIPE_SPARK_FAULT_ROUNDS=20 $(PYTEST) tests/faults/test_data_source_cluster_faults.py --timeout 3600
