@@ -272,8 +272,8 @@ def _set(faults: Faults, name: str, value: str) -> None:
         faults.delays.setdefault(rest, []).extend([float(seconds)] * int(times or 1))
     else:
         raise ConfigurationError(
-            f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, append-503=N, "
-            f"invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, slow-CALL=SECONDSxN, "
+            f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, "
+            f"append-503=N, invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, slow-CALL=SECONDSxN, "
             f"failover-pipe=DATABASE.SCHEMA.PIPE; "
             f"points: {', '.join(KILL_POINTS)}; calls: {', '.join(CALLS)}"
         )

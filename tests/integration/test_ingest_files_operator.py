@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_connections import SetConnection, set_connection
+from tests.conftest import ServiceFactory
 from tests.file_pipes import MakePlace, PipePlace, make_place, task_context
 from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
@@ -384,17 +385,10 @@ def _event(deferred: TaskDeferred) -> Mapping[str, Any]:
 class TestForgetfulReport:
     """The pipe's report forgets after ten minutes; loadHistoryScan and COPY_HISTORY still know."""
 
-    @pytest.fixture(scope="class")
-    def service(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-        """A service whose clock is moved."""
-        service = LocalService(tmp_path_factory.mktemp("late"), admin=True)
-        service.launch()
-        yield service
-        service.kill()
-
     @pytest.fixture
-    def late(self, service: LocalService, make_place: MakePlace) -> PipePlace:
-        """A pipe that loaded a file eleven minutes ago."""
+    def late(self, service_factory: ServiceFactory, make_place: MakePlace) -> PipePlace:
+        """A pipe that loaded a file eleven minutes ago, by the clock of its own service."""
+        service = service_factory(admin=True)
         place = make_place(service)
         place.make_pipe()
         place.put({"a.csv": "1,x\n"})
