@@ -273,7 +273,7 @@ def _set(faults: Faults, name: str, value: str) -> None:
     else:
         raise ConfigurationError(
             f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, "
-            f"append-503=N, invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, slow-CALL=SECONDSxN, "
-            f"failover-pipe=DATABASE.SCHEMA.PIPE; "
+            f"append-503=N, invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, "
+            f"slow-CALL=SECONDSxN, failover-pipe=DATABASE.SCHEMA.PIPE; "
             f"points: {', '.join(KILL_POINTS)}; calls: {', '.join(CALLS)}"
         )
