@@ -236,6 +236,9 @@ def parse_faults(text: str | None) -> Faults:
     faults = Faults()
     for pair in filter(None, (text or "").split(",")):
         name, _, value = pair.strip().partition("=")
+        if pair.strip() == _HOLD:
+            faults.commit_delay = math.inf
+            continue
         try:
             _set(faults, name, value)
         except ValueError as error:
@@ -245,9 +248,7 @@ def parse_faults(text: str | None) -> Faults:
 
 def _set(faults: Faults, name: str, value: str) -> None:
     verb, _, rest = name.partition("-")
-    if name == _HOLD and not value:
-        faults.commit_delay = math.inf
-    elif name == "commit-delay":
+    if name == "commit-delay":
         faults.commit_delay = float(value)
     elif name == "drop-append-response":
         faults.drop_append_response |= {int(value)}
