@@ -38,10 +38,12 @@ quick: install ## For every change, in two minutes: lint and the unit tests
 
 .PHONY: test
 test: install browser ## Everything: lint, types, import rules, docs, all tests, and what differs on Airflow 2.11
+	@$(BIN)/python -m tests.java_options
 	@$(STAGES) test
 
 .PHONY: nightly
 nightly: install browser ## What takes too long for every day: repeated kills, 300 deferred sensors, 20,000 fuzz cases, every Airflow
+	@$(BIN)/python -m tests.java_options
 	@$(STAGES) nightly
 
 .PHONY: unit

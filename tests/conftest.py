@@ -49,17 +49,20 @@ def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSe
 def local_service(shared_service: LocalService) -> LocalService:
     """The shared service, empty at the start of each module.
 
-    A test that stops or kills a service takes ``crash_service``; one that moves the clock or needs options,
-    ``service_factory``.
+    A test that stops or kills a service takes ``crash_service``; one that moves the clock, which never goes
+    back, ``admin_service``; one that needs other options, ``service_factory``.
     """
     shared_service.drop_everything()
     return shared_service
 
 
 @pytest.fixture(scope="module")
-def admin_service(local_service: LocalService) -> LocalService:
-    """The shared service; the name says that a test uses its admin socket."""
-    return local_service
+def admin_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service of the module's own, whose clock its tests may move."""
+    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
+    service.launch()
+    yield service
+    service.stop()
 
 
 @pytest.fixture

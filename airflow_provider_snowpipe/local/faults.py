@@ -236,6 +236,9 @@ def parse_faults(text: str | None) -> Faults:
     faults = Faults()
     for pair in filter(None, (text or "").split(",")):
         name, _, value = pair.strip().partition("=")
+        if pair.strip() == _HOLD:
+            faults.commit_delay = math.inf
+            continue
         try:
             _set(faults, name, value)
         except ValueError as error:
@@ -245,9 +248,7 @@ def parse_faults(text: str | None) -> Faults:
 
 def _set(faults: Faults, name: str, value: str) -> None:
     verb, _, rest = name.partition("-")
-    if name == _HOLD and not value:
-        faults.commit_delay = math.inf
-    elif name == "commit-delay":
+    if name == "commit-delay":
         faults.commit_delay = float(value)
     elif name == "drop-append-response":
         faults.drop_append_response |= {int(value)}
@@ -272,8 +273,8 @@ def _set(faults: Faults, name: str, value: str) -> None:
         faults.delays.setdefault(rest, []).extend([float(seconds)] * int(times or 1))
     else:
         raise ConfigurationError(
-            f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, append-503=N, "
-            f"invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, slow-CALL=SECONDSxN, "
-            f"failover-pipe=DATABASE.SCHEMA.PIPE; "
+            f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, "
+            f"append-503=N, invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, "
+            f"slow-CALL=SECONDSxN, failover-pipe=DATABASE.SCHEMA.PIPE; "
             f"points: {', '.join(KILL_POINTS)}; calls: {', '.join(CALLS)}"
         )

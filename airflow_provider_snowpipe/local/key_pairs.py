@@ -67,7 +67,7 @@ def sign(home: DataDirectory) -> str:
     now = int(time.time())
     issuer = f"{subject}.{fingerprint(stored['public_key'])}"
     claims = {"iss": issuer, "sub": subject, "iat": now, "exp": now + 600}
-    # The service made this key itself; proving again that its factors are prime takes ten times the signature.
+    # The service made this key itself; proving its factors prime again takes ten times the signature.
     key = load_pem_private_key(home.key_file.read_bytes(), None, unsafe_skip_rsa_key_validation=True)
     return jwt.encode(claims, cast("RSAPrivateKey", key), algorithm="RS256")
 

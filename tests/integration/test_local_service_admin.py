@@ -171,10 +171,10 @@ def test_rows_and_tokens_survive_a_death_during_a_checkpoint(service: LocalServi
     ],
     ids=range(14),
 )
-def test_a_wrong_line_is_answered_with_what_is_wrong(admin_service: LocalService, line: bytes) -> None:
+def test_a_wrong_line_is_answered_with_what_is_wrong(local_service: LocalService, line: bytes) -> None:
     with (
         socket.socket(socket.AF_UNIX) as connection,
-        address_of(admin_service.data_dir / "admin.sock") as address,
+        address_of(local_service.data_dir / "admin.sock") as address,
     ):
         connection.settimeout(30)
         connection.connect(address)
@@ -182,4 +182,4 @@ def test_a_wrong_line_is_answered_with_what_is_wrong(admin_service: LocalService
         answer = json.loads(connection.makefile("rb").readline())
     assert answer["ok"] is False
     assert answer["error"]
-    assert admin_service.admin("faults") == {"faults": []}
+    assert local_service.admin("faults") == {"faults": []}
