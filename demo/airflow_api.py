@@ -67,6 +67,11 @@ class AirflowApi:
         """Let the scheduler start no more runs of the DAG."""
         self._checked("PATCH", f"dags/{dag_id}", json={"is_paused": True})
 
+    def parse_again(self, dag_id: str) -> None:
+        """Have the DAG's file parsed once more: Airflow takes in the asset watchers of unpaused DAGs only."""
+        token = self._get(f"dags/{dag_id}")["file_token"]
+        self._checked("PUT", f"parseDagFile/{token}")
+
     def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
         """Start a run of the DAG.
 
