@@ -8,28 +8,11 @@ from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
-from tests.maven_jars import maven_jars
-from tests.spark_in_process import spark_in_process
-from tests.spark_job import new_table
+from tests.maven_jars import DELTA, maven_jars
+from tests.spark_job import new_table, numbered_name
 from tests.table_loads import TableLoads
 
 pytestmark = pytest.mark.spark
-
-_DELTA = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory):
-    options = {
-        "spark.jars": ",".join(str(jar) for jar in maven_jars(*_DELTA)),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "1",
-    }
-    given = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
-    with spark_in_process(tmp_path_factory.mktemp("spark"), "local[2]", *given) as session:
-        yield session
 
 
 class DeltaLoads(TableLoads):
@@ -53,9 +36,9 @@ class DeltaLoads(TableLoads):
 
 
 @pytest.fixture
-def loads(local_service, spark, tmp_path, request):
-    table = new_table(local_service, "D_" + str(abs(hash(request.node.nodeid)) % 10**9))
-    return DeltaLoads(local_service, spark, tmp_path, table)
+def loads(local_service, spark, tmp_path):
+    maven_jars(*DELTA)
+    return DeltaLoads(local_service, spark, tmp_path, new_table(local_service, numbered_name("DELTA")))
 
 
 def test_versions_load_once_in_order_and_a_second_run_only_the_new_ones(loads):

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SnowpipeError
-from tests.table_loads import loads, spark
+from tests.table_loads import loads
 
-__all__ = ["loads", "spark"]
+__all__ = ["loads"]
 
 pytestmark = pytest.mark.spark
 

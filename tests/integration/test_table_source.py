@@ -20,9 +20,9 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.spark_job import SparkJob
-from tests.table_loads import loads, spark
+from tests.table_loads import loads
 
-__all__ = ["loads", "spark"]
+__all__ = ["loads"]
 
 pytestmark = pytest.mark.spark
 
@@ -197,9 +197,11 @@ def test_source_that_cannot_be_loaded_in_order_is_refused_before_a_channel_is_op
     assert loads.service.sql(f"SHOW CHANNELS LIKE 'test_{loads.table}%'") == []
 
 
-def test_job_under_spark_submit_loads_a_table_and_reports_it(loads, tmp_path):
+def test_job_loads_a_table_and_reports_it(loads, tmp_path, shared_spark):
     loads.write("a.parquet", range(200))
-    job = SparkJob(loads.service, tmp_path / "runs", loads.table, loads.spec(partition_by="FILE"))
+    job = SparkJob(
+        loads.service, tmp_path / "runs", loads.table, loads.spec(partition_by="FILE"), spark=shared_spark
+    )
 
     finished = job.run()
 
