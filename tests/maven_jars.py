@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.java_options import cache_folder
+
 DELTA = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
 # Made for Spark 4.1, and works with 4.2.
 AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
@@ -29,12 +31,6 @@ _refused: dict[str, str] = {}
 """Why an artifact could not be had, so that no test of this process asks again."""
 
 
-def cache_of_tests() -> Path:
-    """The folder in the user's cache for what tests fetch and compile."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "airflow-provider-snowpipe-tests"
-
-
 def maven_jars(*coordinates: str) -> list[Path]:
     """Fetch jars, without what they depend on; skip the test where that cannot be done.
 
@@ -49,7 +45,7 @@ def maven_closure(*coordinates: str) -> list[Path]:
     :param coordinates: ``group:artifact:version``
     """
     name = hashlib.sha256(" ".join(coordinates).encode()).hexdigest()[:16]
-    folder = cache_of_tests() / f"closure-{name}"
+    folder = cache_folder() / f"closure-{name}"
     found = folder / "classpath"
     jars = _existing(found)
     if jars:

@@ -164,6 +164,7 @@ class SparkJob:
 
     def _run_here(self, changes: dict[str, Any]) -> Finished:
         """Run what the submitted file runs, in the session that is there."""
+        assert self.spark.getActiveSession() is not None, "the job would start and stop its own session"
         plan = self._written_plan(changes)
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):

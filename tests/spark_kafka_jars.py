@@ -16,7 +16,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.maven_jars import cache_of_tests, maven_jars
+from tests.java_options import cache_folder
+from tests.maven_jars import maven_jars
 
 _SPARK = pyspark.__version__
 _JARS = (
@@ -78,7 +79,7 @@ def spark_kafka_jars() -> list[Path]:
     try:
         return [*jars, *maven_jars(_TOKENS)]
     except pytest.skip.Exception:
-        return [*jars, _stand_in(cache_of_tests() / f"kafka-tokens-{_SPARK}")]
+        return [*jars, _stand_in(cache_folder() / f"kafka-tokens-{_SPARK}")]
 
 
 def _stand_in(folder: Path) -> Path:
