@@ -68,12 +68,12 @@ def test_what_is_refused_leaves_channel_and_table_as_they_were(loads):
     loads.lake.append(range(10, 20))
     loads.lake.delete("ID = 3")
 
-    with pytest.raises(SourcePositionError, match=r"_all'.* of the kind 'overwrite' .*deleted-records"):
+    with pytest.raises(SourcePositionError, match="deleted-records"):
         loads.load_snapshots()
     assert loads.ids == list(range(10))
 
     loads.lake.expire()
-    with pytest.raises(SourcePositionError, match="whose snapshots have expired"):
+    with pytest.raises(SourcePositionError, match="expired"):
         loads.load_snapshots()
     assert loads.ids == list(range(10))
 
