@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_provider_snowpipe.spark.jvm import ensure_java_home
 from demo.ports import reserved_port
+from tests.java_options import cache_folder
 
 KAFKA_VERSION = "4.1.0"
 USER, PASSWORD = "loader", "hunter2"
@@ -146,9 +147,7 @@ def fetched_jars(name: str, *artifacts: tuple[str, str, str]) -> Path:
     :param name: of the directory in the cache
     :param artifacts: group, artifact and version of each
     """
-    cache = (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-provider-snowpipe-tests"
-    )
+    cache = cache_folder()
     target = cache / f"{name}-{artifacts[0][2]}"
     if target.is_dir():
         return target
