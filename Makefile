@@ -60,6 +60,10 @@ nightly: install ## What takes too long for every day: 300 deferred sensors, 100
 unit: install ## The unit tests only
 	$(PYTEST) tests/unit $(IN_PARALLEL)
 
+.PHONY: mutants
+mutants: install ## Change the exactly-once core line by line: a unit test has to notice; MODULES="streaming/offsets …" for some
+	$(BIN)/python scripts/mutants.py $(MODULES)
+
 .PHONY: lint
 lint: install ## Code style, formatting, and which room may import which
 	$(BIN)/ruff check .
@@ -96,5 +100,5 @@ lock: install ## Resolve pyproject.toml anew into requirements.lock and the vers
 .PHONY: clean
 clean: ## Remove what the demo, the tests and the docs build left behind (.venv* stays)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi
-	rm -rf .demo dist docs/_build spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .demo dist docs/_build mutants spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.venv*/*' -prune -exec rm -rf {} +
