@@ -22,6 +22,7 @@ import jwt
 import pyarrow as pa
 import pytest
 
+from airflow_provider_snowpipe.spark import sink
 from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -396,8 +397,6 @@ _CLOCKED += ("streaming.retry", "spark.sink")
 def snowpipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSnowpipe]:
     """The service of every client that is made during the test, and a time that jumps."""
     fake = FakeSnowpipe(JumpingTime())
-    from airflow_provider_snowpipe.spark import sink
-
     for module in _CLOCKED:
         monkeypatch.setattr(f"airflow_provider_snowpipe.{module}.time", fake.clock)
     monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", lambda *_: fake)

@@ -7,6 +7,7 @@ import pytest
 from airflow_provider_snowpipe.spark.driver import Run
 from airflow_provider_snowpipe.spark.failures import TaskFailedError
 from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.sink import PartitionResult
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     CommitTimeoutError,
@@ -169,6 +170,25 @@ class TestRounds:
 
         first, *later = [asked["job_src_p"] for asked in run.source.asked]
         assert (first, set(later)) == (None, {IntegerOffset(2)})
+
+    def test_rows_and_seconds_of_all_rounds_are_summed_by_the_run_itself(self, make_run):
+        run = make_run(self.SLOW, wait_for_commit=False)
+
+        whole(run)
+
+        assert by_channel(run, "rows") == {"job_src_p": 6}
+        assert by_channel(run, "bytes") == {"job_src_p": 6 * len('{"ID": 0}\n')}
+        assert by_channel(run, "append_seconds")["job_src_p"] >= 3000
+
+    def test_position_of_an_earlier_round_stays_when_the_token_ends_a_later_one(self, snowpipe, make_run):
+        run = make_run(self.SLOW, wait_for_commit=False)
+        run.prepare()
+        run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(3), rows=4)}
+
+        run._take([PartitionResult("job_src_p", complete=False)])
+        run.verify()
+
+        assert by_channel(run, "target_token") == {"job_src_p": "3"}
 
     def test_finished_channels_are_not_loaded_again(self, snowpipe, make_run):
         spark = InProcessSpark()
