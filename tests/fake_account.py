@@ -151,6 +151,7 @@ class FakeAccount:
             ("DESCRIBE PIPE ", "DESCRIBE", self._describe_pipe),
             ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
             ("SELECT FILE_NAME", "HISTORY", self._copy_history),
+            ("SELECT MAX(CREATED) AS CREATED", "AGE", _new_table),
         ):
             if statement.startswith(begin):
                 rows: list[Row] = self.call(name, partial(answer, statement, list(values or ())))
@@ -315,6 +316,11 @@ class FakeAccount:
         if "CONTAINS(FILE_NAME" in statement:
             found = [one for one in found if more[0] in one["file_name"]]
         return sorted(found, key=lambda one: one["last_load_time"])
+
+
+def _new_table(*_: object) -> list[Row]:
+    now = dt.datetime.now(dt.UTC)
+    return [{"created": now, "account_now": now}]
 
 
 def _loaded(listed: str, content: bytes, options: str, *, skipped: bool) -> tuple[Row, list[str]]:

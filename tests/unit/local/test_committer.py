@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.local.engine import committer, ingest
+from airflow_provider_snowpipe.local.engine import committer, ingest, schedule
 from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import UNCOMMITTED
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
@@ -25,16 +25,17 @@ NEVER = 3600.0
 
 
 class Gate:
-    """Stops each commit just before it counts, until it is opened."""
+    """An engine of its own whose commits wait, before they take the database's lock, until it is opened."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self.reached = threading.Event()
         self.opened = threading.Event()
 
-    def __call__(self, point: str) -> None:
-        if point == "before-commit":
-            self.reached.set()
-            assert self.opened.wait(BOUND)
+    def commit(self, *given: Any) -> None:
+        self.reached.set()
+        assert self.opened.wait(BOUND)
+        ingest.commit_group(*given)
 
 
 @pytest.fixture
@@ -79,12 +80,12 @@ def holding(engine: Engine) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    made = Gate()
-    monkeypatch.setattr(engine.database, "reach", made)
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate(Engine(tmp_path))
+    monkeypatch.setattr(committer, "commit_group", made.commit)
     yield made
     made.opened.set()
-    wait_until(lambda: not engine.database.committer.backlog())
+    made.engine.catalog.close()
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
@@ -154,15 +155,25 @@ class TestCommits:
         wait_until(lambda: made.records)
         assert made.backlog() == {}
 
-    def test_commits_that_are_held_are_made_when_the_committer_stops(self, engine: Engine) -> None:
+    def test_a_commit_that_is_held_is_made_when_the_committer_stops(
+        self, engine: Engine, quick: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(schedule, "LINGER_SECONDS", 0.0)
         table = engine.table()
         channel = table.open()
-        made = committer.Committer(engine.database, lambda: NEVER, Limits())
-        appends = [table.take(channel, row(number), token=str(number)) for number in (1, 2)]
-        for append in appends:
-            made.enqueue(append)
+        looked: list[float] = []
+
+        def delay() -> float:
+            looked.append(NEVER)
+            return NEVER
+
+        made = committer.Committer(engine.database, delay, Limits())
+        for number in (1, 2):
+            made.enqueue(table.take(channel, row(number), token=str(number)))
         made.start()
+        wait_until(lambda: len(looked) > 3)
         assert table.rows() == []
+        assert made.backlog()[channel].appends == 2
         made.stop()
 
         assert (table.rows(), table.token()) == ([(1, None), (2, None)], "2")
@@ -193,13 +204,13 @@ class TestBacklog:
         assert not own
         assert table.rows() == []
 
-    def test_what_is_being_committed_still_waits(self, engine: Engine, gate: Gate) -> None:
-        table = engine.table()
+    def test_what_is_being_committed_still_waits(self, gate: Gate) -> None:
+        table = gate.engine.table()
         channel = table.open()
         append = table.send(channel, row(1))
         assert gate.reached.wait(BOUND)
 
-        assert engine.database.committer.backlog()[channel].appends == 1
+        assert gate.engine.database.committer.backlog()[channel].appends == 1
         with pytest.raises(Refusal) as refusal:
             table.open(fail=True)
         assert refusal.value.code == UNCOMMITTED
@@ -352,10 +363,8 @@ class TestDiscard:
         assert append.durable.cancelled()
         assert table.open().committed.offset_token is None
 
-    def test_opening_waits_for_a_commit_that_holds_rows_of_the_channel(
-        self, engine: Engine, gate: Gate
-    ) -> None:
-        table = engine.table()
+    def test_opening_waits_for_a_commit_that_holds_rows_of_the_channel(self, gate: Gate) -> None:
+        table = gate.engine.table()
         append = table.send(table.open(), row(1), token="1")
         assert gate.reached.wait(BOUND)
         opened: list[str | None] = []
@@ -370,21 +379,13 @@ class TestDiscard:
         assert (opened, table.rows()) == (["1"], [(1, None)])
 
     def test_whoever_holds_the_write_lock_does_not_wait_and_the_commit_leaves_the_rows_out(
-        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+        self, gate: Gate
     ) -> None:
-        table = engine.table()
-        taken = threading.Event()
-        group = committer.commit_group
-
-        def seen(*given: Any) -> None:
-            taken.set()
-            group(*given)
-
-        monkeypatch.setattr(committer, "commit_group", seen)
-        with engine.database.write_lock:
-            append = table.send(table.open(), row(1), token="1")
-            assert taken.wait(BOUND)  # the commit waits for the lock
-            table.create(replace=True)
+        table = gate.engine.table()
+        append = table.send(table.open(), row(1), token="1")
+        assert gate.reached.wait(BOUND)
+        table.create(replace=True)
+        gate.opened.set()
         with pytest.raises(CancelledError):
             committed(append)
 

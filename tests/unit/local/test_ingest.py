@@ -56,6 +56,7 @@ class TestCommit:
         assert (status["rows_inserted"], status["rows_parsed"], status["rows_error_count"]) == (3, 3, 0)
         assert (status["last_committed_offset_token"], status["channel_status_code"]) == ("3", "SUCCESS")
         assert first.durable.result(0) is second.durable.result(0) is None
+        table.open(fail=True)  # for no row waits any more
 
     def test_channels_of_several_tables_share_a_commit(self, engine: Engine, table: StreamedTable) -> None:
         other = engine.table()
