@@ -7,6 +7,7 @@ import pytest
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.layout_offset import IntegerLayoutOffset, TextLayoutOffset
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset
+from airflow_provider_snowpipe.streaming.progress import ChannelProgress
 from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 DIGEST = "9f3a1200c4d5e6f7"
@@ -98,3 +99,11 @@ def test_verified_line_that_cannot_be_read_names_channel_and_format(text: str) -
 def test_verified_line_that_no_file_has_cannot_be_built(file: str, line: int) -> None:
     with pytest.raises(ConfigurationError):
         _line(file, line)
+
+
+def test_progress_keeps_the_digest_that_the_service_told_last() -> None:
+    progress = ChannelProgress("c", _line("a", 7))
+
+    progress.observe(_line("a", 7, DIGEST))
+
+    assert str(progress.committed) == f"a@{DIGEST}:7"

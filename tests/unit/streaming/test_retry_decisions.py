@@ -114,6 +114,17 @@ def test_pause_that_ends_with_the_budget_is_made(clock: Clock) -> None:
     assert caught.value.retry_after is None
 
 
+def test_service_that_stays_unreachable_is_reported_with_the_last_reason(clock: Clock) -> None:
+    _, attempt = _attempts(UnreachableError("connection refused"))
+
+    with pytest.raises(RetriesExhaustedError) as caught:
+        repeat(POLICY, "append", attempt, refresh=_never)
+
+    assert "connection refused" in str(caught.value)
+    assert caught.value.retry_after is None
+    assert clock.pauses == [1, 2, 4]
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_credentials_are_renewed_twice(clock: Clock, status: int) -> None:
     renewed: list[str] = []
