@@ -46,7 +46,7 @@ def test_layout_token_has_no_order_with_another_format() -> None:
     with pytest.raises(TypeError):
         _ = _rows(1) < IntegerOffset(2)
     with pytest.raises(TypeError):
-        _ = _rows(1) < TextLayoutOffset.parse("b/4")
+        _ = _rows(1) < TextLayoutOffset.parse("b/8")
 
 
 @pytest.mark.parametrize("text", ["5/٤", "5/x", "x/4"])
