@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import shutil
 import sys
 import time
@@ -110,7 +111,7 @@ def judge(
     for mutant in sorted(survivors + undecided, key=lambda mutant: (mutant.module, lines[id(mutant)])):
         where = f"{PACKAGE}/{mutant.module}.py:{lines[id(mutant)]}"
         report.append(f"{where}: {mutant.outcome}: {kinds.get(id(mutant), 'no verdict')}")
-        report += [*mutant.diff.splitlines()[2:], f"    '{mutant.name}',", ""]
+        report += [*mutant.diff.splitlines()[2:], f"    {json.dumps(mutant.name, ensure_ascii=False)},", ""]
     alive = {mutant.name for mutant in survivors}
     gone = [name for name in accepted if name.split(" ")[0] in modules and name not in alive]
     report += [f"on a list, but killed or no longer there: {name}" for name in gone]

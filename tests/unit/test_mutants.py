@@ -71,7 +71,18 @@ def test_survivor_that_is_on_no_list_fails_the_run(outcome):
     assert not passed
     assert report[0] == f"airflow_provider_snowpipe/streaming/progress.py:9: {outcome}: on no list"
     assert "+    return a >= b" in report
-    assert f"    '{NAME}'," in report
+    assert f'    "{NAME}",' in report
+
+
+def test_report_names_a_survivor_as_the_lists_have_it():
+    diff = DIFF.replace("a > b", "split('\"') or \\")
+    mutant = _mutant("survived", diff)
+    report, _ = mutants.judge([mutant], {}, {"streaming/progress": SOURCE})
+    line = next(line for line in report if line.startswith('    "streaming'))
+
+    text = f"[[accepted]]\nkind = 'gap'\nwhy = 'x'\nmutants = [\n{line}\n]"
+
+    assert mutants.read_accepted(text) == {mutant.name: "gap"}
 
 
 def test_survivor_on_a_list_passes():
