@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.restore import RestoreAction, RestoreStep, chosen, plan_restore
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 NOW = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
 
@@ -104,3 +105,11 @@ def test_all_channels_of_a_backup_are_restored_unless_some_are_named() -> None:
     assert chosen(backup, []) == []
     with pytest.raises(ConfigurationError, match=r"'x'.*a, b"):
         chosen(backup, ["a", "x"])
+
+
+def test_same_position_in_another_spelling_is_not_ahead() -> None:
+    token = "a.log@9f3a1200c4d5e6f7:7"
+
+    steps = plan_restore(_backup(a=token), _statuses(a="a.log:7"), VerifiedFileLineOffset)
+
+    assert steps == [RestoreStep("a", RestoreAction.SET, "a.log:7", token)]
