@@ -4,7 +4,7 @@
 answers as the service does on the wire. It stands where :class:`Transports` stands, so that the client, the
 channel and all that is built on them are the real ones. A test can look at every call in order
 (:attr:`FakeSnowpipe.calls`), hold commits and release them (:meth:`FakeSnowpipe.commit`), and put a fault
-before or after any call (:meth:`FakeSnowpipe.fault`). :class:`JumpingTime` makes every wait end at once.
+before or after any call (:meth:`FakeSnowpipe.fault`). Every wait ends at once.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import jwt
 import pyarrow as pa
@@ -27,6 +26,7 @@ from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.jumping_time import JumpingTime
 
 URL = "https://account.example.com"
 HOST = "ingest.example.com"
@@ -170,24 +170,6 @@ class _Fault:
         return True
 
 
-class JumpingTime:
-    """A clock that stands still until somebody sleeps; then it is that much later at once."""
-
-    def __init__(self) -> None:
-        self.slept: list[float] = []
-        self._began, self._passed = time.time(), 0.0
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self._passed += seconds
-
-    def monotonic(self) -> float:
-        return self._passed
-
-    def time(self) -> float:
-        return self._began + self._passed
-
-
 class FakeSnowpipe:
     """The service of one pipe, its two transports, and the clock of whoever uses it.
 
@@ -212,7 +194,7 @@ class FakeSnowpipe:
         """A real client of this service."""
         return SnowpipeClient(
             URL, credentials or ProgrammaticAccessToken(PAT), PIPE, transports=self, **options
-        )  # type: ignore[arg-type]
+        )
 
     def scoped_token(self, life: float | None = None) -> ScopedToken:
         """A scoped token as the driver hands it to tasks."""
@@ -284,11 +266,14 @@ class FakeSnowpipe:
     ) -> Answer:
         """Answer one attempt."""
         parts = urlsplit(url)
-        found = {k: v[0] for k, v in parse_qs(parts.query, keep_blank_values=True).items()}
-        data = _decoded(body, headers) if body else json_body or form
         operation, channel, pipe = _operation(method, parts.path, json_body)
-        bearer = headers["Authorization"].removeprefix("Bearer ")
-        call = Call(operation, channel, query or found, bearer, data)
+        call = Call(
+            operation,
+            channel,
+            query or dict(parse_qsl(parts.query, keep_blank_values=True)),
+            headers["Authorization"].removeprefix("Bearer "),
+            _decoded(body, headers) if body else json_body or form,
+        )
         with self._lock:
             self.calls.append(call)
         instead = self._meet("before", call)
@@ -389,16 +374,10 @@ def _json(body: Any) -> Answer:
     return Answer(200, json.dumps(body).encode())
 
 
-_CLOCKED = ("streaming.auth", "streaming.channel", "streaming.channel_session", "streaming.exchange")
-_CLOCKED += ("streaming.retry", "spark.sink")
-
-
 @pytest.fixture
 def snowpipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSnowpipe]:
     """The service of every client that is made during the test, and a time that jumps."""
-    fake = FakeSnowpipe(JumpingTime())
-    for module in _CLOCKED:
-        monkeypatch.setattr(f"airflow_provider_snowpipe.{module}.time", fake.clock)
+    fake = FakeSnowpipe(JumpingTime.everywhere(monkeypatch))
     monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", lambda *_: fake)
     monkeypatch.setattr("airflow_provider_snowpipe.spark.sink.Transports", lambda *_: fake)
     sink.process_transports.cache_clear()

@@ -129,5 +129,12 @@ def test_baseline_of_no_rows_is_a_count() -> None:
 
 @pytest.mark.parametrize("baseline", [[], "[]", "x", 5])
 def test_baseline_that_is_no_mapping_is_named(baseline: Any) -> None:
-    with pytest.raises(ConfigurationError, match="rejected_baseline"):
+    with pytest.raises(ConfigurationError, match=r"^rejected_baseline is"):
         CommitTargets.parse({"a": "5"}, IntegerOffset, rejected_baseline=baseline)
+
+
+def test_first_of_channels_that_are_equally_far_is_the_slowest() -> None:
+    verdict = _judge({"a": "9", "b": "9", "c": "9"}, _status("a", "8"), _status("b", "7"), _status("c", "7"))
+
+    assert verdict.slowest is not None
+    assert verdict.slowest.channel == "b"
