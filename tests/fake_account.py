@@ -105,15 +105,14 @@ class FakeAccount:
         """Let the nth call of this name from now on fail; None counts calls of every name."""
         self.faults.append(Fault(call, when, error, nth))
 
-    def put(self, path: str, *rows: str, stage: str = "S") -> None:
+    def put(self, path: str, *rows: str) -> None:
         """Stage a file of these rows."""
-        self.stages.setdefault(stage, {})[path] = "".join(f"{row}\n" for row in rows).encode()
+        self.stages.setdefault("S", {})[path] = "".join(f"{row}\n" for row in rows).encode()
 
-    def copy(self, *paths: str, stage: str = "S", ago: float = 0.0, pipe: str | None = None) -> None:
-        """Let somebody else, or a pipe, load files; so many seconds ago."""
-        before = len(self.history)
-        self._copy(f"COPY INTO T FROM @{stage} ON_ERROR = CONTINUE", pipe, paths)
-        for entry in self.history[before:]:
+    def copy(self, *paths: str, ago: float = 0.0) -> None:
+        """Let somebody else load files by COPY, so many seconds ago."""
+        self._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", None, paths)
+        for entry in self.history[-len(paths) :]:
             entry["last_load_time"] -= dt.timedelta(seconds=ago)
 
     def finish(self) -> None:
@@ -151,7 +150,11 @@ class FakeAccount:
             ("DESCRIBE PIPE ", "DESCRIBE", self._describe_pipe),
             ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
             ("SELECT FILE_NAME", "HISTORY", self._copy_history),
-            ("SELECT MAX(CREATED) AS CREATED", "AGE", _new_table),
+            (
+                "SELECT MAX(CREATED) AS CREATED",
+                "AGE",
+                lambda *_: [{"created": _now(), "account_now": _now()}],
+            ),
         ):
             if statement.startswith(begin):
                 rows: list[Row] = self.call(name, partial(answer, statement, list(values or ())))
@@ -172,18 +175,12 @@ class FakeAccount:
         answer: Answer = self.call(name, work)
         return answer
 
-    def close(self) -> None:
-        """Nothing is open."""
-
-    # -- the SQL API --------------------------------------------------------------------------------------
-
     def _submit(self, request_id: str, body: Any) -> Answer:
         """One request id stands for one statement: its repetition runs nothing, and is told the state."""
         known = self.statements.get(request_id)
         if known is None:
-            known = self.statements[request_id] = Statement(
-                body["statement"], body["parameters"]["QUERY_TAG"]
-            )
+            tag = body["parameters"]["QUERY_TAG"]
+            known = self.statements[request_id] = Statement(body["statement"], tag)
             if not self.holds:
                 self._execute(known)
             return _answer(known)
@@ -207,8 +204,6 @@ class FakeAccount:
                 statement.rows = self._copy(statement.text)
             except StatementError as failure:
                 statement.failure = failure
-
-    # -- COPY and pipes -----------------------------------------------------------------------------------
 
     def _copy(self, statement: str, pipe: str | None = None, only: Sequence[str] = ()) -> list[Row]:
         """One COPY: all of it happens, or nothing."""
@@ -241,10 +236,10 @@ class FakeAccount:
         self._copied.update(marks)
         for _, gone, _ in marks if "PURGE = TRUE" in options else ():
             del staged[gone]
+        hidden = set() if self.names_skipped else {"LOAD_SKIPPED"}
         if "RETURN_FAILED_ONLY = TRUE" in options:
-            results = [row for row in results if row["errors_seen"]]
-        if not self.names_skipped:
-            results = [row for row in results if row["status"] != "LOAD_SKIPPED"]
+            hidden = {"LOADED", "LOAD_SKIPPED"}
+        results = [row for row in results if row["status"] not in hidden]
         return results or [{"status": "Copy executed with 0 files processed."}]
 
     def _pipe_call(self, name: str, call: str, body: Any) -> Answer:
@@ -262,8 +257,6 @@ class FakeAccount:
         waiting, pipe.queue = pipe.queue, []
         if waiting:
             self._copy(f"{pipe.statement} ON_ERROR = CONTINUE", name, waiting)
-
-    # -- statements of a session --------------------------------------------------------------------------
 
     def _list(self, _: str, values: list[str]) -> list[Row]:
         stage, path = _place(values[0])
@@ -318,11 +311,6 @@ class FakeAccount:
         return sorted(found, key=lambda one: one["last_load_time"])
 
 
-def _new_table(*_: object) -> list[Row]:
-    now = dt.datetime.now(dt.UTC)
-    return [{"created": now, "account_now": now}]
-
-
 def _loaded(listed: str, content: bytes, options: str, *, skipped: bool) -> tuple[Row, list[str]]:
     """The row of a COPY's result for one file, and the rows that it puts into the table."""
     lines = [] if skipped else content.decode().splitlines()
@@ -342,7 +330,7 @@ def _history_entry(name: str, place: str, result: Row, pipe: str | None) -> Row:
     return {
         "file_name": name,
         "stage_location": f"{DATABASE}.{SCHEMA}.{place}",
-        "last_load_time": dt.datetime.now(dt.UTC),
+        "last_load_time": _now(),
         "row_count": result["rows_loaded"],
         "row_parsed": result["rows_parsed"],
         "error_count": result["errors_seen"],
@@ -363,6 +351,10 @@ def _listed(stage: str, path: str) -> str:
 
 def _texts(written: str) -> list[str]:
     return [text[1:-1].replace("''", "'").replace("\\\\", "\\") for text in re.findall(_QUOTED, written)]
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
 
 
 def _md5(content: bytes) -> str:

@@ -103,7 +103,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 class TestLoad:
-    def test_every_file_is_loaded_once_and_told_by_its_path(self, loading: Loading) -> None:
+    def test_every_file_is_loaded_once_and_reported_by_its_path(self, loading: Loading) -> None:
         outcome = loading.load()
 
         loading.assert_every_row_is_there_once()

@@ -190,7 +190,7 @@ class TestCommits:
 
 
 class TestBacklog:
-    def test_what_waits_is_told_by_channel(self, held: Engine) -> None:
+    def test_what_waits_is_reported_by_channel(self, held: Engine) -> None:
         table = held.table()
         a, b = table.open("a"), table.open("b")
         appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3))]
@@ -262,8 +262,8 @@ class TestSpool:
         channel = table.open()
         appends = [
             table.send(channel, row(1, "x"), token="1"),
-            table.send(channel, row(2, "y"), b"\xff", token="2"),
-            table.send(channel, row(3, "z"), token="3"),
+            table.send(channel, row(2, "y"), token="2"),
+            table.send(channel, row(3, "z"), b"\xff", token="3"),
         ]
         assert [append.parked is not None for append in appends] == [False, False, True]
         assert (held_small.spool.files, appends[2].lines.rows) == (1, 0)

@@ -218,7 +218,7 @@ class TestFailedCommit:
             }[request.param]
             patch.setattr(owner, name, broken)
 
-        self.mend = patch.undo
+        self.repair = patch.undo
         yield arm
         patch.undo()
 
@@ -236,7 +236,7 @@ class TestFailedCommit:
         waiting = table.take(a, row(4), token="a3")
         fail()
         commit(table, *group)
-        self.mend()
+        self.repair()
 
         assert (table.rows(), table.token("a"), table.token("b")) == ([(0, None)], "a0", None)
         assert (code(a), code(b), code(bystander)) == (MUST_REOPEN, MUST_REOPEN, "SUCCESS")
