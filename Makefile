@@ -74,6 +74,10 @@ test-airflow: install ## The Airflow skin on VERSION=2.11, 3.1, 3.2 or 3.3: unit
 browser: ## Install Chromium with apt-get, where that is possible: the tests of Airflow's pages skip without it
 	@scripts/install_browser.sh
 
+.PHONY: mutants
+mutants: install ## Change the exactly-once core line by line: a unit test has to notice; MODULES="streaming/offsets …" for some
+	$(BIN)/python scripts/mutants.py $(MODULES)
+
 .PHONY: bench
 bench: install ## Ratios against peers and limits
 	$(BIN)/python benchmarks/spark_to_channel.py
@@ -96,5 +100,5 @@ lock: install ## Resolve pyproject.toml anew into requirements.lock and the vers
 .PHONY: clean
 clean: ## Remove what the demo, the tests and the docs build left behind (.venv* stays)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi
-	rm -rf .demo .stages dist docs/_build spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .demo .stages dist docs/_build mutants spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.venv*/*' -prune -exec rm -rf {} +

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.java_options import use_quick_java
 from tests.local_service import LocalService
@@ -21,6 +21,10 @@ settings.register_profile(
     derandomize="SNOWPIPE_FUZZ_CASES" not in os.environ,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
+)
+# The mutation run asks whether a test fails, not for the smallest example.
+settings.register_profile(
+    "mutants", settings.get_profile("tests"), phases=(Phase.explicit, Phase.generate), max_examples=50
 )
 settings.load_profile("tests")
 
