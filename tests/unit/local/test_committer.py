@@ -41,7 +41,7 @@ class Gate:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delay that is taken back is noticed at once."""
-    monkeypatch.setattr(committer, "_DELAY_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(committer, "_DELAY_POLL_SECONDS", 0.01)
 
 
 @pytest.fixture(scope="module")
