@@ -142,7 +142,9 @@ def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_th
 
     trigger = deferred.trigger
     assert isinstance(trigger, SnowpipeCommitTrigger)
-    assert trigger.targets == {CHANNEL: TOKENS[-1]}
+    assert trigger.targets == {
+        CHANNEL: {"token": TOKENS[-1], "offset_format": "file:line", "rejected_baseline": 0, "rows": 2}
+    }
     assert (trigger.table, trigger.snowflake_conn_id) == (lab.table, lab.conn_id)
     assert deferred.timeout is not None
     assert deferred.timeout.total_seconds() == 77
