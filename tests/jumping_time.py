@@ -12,6 +12,8 @@ _WAITING = (
     "streaming.channel",
     "streaming.channel_session",
     "streaming.exchange",
+    "streaming.lifecycle",
+    "streaming.reset",
     "streaming.retry",
     "spark.sink",
 )

@@ -283,8 +283,9 @@ def test_stream_operator_loads_and_the_sensor_accepts_its_targets(
     targets = instance.xcoms["targets"]
 
     assert done["rows"] == 100
-    assert done["channels"]["p_s_EWR"]["to"] == targets["p_s_EWR"] == "EWR_02.ndjson:30"
-    assert sensor(conn_id, table, targets).execute(context()) == targets
+    tokens = {channel: target["token"] for channel, target in targets.items()}
+    assert done["channels"]["p_s_EWR"]["to"] == tokens["p_s_EWR"] == "EWR_02.ndjson:30"
+    assert sensor(conn_id, table, targets).execute(context()) == tokens
     assert ids_of(local_service, table) == list(range(100))
 
 

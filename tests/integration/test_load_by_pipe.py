@@ -326,7 +326,7 @@ class TestTraces:
         }
         assert [events[one].extra for one in (whole, channel)] == [extra, extra]
         assert events[whole].keys == ["a"]
-        assert piped.ti.xcoms["targets"] == {CHANNEL: "2.ndjson:4"}
+        assert piped.ti.xcoms["targets"][CHANNEL]["token"] == "2.ndjson:4"
 
     @pytest.mark.parametrize("way", ["pipe", "copy"])
     def test_files_of_a_stage_tell_their_rows_and_who_loaded_them(self, load: Load, way: str) -> None:

@@ -107,7 +107,8 @@ class FlightsRun:
         assert (int(row["R"]), int(row["F"])) == (FLIGHTS, FLIGHTS)
         with self.stack.service.client(self.table) as client:
             statuses = client.channel_statuses(CHANNELS)
-        assert {name: status.committed for name, status in statuses.items()} == self.xcom("stream", "targets")
+        targets = {name: one["token"] for name, one in self.xcom("stream", "targets").items()}
+        assert {name: status.committed for name, status in statuses.items()} == targets
         assert sum(status.rows_inserted for status in statuses.values()) == FLIGHTS
 
 

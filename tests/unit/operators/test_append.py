@@ -62,7 +62,7 @@ class TestRows:
             "committed": True,
         }
         assert ids(local_service, table) == [0, 1, 2, 3, 4]
-        assert ctx["ti"].xcoms["targets"] == {"c": "7:5"}
+        assert ctx["ti"].xcoms["targets"]["c"]["token"] == "7:5"
 
     def test_a_retry_appends_nothing_again(
         self, local_service: LocalService, append: Append, table: str
@@ -131,7 +131,7 @@ class TestRows:
     ) -> None:
         bad = [{"ID": 1}, {"ID": "no number"}, {"ID": 3}]
 
-        with pytest.raises(AirflowFailException, match=r"RowsRejectedError: .*skipped 1 of 3 row"):
+        with pytest.raises(AirflowFailException, match=r"RowsRejectedError: .*rejected 1 of 3"):
             append(rows=bad, batch=1)
         assert append(rows=bad, batch=2, on_error="continue")["rejected"] == 1
         assert ids(local_service, table) == [1, 1, 3, 3]

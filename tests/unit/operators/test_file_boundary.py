@@ -28,7 +28,7 @@ from tests.unit.operators.account_in_task import install, task_context
 
 A, B = "p_s_a", "p_s_b"
 STAGE = "%T"
-CALLS = {"copy": 23, "pipe": 29}
+CALLS = {"copy": 35, "pipe": 41}
 """Calls of one load that nothing disturbs."""
 PIPE = "LOCAL.PUBLIC.P"
 
@@ -133,7 +133,7 @@ class TestLoad:
         load.run()
 
         steps = [call for call in load.account.calls if call in ("open", "PUT", "SET TOKEN", "submit")]
-        assert steps == ["open", "PUT", "SET TOKEN", "open", "submit", "SET TOKEN"]
+        assert steps == ["open", "PUT", "open", "SET TOKEN", "open", "submit", "open", "SET TOKEN", "open"]
 
     def test_rows_that_wait_for_their_commit_are_waited_for(
         self, load: Load, monkeypatch: pytest.MonkeyPatch
