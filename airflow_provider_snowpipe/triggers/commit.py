@@ -128,6 +128,8 @@ class SnowpipeCommitTrigger(SharedWaitTrigger[StatusLook]):
             watch = self._watch()
         except ConfigurationError as error:
             return TriggerEvent(_failure(FailureReason.CONFIGURATION, str(error)))  # type: ignore[no-untyped-call]
+        if not watch.channels:
+            return self._event(CommitVerdict(WaitState.COMPLETE, {}, done=0, total=0))
         with self._poll().waiting(watch.channels, self.poll_interval):
             async for look in looks:
                 verdict = watch.see(look, time.time())

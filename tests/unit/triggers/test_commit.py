@@ -86,7 +86,7 @@ def test_sends_one_event_and_only_after_the_last_channel_committed(
             id="rejected",
         ),
         pytest.param({}, error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), "refused", id="pipe"),
-        pytest.param({"targets": {}}, Reply(), "configuration", id="no-targets"),
+        pytest.param({"targets": "[]"}, Reply(), "configuration", id="no-targets"),
         pytest.param({"offset_format": "no_such"}, Reply(), "configuration", id="format"),
         pytest.param({"table": None}, Reply(), "configuration", id="no-table"),
     ],
@@ -101,6 +101,17 @@ def test_a_failure_is_one_event_with_its_reason(
     assert event["status"] == "failure"
     assert event["reason"] == reason
     assert event["message"]
+
+
+def test_without_a_channel_there_is_nothing_to_wait_for(service_connection: str) -> None:
+    assert events(make(service_connection, targets={})) == [{"status": "success", "tokens": {}}]
+
+
+def test_plain_tokens_that_could_have_several_formats_fail_the_wait(service_connection: str) -> None:
+    (event,) = events(make(service_connection, targets={"c": "17:5000"}, offset_format=None))
+
+    assert event["reason"] == "configuration"
+    assert "offset_format" in event["message"]
     assert PAT not in json.dumps(event)
 
 
@@ -270,7 +281,7 @@ class TestSharing:
         _rounds(service, commit_in_round=3)
         good = self.triggers(service_connection)
         missing = make(service_connection, targets={"nobody": "a:1"}, poll_interval=0.2)
-        wrong = make(service_connection, targets={}, poll_interval=0.2)
+        wrong = make(service_connection, targets="[]", poll_interval=0.2)
         impatient = make(service_connection, targets={"c0": "a:9"}, poll_interval=0.2, stall_timeout=0.1)
 
         payloads = run_all([missing, wrong, impatient, *good])
