@@ -95,6 +95,8 @@ class LoadPlan:
     :param per_day: True when credits are those of a day, False when they are those of the whole load
     :param is_forced: True when the author chose the path
     :param compact: how to combine the files first, None where that is not worth it
+    :param nothing_to_load: True for data of which there is none: the path is that of the run before, or the
+        one that finds it out with the least effort
     """
 
     path: LoadPath
@@ -104,6 +106,7 @@ class LoadPlan:
     per_day: bool = False
     is_forced: bool = False
     compact: CompactAdvice | None = None
+    nothing_to_load: bool = False
 
     def estimate(self, path: LoadPath | None = None) -> PathEstimate:
         """The estimate of one path.
