@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -65,6 +66,12 @@ class LoadPolicy:
                 f"flood_bytes={self.flood_bytes}, "
                 f"band={self.band}: the first three are above 0, the last is 0 or more"
             )
+
+        for path, seconds in self.measured.items():
+            if path not in list(LoadPath) or not 0 < seconds < math.inf:
+                raise ConfigurationError(
+                    f"measured is {dict(self.measured)!r}: give seconds above 0 by 'stream', 'copy' or 'pipe'"
+                )
 
     @property
     def forced(self) -> LoadPath | None:

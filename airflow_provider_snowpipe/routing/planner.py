@@ -49,6 +49,10 @@ def plan_load(
     if nothing is not None:
         return choice.nothing(nothing)
     path, reasons = choice.forced() if policy.forced else choice.best()
+    reasons += [
+        f"measured: the last loads by {one.value} had rows after {duration(seconds)}"
+        for one, seconds in sorted(policy.measured.items())
+    ]
     plan = LoadPlan(
         path,
         tuple(reasons),
