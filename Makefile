@@ -4,11 +4,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
+ROUNDS ?= 20
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-PYTEST := $(BIN)/python -m pytest
-# Without the last option a run whose worker process dies waits for ever (seen with pytest-xdist 3 and loadfile).
-IN_PARALLEL := -n 2 --dist loadfile --max-worker-restart 0
+# What each of them runs, and how long it may take: scripts/stages.toml
+STAGES := $(BIN)/python scripts/run_stages.py
 
 ##@ Start here
 
@@ -32,12 +32,39 @@ demo: install ## 336,776 flights through Airflow and Spark into channels, exactl
 
 ##@ Check
 
+.PHONY: quick
+quick: install ## For every change, in two minutes: lint and the unit tests
+	@$(STAGES) quick
+
 .PHONY: test
-test: lint types docs browser ## Everything: lint, types, import rules, docs, all tests, and the skin on Airflow 2.11
-	$(PYTEST) tests/unit tests/integration tests/fuzz $(IN_PARALLEL)
-	$(PYTEST) tests/faults -m "not nightly"
-	$(PYTEST) tests/system -m "not nightly"
-	scripts/test-airflow.sh 2.11
+test: install browser ## Everything: lint, types, import rules, docs, all tests, and what differs on Airflow 2.11
+	@$(BIN)/python -m tests.java_options
+	@$(STAGES) test
+
+.PHONY: nightly
+nightly: install browser ## What takes too long for every day: repeated kills, 300 deferred sensors, 20,000 fuzz cases, every Airflow
+	@$(BIN)/python -m tests.java_options
+	@$(STAGES) nightly
+
+.PHONY: unit
+unit: install ## The unit tests only
+	@$(STAGES) quick unit
+
+.PHONY: lint
+lint: install ## Code style, formatting, and which room may import which
+	@$(STAGES) quick lint
+
+.PHONY: types
+types: install ## Strict type check
+	@$(STAGES) test types
+
+.PHONY: docs
+docs: install ## Build the documentation into docs/_build; a warning is an error
+	@$(STAGES) test docs
+
+.PHONY: flaky
+flaky: install ## ROUNDS=20 rounds of the unit tests that wait for something, beside two busy loops
+	@ROUNDS="$(ROUNDS)" scripts/flaky.sh
 
 .PHONY: test-airflow
 test-airflow: install ## The Airflow skin on VERSION=2.11, 3.1, 3.2 or 3.3: unit tests and one system test
@@ -47,32 +74,9 @@ test-airflow: install ## The Airflow skin on VERSION=2.11, 3.1, 3.2 or 3.3: unit
 browser: ## Install Chromium with apt-get, where that is possible: the tests of Airflow's pages skip without it
 	@scripts/install_browser.sh
 
-.PHONY: nightly
-nightly: install ## What takes too long for every day: 300 deferred sensors, 100 kills of the local service and of Spark, 20,000 fuzz cases
-	$(PYTEST) tests/system tests/faults -m nightly --timeout 3600
-	SNOWPIPE_SPARK_FAULT_ROUNDS=100 $(PYTEST) tests/faults/test_spark_executor_faults.py tests/faults/test_spark_service_faults.py --timeout 3600
-	SNOWPIPE_SPARK_FAULT_ROUNDS=20 $(PYTEST) tests/faults/test_spark_driver_faults.py --timeout 3600
-	SNOWPIPE_SPARK_FAULT_ROUNDS=20 $(PYTEST) tests/faults/test_data_source_cluster_faults.py --timeout 3600
-	SNOWPIPE_KILLS=100 $(PYTEST) tests/faults/test_local_service_kill_loop.py --timeout 3600
-	SNOWPIPE_FUZZ_CASES=20000 $(PYTEST) tests/fuzz $(IN_PARALLEL) --timeout 3600
-
-.PHONY: unit
-unit: install ## The unit tests only
-	$(PYTEST) tests/unit $(IN_PARALLEL)
-
-.PHONY: lint
-lint: install ## Code style, formatting, and which room may import which
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
-
-.PHONY: types
-types: install ## Strict type check
-	$(BIN)/mypy
-
-.PHONY: docs
-docs: install ## Build the documentation into docs/_build; a warning is an error
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+.PHONY: mutants
+mutants: install ## Change the exactly-once core line by line: a unit test has to notice; MODULES="streaming/offsets …" for some
+	$(BIN)/python scripts/mutants.py $(MODULES)
 
 .PHONY: bench
 bench: install ## Ratios against peers and limits
@@ -96,5 +100,5 @@ lock: install ## Resolve pyproject.toml anew into requirements.lock and the vers
 .PHONY: clean
 clean: ## Remove what the demo, the tests and the docs build left behind (.venv* stays)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi
-	rm -rf .demo dist docs/_build spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .demo .stages dist docs/_build mutants spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.venv*/*' -prune -exec rm -rf {} +

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import requests
@@ -32,6 +34,7 @@ class AirflowApi:
         self._session = requests.Session()
         self._session.trust_env = False  # a proxy of the machine has no business with the loopback interface
         self._authorized = False
+        self._writing = threading.Lock()
 
     def health(self) -> dict[str, str | None]:
         """Return each component's state; needs no login."""
@@ -63,6 +66,11 @@ class AirflowApi:
     def pause(self, dag_id: str) -> None:
         """Let the scheduler start no more runs of the DAG."""
         self._checked("PATCH", f"dags/{dag_id}", json={"is_paused": True})
+
+    def parse_again(self, dag_id: str) -> None:
+        """Have the DAG's file parsed once more: Airflow takes in the asset watchers of unpaused DAGs only."""
+        token = self._get(f"dags/{dag_id}")["file_token"]
+        self._checked("PUT", f"parseDagFile/{token}")
 
     def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
         """Start a run of the DAG.
@@ -190,7 +198,9 @@ class AirflowApi:
         if not self._authorized:
             self._log_in()
         url = f"{self._url}/{self.base_path}/{path}"
-        return self._session.request(method, url, timeout=TIMEOUT_SECONDS, **arguments)
+        # On SQLite one write at a time: see AirflowProcesses.
+        with nullcontext() if method == "GET" else self._writing:
+            return self._session.request(method, url, timeout=TIMEOUT_SECONDS, **arguments)
 
     def _run_fields(self) -> dict[str, Any]:
         """What a new run needs beside its id."""

@@ -1,4 +1,4 @@
-"""A real Airflow on the loopback interface: API server, scheduler, triggerer and DAG processor."""
+"""A real Airflow on the loopback interface: API servers, scheduler, triggerer and DAG processor."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import psutil
 import requests
 
 from demo.airflow_api import AirflowApi
+from demo.ports import reserved_port
 from demo.processes import ProcessGroup, stop_left_behind
 
 USER = "admin"
@@ -31,6 +32,9 @@ class AirflowProcesses:
     Everything listens on 127.0.0.1 only: the log servers, which know no address to bind to, stay off; the API
     server reads the log files itself.
 
+    Tasks have an API server of their own: Airflow 3.3.2 writes its audit log on the event loop of the server
+    itself, where a write of the UI would wait for a task's transaction, whose commit waits for that loop.
+
     :param home: the ``AIRFLOW_HOME``; made when missing, kept afterwards
     :param dags_folder: where the DAGs are
     """
@@ -41,7 +45,8 @@ class AirflowProcesses:
     def __init__(self, home: Path, dags_folder: Path) -> None:
         self.home = home.resolve()
         self.logs = self.home / "logs"
-        self.port = _free_port()
+        # Its own URLs are in its settings.
+        self.port, self.execution_port = reserved_port(), reserved_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._database = self.home / "airflow.db"
         self._state_file = self.home / "processes.json"
@@ -76,7 +81,7 @@ class AirflowProcesses:
     def start_process(self, name: str) -> None:
         """Start one of the processes, the first time or again.
 
-        :param name: ``api-server``, ``scheduler``, ``dag-processor`` or ``triggerer``
+        :param name: ``api-server``, ``execution-api``, ``scheduler``, ``dag-processor`` or ``triggerer``
         """
         self._group.start(name, [*_AIRFLOW, *self._commands()[name]], self._env, self.log_file(name))
 
@@ -102,7 +107,8 @@ class AirflowProcesses:
                 health = self.api.health()
             except requests.RequestException:
                 health = {}
-            if all(health.get(component) == "healthy" for component in self.components):
+            healthy = all(health.get(component) == "healthy" for component in self.components)
+            if healthy and all(map(_listens, self._ports())):
                 return
             time.sleep(POLL_SECONDS)
         raise RuntimeError(
@@ -121,9 +127,14 @@ class AirflowProcesses:
         """Stop every process of this Airflow, running tasks included."""
         self._group.stop()
 
+    def _ports(self) -> Sequence[int]:
+        return self.port, self.execution_port
+
     def _commands(self) -> dict[str, list[str]]:
+        server = ["api-server", "--host", "127.0.0.1", "--port"]
         return {
-            "api-server": ["api-server", "--host", "127.0.0.1", "--port", str(self.port)],
+            "api-server": [*server, str(self.port), "--apps", "core"],
+            "execution-api": [*server, str(self.execution_port), "--apps", "execution"],
             "scheduler": ["scheduler", "--skip-serve-logs"],
             "dag-processor": ["dag-processor"],
             "triggerer": ["triggerer", "--skip-serve-logs"],
@@ -136,7 +147,7 @@ class AirflowProcesses:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__PARALLELISM": "4",
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.execution_port}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._password_file),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
@@ -194,8 +205,6 @@ def _inherited() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
 
 
-def _free_port() -> int:
+def _listens(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -149,7 +149,10 @@ class Demo:
             found=self._table_counts(),
             sent=api.xcom(DAG_ID, run_id, "stream")["rows"],
             tries=api.task(DAG_ID, run_id, "stream")["try_number"],
-            targets=api.xcom(DAG_ID, run_id, "stream", "targets"),
+            targets={
+                channel: target["token"]
+                for channel, target in api.xcom(DAG_ID, run_id, "stream", "targets").items()
+            },
             statuses=statuses,
             seconds=time.monotonic() - self._began,
         )

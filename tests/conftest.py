@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.java_options import use_quick_java
 from tests.local_service import LocalService
@@ -22,6 +22,10 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# The mutation run asks whether a test fails, not for the smallest example.
+settings.register_profile(
+    "mutants", settings.get_profile("tests"), phases=(Phase.explicit, Phase.generate), max_examples=50
+)
 settings.load_profile("tests")
 
 use_quick_java()
@@ -29,15 +33,65 @@ use_quick_java()
 # py4j logs from destructors, after pytest has closed its streams.
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
+pytest_plugins = ["tests.report_plugin"]
+
 ServiceFactory = Callable[..., LocalService]
+SetFaults = Callable[[str], None]
+
+
+@pytest.fixture(scope="session")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """The local service of this process of tests, with the admin socket and a folder for external stages."""
+    folder = tmp_path_factory.mktemp("lake")
+    service = LocalService(tmp_path_factory.mktemp("service"), admin=True, allowed_folder=folder)
+    service.launch()
+    yield service
+    service.stop()
 
 
 @pytest.fixture(scope="module")
-def local_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    """A running local service with a fresh data directory, shared by the tests of a module."""
-    service = LocalService.start(tmp_path_factory.mktemp("service"))
+def local_service(shared_service: LocalService) -> LocalService:
+    """The shared service, empty at the start of each module.
+
+    A test that stops or kills a service takes ``crash_service``; one that moves the clock, which never goes
+    back, ``admin_service``; one that needs other options, ``service_factory``.
+    """
+    shared_service.drop_everything()
+    return shared_service
+
+
+@pytest.fixture(scope="module")
+def admin_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service of the module's own, whose clock its tests may move."""
+    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
+    service.launch()
     yield service
     service.stop()
+
+
+@pytest.fixture
+def faults(local_service: LocalService) -> Iterator[SetFaults]:
+    """Add faults to the shared service, as for ``serve --faults``; they are cleared after the test."""
+    yield local_service.set_faults
+    local_service.admin("faults", clear=True)
+
+
+@pytest.fixture(scope="session")
+def _crash_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    folder = tmp_path_factory.mktemp("lake")
+    service = LocalService(tmp_path_factory.mktemp("crash"), limits="off", admin=True, allowed_folder=folder)
+    yield service
+    service.kill()
+
+
+@pytest.fixture
+def crash_service(_crash_process: LocalService) -> LocalService:
+    """A running, empty service that a test may kill and start again; the next test gets the same one."""
+    if not _crash_process.is_running:
+        _crash_process.kill()
+        _crash_process.launch()
+    _crash_process.drop_everything()
+    return _crash_process
 
 
 @pytest.fixture
@@ -63,12 +117,3 @@ def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
     yield start
     for service in started:
         service.kill()
-
-
-@pytest.fixture(scope="module")
-def admin_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    """A service of the module's own with the admin socket."""
-    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
-    service.launch()
-    yield service
-    service.stop()

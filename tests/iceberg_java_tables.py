@@ -6,6 +6,8 @@ classes, which PySpark brings.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +16,7 @@ import pyspark
 import pytest
 
 from airflow_provider_snowpipe.spark.jvm import ensure_java_home
+from tests.java_options import cache_folder
 from tests.maven_jars import maven_jars
 
 _RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -107,26 +110,38 @@ public class WriteTables {
 """
 
 
-def write_java_tables(folder: Path) -> Path:
-    """Write the tables; the test is skipped where the jar or a Java compiler cannot be had.
+def java_tables() -> Path:
+    """The tables, written once into the user's cache; the test is skipped where that cannot be done.
 
     ``two`` and ``three``, of these format versions and partitioned by ``FILE``: two appends, a compaction,
     an append. ``deleted``: an append, one row deleted by a delete file, an append. ``expired``: three
     appends, of which the first one's snapshot is not kept.
 
-    :param folder: for the program and the tables
-    :returns: the folder of the tables, each with a ``version-hint.text``
+    :returns: their folder, each with a ``version-hint.text``
     """
     (runtime,) = maven_jars(_RUNTIME)
+    digest = hashlib.sha256((_RUNTIME + _PROGRAM).encode()).hexdigest()[:16]
+    folder = cache_folder() / f"iceberg-{digest}"
+    folder.mkdir(exist_ok=True)
+    tables, written = folder / "tables", folder / "written"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not written.exists():
+            # Tables hold their own path, so that they are written where they stay.
+            shutil.rmtree(tables, ignore_errors=True)
+            _write(folder, tables, runtime)
+            written.touch()
+    return tables
+
+
+def _write(folder: Path, tables: Path, runtime: Path) -> None:
     java = ensure_java_home(folder / "java")
     launcher = shutil.which("java") if java is None else str(java / "bin" / "java")
     if launcher is None or shutil.which("javac") is None:
         pytest.skip("there is no Java compiler for the program that writes Iceberg tables")
     program = folder / "WriteTables.java"
     program.write_text(_PROGRAM)
-    tables = folder / "tables"
     jars = f"{runtime}:{Path(pyspark.__file__).parent / 'jars'}/*"
     command = [launcher, "-cp", jars, str(program), str(tables)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-3000:]
-    return tables

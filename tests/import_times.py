@@ -18,11 +18,12 @@ try:
     from airflow.dag_processing.dagbag import DagBag
 except ImportError:  # Airflow before 3.2
     from airflow.models.dagbag import DagBag
-bag = DagBag(sys.argv[1])
-assert not bag.import_errors, bag.import_errors
-assert bag.dags
+for file in sys.argv[1:]:
+    bag = DagBag(file)
+    assert not bag.import_errors, bag.import_errors
+    assert bag.dags, file
 """
-"""Reads a DAG file as the DAG processor does."""
+"""Reads DAG files as the DAG processor does."""
 BARE_DAG = """
 from airflow.providers.common.compat.sdk import BaseOperator, BaseSensorOperator, DAG, dag, task
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 import uuid
@@ -22,6 +21,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from airflow_provider_snowpipe.spark.jvm import ensure_java_home
+from demo.ports import reserved_port
+from tests.java_options import cache_folder
 
 KAFKA_VERSION = "4.1.0"
 USER, PASSWORD = "loader", "hunter2"
@@ -71,7 +72,7 @@ class KafkaBroker:
     def __init__(self, directory: Path, jars: Path) -> None:
         self._directory = directory
         self._jars = jars
-        plain, sasl, controller = _free_ports(3)
+        plain, sasl, controller = (reserved_port() for _ in range(3))  # its settings advertise them
         self.address = f"127.0.0.1:{plain}"
         self.sasl_address = f"127.0.0.1:{sasl}"
         self._settings = directory / "server.properties"
@@ -146,9 +147,7 @@ def fetched_jars(name: str, *artifacts: tuple[str, str, str]) -> Path:
     :param name: of the directory in the cache
     :param artifacts: group, artifact and version of each
     """
-    cache = (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-provider-snowpipe-tests"
-    )
+    cache = cache_folder()
     target = cache / f"{name}-{artifacts[0][2]}"
     if target.is_dir():
         return target
@@ -179,13 +178,3 @@ def fetched_jars(name: str, *artifacts: tuple[str, str, str]) -> Path:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

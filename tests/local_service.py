@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.local.admin.listener import ask
+from airflow_provider_snowpipe.local.cli import main
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.environment import check_ready, variables
 from airflow_provider_snowpipe.local.errors import ServiceError
 from airflow_provider_snowpipe.local.shell import run_statement
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.auth import KeyPair
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
@@ -26,10 +32,14 @@ _CLI = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli"]
 _READY_SECONDS = 240.0
 _STOP_SECONDS = 120.0
 _POLL_SECONDS = 0.02
+_OWN_NAMES = frozenset({"DEMO", "ACCOUNTADMIN", "PUBLIC", "SECURITYADMIN", "SYSADMIN", "USERADMIN", "LOCAL"})
 
 
 class LocalService:
-    """One service process on one data directory; its output is kept in ``<data_dir>/service.log``."""
+    """One service process on one data directory; its output is kept in ``<data_dir>/service.log``.
+
+    :param allowed_folder: a folder that external stages may use.
+    """
 
     def __init__(
         self,
@@ -40,12 +50,14 @@ class LocalService:
         config: Path | None = None,
         admin: bool = False,
         options: Sequence[str] = (),
+        allowed_folder: Path | None = None,
     ) -> None:
         self.data_dir = Path(data_dir)
         self.with_admin = admin
         self.faults = faults
         self.limits = limits
         self.options = tuple(options)
+        self.allowed_folder = allowed_folder
         self.config = config
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,6 +79,8 @@ class LocalService:
             command += ["--limits", self.limits]
         if self.with_admin:
             command.append("--admin")
+        if self.allowed_folder:
+            command += ["--allow-folder", str(self.allowed_folder)]
         command += self.options
         if self.config:
             command += ["--config", str(self.config)]
@@ -105,7 +119,19 @@ class LocalService:
 
     @property
     def ca_file(self) -> Path:
-        return Path(self.env["SSL_CERT_FILE"])
+        """The service's own authority alone: reading the public ones costs each connection 20 ms of CPU."""
+        return DataDirectory(self.data_dir).authority_file
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @cached_property
+    def credentials(self) -> KeyPair:
+        """Key pair of the service's own user for our client."""
+        from airflow_provider_snowpipe.streaming.auth import KeyPair
+
+        return KeyPair(self.account, self.user, self.key_file.read_bytes())
 
     @property
     def connector_arguments(self) -> dict[str, Any]:
@@ -134,18 +160,51 @@ class LocalService:
         return rows
 
     def cli(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another command of ``snowpipe-local`` on this data directory."""
-        return subprocess.run(
-            [*_CLI, command, "--data-dir", str(self.data_dir), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        """Run another command of ``snowpipe-local`` on this data directory, ``serve`` as a process."""
+        line = [command, "--data-dir", str(self.data_dir), *arguments]
+        if command == "serve":
+            return subprocess.run([*_CLI, *line], capture_output=True, text=True, timeout=300, check=False)
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            try:
+                code = main(line)
+            except SystemExit as wrong_usage:
+                code = int(wrong_usage.code or 0)
+        return subprocess.CompletedProcess(line, code, out.getvalue(), err.getvalue())
 
     def admin(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Send a command to the admin socket of a service that was started with ``admin=True``."""
         return ask(self.data_dir / "admin.sock", command, arguments)
+
+    def new_folder(self) -> Path:
+        """Make a folder that external stages of this service may use."""
+        assert self.allowed_folder is not None
+        return Path(tempfile.mkdtemp(dir=self.allowed_folder))
+
+    def set_faults(self, text: str) -> None:
+        """Add faults, as for ``serve --faults``, to a service with the admin socket."""
+        self.admin("faults", set=text)
+
+    @contextmanager
+    def held_commits(self) -> Iterator[None]:
+        """Let no commit happen inside the block; what waits is committed when it ends."""
+        self.set_faults("hold-commits")
+        try:
+            yield
+        finally:
+            if self.is_running:
+                self.admin("faults", clear=True)
+
+    def drop_everything(self) -> None:
+        """Drop all databases, users, roles and faults that tests left behind."""
+        self.admin("faults", clear=True)
+        for kind in ("USER", "ROLE", "WAREHOUSE"):
+            for row in self.sql(f"SHOW {kind}S"):
+                if row["name"] not in _OWN_NAMES:
+                    self.sql(f'DROP {kind} "{row["name"]}"')
+        for row in self.sql("SHOW DATABASES"):
+            if row["name"] != "LOCAL":
+                self.sql(f'DROP DATABASE "{row["name"]}"')
+        self.sql("CREATE OR REPLACE DATABASE LOCAL")
 
     def client(
         self,
@@ -156,7 +215,6 @@ class LocalService:
         retry: RetryPolicy | None = None,
     ) -> SnowpipeClient:
         """Return our client on a table's default pipe, or on a pipe when the name ends in ``-STREAMING``."""
-        from airflow_provider_snowpipe.streaming.auth import KeyPair
         from airflow_provider_snowpipe.streaming.client import SnowpipeClient
         from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -164,8 +222,7 @@ class LocalService:
             pipe = PipeName(database, schema, table_or_pipe)
         else:
             pipe = PipeName.default_for_table(database, schema, table_or_pipe)
-        credentials = KeyPair(self.account, self.user, self.key_file.read_bytes())
-        return SnowpipeClient(self.url, credentials, pipe, ca_bundle=str(self.ca_file), retry=retry)
+        return SnowpipeClient(self.url, self.credentials, pipe, ca_bundle=str(self.ca_file), retry=retry)
 
     def process_env(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return an environment for a child process that is a client of this service."""
@@ -200,8 +257,7 @@ class LocalService:
         home = DataDirectory(self.data_dir)
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:
-            assert self._process is not None
-            if self._process.poll() is not None:
+            if not self.is_running:
                 raise AssertionError(f"the service ended: {self.log_file.read_text()[-2000:]}")
             try:
                 check_ready(home)

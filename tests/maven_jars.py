@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -9,8 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.java_options import cache_folder
+
+DELTA = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
+# Made for Spark 4.1, and works with 4.2.
+AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
+S3A = "org.apache.hadoop:hadoop-aws:3.5.0"
+# What s3a:// of Hadoop 3.5.0 calls of Amazon's SDK: 17 MB, where the bundle that it names has hundreds.
+S3A_NEEDS = (
+    *(
+        f"software.amazon.awssdk:{one}:2.35.4"
+        for one in ("s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+    ),
+    "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+)
+
 _FETCH_SECONDS = 240
 _REPOSITORY = Path.home() / ".m2" / "repository"
+_refused: dict[str, str] = {}
+"""Why an artifact could not be had, so that no test of this process asks again."""
 
 
 def maven_jars(*coordinates: str) -> list[Path]:
@@ -21,12 +39,17 @@ def maven_jars(*coordinates: str) -> list[Path]:
     return [_jar(one) for one in coordinates]
 
 
-def maven_closure(folder: Path, *coordinates: str) -> list[Path]:
+def maven_closure(*coordinates: str) -> list[Path]:
     """Fetch jars and what they need at run time; skip the test where that cannot be done.
 
-    :param folder: for the project that asks Maven for them
     :param coordinates: ``group:artifact:version``
     """
+    name = hashlib.sha256(" ".join(coordinates).encode()).hexdigest()[:16]
+    folder = cache_folder() / f"closure-{name}"
+    found = folder / "classpath"
+    jars = _existing(found)
+    if jars:
+        return jars
     wanted = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version></dependency>"
@@ -37,13 +60,20 @@ def maven_closure(folder: Path, *coordinates: str) -> list[Path]:
         "<project><modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>jars</artifactId>"
         f"<version>1</version><dependencies>{wanted}</dependencies></project>"
     )
-    found = folder / "classpath"
+    own = folder / f"classpath.{os.getpid()}"
     _maven(
         ", ".join(coordinates),
         *("-f", str(folder / "pom.xml"), "dependency:build-classpath", "-Dmdep.includeScope=runtime"),
-        f"-Dmdep.outputFile={found}",
+        f"-Dmdep.outputFile={own}",
     )
-    return [Path(jar) for jar in found.read_text().split(os.pathsep)]
+    own.replace(found)
+    return _existing(found)
+
+
+def _existing(classpath: Path) -> list[Path]:
+    """The jars of a classpath that was written before; none where one of them is gone."""
+    jars = [Path(jar) for jar in classpath.read_text().split(os.pathsep)] if classpath.is_file() else []
+    return jars if all(jar.is_file() for jar in jars) else []
 
 
 def _jar(coordinates: str) -> Path:
@@ -55,12 +85,21 @@ def _jar(coordinates: str) -> Path:
 
 
 def _maven(wanted: str, *arguments: str) -> None:
+    if wanted not in _refused:
+        reason = _fetch(wanted, *arguments)
+        if reason is None:
+            return
+        _refused[wanted] = reason
+    pytest.skip(_refused[wanted])
+
+
+def _fetch(wanted: str, *arguments: str) -> str | None:
+    """Ask Maven; why that did not succeed, None if it did."""
     if shutil.which("mvn") is None:
-        pytest.skip(f"there is no mvn to fetch {wanted}")
+        return f"there is no mvn to fetch {wanted}"
     command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={_REPOSITORY}", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        pytest.skip(f"{wanted}: no answer from Maven Central in {_FETCH_SECONDS} s")
-    if done.returncode != 0:
-        pytest.skip(f"{wanted} cannot be fetched: {done.stdout[-300:]}")
+        return f"{wanted}: no answer from Maven Central in {_FETCH_SECONDS} s"
+    return None if done.returncode == 0 else f"{wanted} cannot be fetched: {done.stdout[-300:]}"

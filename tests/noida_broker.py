@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Self
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+
+from demo.ports import reserved_port
 
 _START_SECONDS = 240
 
@@ -38,9 +39,7 @@ class NoidaBroker:
         # The wheel's file may lack its executable bit.
         shutil.copyfile(packaged, self._binary)
         self._binary.chmod(0o700)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = reserved_port()  # it advertises the number that it is given
         self.address = f"127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,15 +50,19 @@ class StandaloneCluster:
         self._folder = folder
         self._env = env
         self._hosts = tuple(hosts)
-        self._page = f"http://127.0.0.1:{free_port()}"
+        self._page = ""
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.port = free_port()
-        self.url = f"spark://127.0.0.1:{self.port}"
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """The master's address, once it is started."""
+        return f"spark://{_MASTER_HOST}:{self.port}"
 
     def start(self) -> Self:
-        """Start all and wait until the workers are registered."""
-        page = self._page.rpartition(":")[2]
-        self._launch(_MASTER_HOST, "master.Master", "--port", str(self.port), "--webui-port", page)
+        """Start all on ports that are free, and wait until the workers are registered."""
+        log = self._launch(_MASTER_HOST, "master.Master", "--port", "0", "--webui-port", "0")
+        wait_until(lambda: self._find_ports(log), seconds=READY_SECONDS, what="a Spark master")
         options = ["--cores", "2", "--memory", "1g", "--webui-port", "0"]
         for host in self._hosts:
             self._launch(host, "worker.Worker", *options, "--work-dir", str(self._folder / "work"), self.url)
@@ -98,13 +102,25 @@ class StandaloneCluster:
         leaders = [psutil.Process(process.pid) for process in self._processes if process.poll() is None]
         return [*leaders, *(child for leader in leaders for child in children_of(leader, recursive=True))]
 
-    def _launch(self, host: str, name: str, *arguments: str) -> None:
+    def _find_ports(self, log: Path) -> bool:
+        """Take the master's ports from its log; False while it has not bound them."""
+        assert self._processes[0].poll() is None, log.read_text()[-2000:]
+        text = log.read_text()
+        port = re.search(r"Starting Spark master at spark://\S+:(\d+)", text)
+        page = re.search(r"MasterWebUI.* at http://\S+:(\d+)", text)
+        if port is None or page is None:
+            return False
+        self.port, self._page = int(port[1]), f"http://{_MASTER_HOST}:{page[1]}"
+        return True
+
+    def _launch(self, host: str, name: str, *arguments: str) -> Path:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTHON"))
         }
         environment |= launch_environment(self._folder / "java") | _SETTINGS
         environment |= {"SPARK_LOCAL_IP": host, **self._env}
-        with (self._folder / f"{name}-{host}.log").open("ab") as log:
+        path = self._folder / f"{name}-{host}.log"
+        with path.open("ab") as log:
             self._processes.append(
                 subprocess.Popen(
                     [SPARK_CLASS, f"org.apache.spark.deploy.{name}", "--host", host, *arguments],
@@ -116,6 +132,7 @@ class StandaloneCluster:
                     start_new_session=True,
                 )
             )
+        return path
 
 
 def _runs_executor(process: psutil.Process) -> bool:
@@ -139,14 +156,6 @@ def write_bare_python(path: Path) -> Path:
     return path
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def spark_home(folder: Path) -> Path:
     """Make a Spark home that leads to the installed one; ``local-cluster`` writes into its home.
 
@@ -168,8 +177,10 @@ def session_on(cluster: StandaloneCluster, name: str, settings: Mapping[str, str
     :param name: the application's name
     :param settings: Spark's settings beside the usual ones
     """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    assert SparkContext._active_spark_context is None, "a process has one Spark context: run this apart"
     usual = {
         "spark.ui.enabled": "false",
         "spark.driver.host": HOSTS[0],

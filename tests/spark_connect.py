@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
-from tests.spark_cluster import free_port
+from demo.ports import reserved_port
 from tests.spark_job import SPARK_SUBMIT, wait_until
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -29,7 +29,7 @@ class ConnectServer:
 
     def __init__(self, folder: Path, executor_python: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
-        self._port = free_port()
+        self._port = reserved_port()
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHON"))},
             **launch_environment(folder / "java", executor_python=str(executor_python)),

@@ -1,7 +1,7 @@
-"""Deeds in the tasks of a Spark job: something dies, fails or stands still at a chosen point of a load.
+"""Faults at crash points of the job: something dies, fails or stands still at a chosen point of a load.
 
-The job is the real one with its real source and sink; a deed only decides the moment. Whatever is pickled
-here reaches executors by name, so that they need this repository on their ``PYTHONPATH``.
+The job is the real one with its real source and sink; a fault (``Deed``) only decides when. Whatever is
+pickled here reaches executors by name, so that they need this repository on their ``PYTHONPATH``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Timer
 from typing import Any, ClassVar, Literal
 from unittest.mock import patch
 
@@ -31,16 +30,16 @@ from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 Point = Literal["start", "row", "written", "received", "commit-wait", "committed"]
-"""Before the open; before a row is read; all rows are appended; all are received by the service; while their
-commit is awaited; it was seen, and the driver does not know yet."""
+"""Before the open; before a row is read; all rows are appended; all are received by the service; a
+status has said that they are not committed yet; their commit was seen, and the driver does not know yet."""
 POINTS: tuple[Point, ...] = ("start", "row", "written", "received", "commit-wait", "committed")
 What = Literal["raise", "kill-worker", "kill-executor", "kill-driver", "freeze", "stall"]
 STALL_SECONDS = 600.0
-_INTO_COMMIT_WAIT = 0.3
 _DEATH_SECONDS = 10.0
 
 
@@ -85,10 +84,6 @@ class Deeds:
                 self.note(event=deed.what, partition=partition, point=point)
                 self._do(deed)
 
-    def waits_for(self, partition: str) -> bool:
-        """True if something is to happen during the partition's wait for its commit."""
-        return any(deed.point == "commit-wait" and deed.partition == partition for deed in self.each)
-
     def note(self, **facts: Any) -> None:
         """Write down what happened, one line in one write."""
         line = json.dumps({"pid": os.getpid(), "at": time.time(), **facts}) + "\n"
@@ -105,10 +100,9 @@ class Deeds:
         """Let stalled tasks go on."""
         (self.folder / "released").touch()
 
-    def note_driver(self) -> None:
-        """Remember this process and its JVM as the driver that a deed may kill."""
-        parent = os.getppid()
-        (self.folder / "driver").write_text(json.dumps([parent, os.getpid()]))
+    def note_driver(self, *pids: int) -> None:
+        """Remember the processes of the driver, which a deed may kill."""
+        (self.folder / "driver").write_text(json.dumps(pids))
 
     def _claim(self, name: str) -> bool:
         try:
@@ -203,17 +197,18 @@ def load_with_deeds(
     deeds.note(event="began", partition=name, attempt=attempt)
     deeds.reach("start", name)
     watched = dataclasses.replace(work, partition=WatchedPartition.around(work.partition, deeds))
-    wait = ChannelSession.wait_for_commit
+    wait, ask = ChannelSession.wait_for_commit, SnowpipeClient.channel_statuses
 
     def wait_past_points(channel: ChannelSession, *args: Any, **kwargs: Any) -> Any:
+        def ask_past_point(client: SnowpipeClient, names: Any) -> Any:
+            found = ask(client, names)
+            if found[channel.name].committed != str(channel.sent):
+                deeds.reach("commit-wait", name)
+            return found
+
         deeds.reach("received", name)
-        timer = Timer(_INTO_COMMIT_WAIT, deeds.reach, ("commit-wait", name))
-        if deeds.waits_for(name):
-            timer.start()
-        try:
+        with patch.object(SnowpipeClient, "channel_statuses", ask_past_point):
             found = wait(channel, *args, **kwargs)
-        finally:
-            timer.cancel()
         deeds.reach("committed", name)
         return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ ROWS = 600
 """Rows of a group, in three files."""
 LIMITS = BatchLimits(rows=50, requests_per_second=50.0)
 """Twelve appends to a channel, so that there is something between the first row and the last."""
+_numbers = itertools.count(1)
 
 
 def seeds(rounds: int) -> range:
@@ -34,18 +37,17 @@ def seeds(rounds: int) -> range:
     return range(first, first + int(os.environ.get("SNOWPIPE_SPARK_FAULT_ROUNDS", rounds)))
 
 
-def grouped_job(service: LocalService, folder: Path, name: str, **options: Any) -> SparkJob:
-    """Write the groups, make the table and plan its load.
+def grouped_job(service: LocalService, folder: Path, name: str = "GROUPED", **options: Any) -> SparkJob:
+    """Write the groups, make a table of its own and plan its load.
 
     :param folder: for the source and the runs
-    :param name: becomes the table's name
+    :param name: begins the table's name
     """
     _write_groups(folder / "source")
-    table = "".join(letter if letter.isalnum() else "_" for letter in name)[:200].upper()
     return SparkJob(
         service,
         folder / "runs",
-        new_table(service, table),
+        new_table(service, re.sub(r"\W", "_", f"{name[:100]}_{next(_numbers)}").upper()),
         FileSourceSpec(path=str(folder / "source")),
         {"limits": LIMITS, **options},
     )

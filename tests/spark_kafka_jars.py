@@ -7,6 +7,7 @@ that reads records, Spark's classes and Kafka's client, is the real thing.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import zipfile
@@ -15,6 +16,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.java_options import cache_folder
 from tests.maven_jars import maven_jars
 
 _SPARK = pyspark.__version__
@@ -71,35 +73,38 @@ public final class KafkaTokenUtil$ {
 """
 
 
-def spark_kafka_jars(folder: Path) -> list[Path]:
-    """The jars for ``spark.jars``; the test is skipped where they cannot be had.
-
-    :param folder: for what is compiled
-    """
+def spark_kafka_jars() -> list[Path]:
+    """The jars for ``spark.jars``; the test is skipped where they cannot be had."""
     jars = maven_jars(*_JARS)
     try:
         return [*jars, *maven_jars(_TOKENS)]
     except pytest.skip.Exception:
-        return [*jars, _stand_in(folder)]
+        return [*jars, _stand_in(cache_folder() / f"kafka-tokens-{_SPARK}")]
 
 
 def _stand_in(folder: Path) -> Path:
+    """The jar of the two classes, compiled once into the user's cache."""
+    jar = folder / "no-delegation-tokens.jar"
+    if jar.is_file():
+        return jar
     compiler = shutil.which("javac")
     if compiler is None:
         pytest.skip(f"{_TOKENS} cannot be fetched, and there is no javac to compile what stands in for it")
-    folder.mkdir(parents=True, exist_ok=True)
+    work = folder / str(os.getpid())
+    work.mkdir(parents=True, exist_ok=True)
     sources = {"KafkaConfigUpdater.java": _UPDATER, "KafkaTokenUtil$.java": _UTIL}
     for name, text in sources.items():
-        (folder / name).write_text(text)
-    classes = folder / "classes"
+        (work / name).write_text(text)
+    classes = work / "classes"
     spark = Path(pyspark.__file__).parent / "jars"
     command = [compiler, "--release", "17", "-cp", f"{spark}/*", "-d", str(classes)]
     done = subprocess.run(
-        [*command, *(str(folder / name) for name in sources)], capture_output=True, text=True, timeout=120
+        [*command, *(str(work / name) for name in sources)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    jar = folder / "no-delegation-tokens.jar"
-    with zipfile.ZipFile(jar, "w") as archive:
+    with zipfile.ZipFile(work / jar.name, "w") as archive:
         for found in sorted(classes.rglob("*.class")):
             archive.write(found, found.relative_to(classes))
+    (work / jar.name).replace(jar)
+    shutil.rmtree(work)
     return jar

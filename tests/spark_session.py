@@ -1,62 +1,19 @@
-"""A Spark session in the tests' own process, and a table of a local service to write to."""
+"""A table of a local service that DataFrames are written to, and the error that ends a write."""
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_snowpipe.spark.credentials import write_credentials
-from airflow_provider_snowpipe.spark.jvm import ensure_java_home
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from tests.local_service import LocalService
-from tests.spark_in_process import stop_gateway
+from tests.spark_in_process import ROOT, spark_environment
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-ROOT = Path(__file__).parents[1]
-
-
-def spark_environment(folder: Path) -> dict[str, str]:
-    """What a Spark driver in this checkout needs in its environment."""
-    java = ensure_java_home(folder)
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {
-        **({"JAVA_HOME": str(java)} if java else {}),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": path,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-
-
-@contextmanager
-def session(folder: Path, master: str, **settings: str) -> Iterator[SparkSession]:
-    """A session that ends with the block, and its JVM with it."""
-    os.environ.update(spark_environment(folder))
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master(master).appName("tests").config("spark.ui.enabled", "false")
-    for name, value in {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.speculation": "false",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        **{name.replace("_", "."): value for name, value in settings.items()},
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()
-        stop_gateway()
+__all__ = ["ROOT", "spark_environment"]
 
 
 def our_error(error: BaseException) -> str:

@@ -14,6 +14,8 @@ from tests.spark_session import Door, spark_environment
 
 _RUN_SECONDS = 900
 _FIRST_COMMIT_SECONDS = 600
+_HELD = "slow-append=0x4,slow-append=600x4"
+"""Four appends are answered, the next ones are held up until the faults are cleared."""
 MOMENTS = ("in the middle of a batch", "between write and commit")
 
 
@@ -85,10 +87,19 @@ class StreamProgram:
         :param moment: one of :data:`MOMENTS`
         """
         service = self.door.service
+        if moment == MOMENTS[0]:
+            service.admin("faults", set=_HELD)
         process = self.start(name)
+
+        def held() -> bool:
+            assert process.poll() is None, (self.folder / name).read_text()[-4000:]
+            return bool(self.tokens()) and len(service.admin("faults")["faults"]) < 4
+
         try:
-            wait_until(lambda: bool(self.tokens()), seconds=_FIRST_COMMIT_SECONDS, what="the first commit")
-            if moment == "between write and commit":
+            if moment == MOMENTS[0]:
+                wait_until(held, seconds=_FIRST_COMMIT_SECONDS, what="appends that are held up")
+            else:
+                wait_until(lambda: bool(self.tokens()), seconds=_FIRST_COMMIT_SECONDS, what="a commit")
                 service.admin("faults", set="slow-status=60x500")
                 wait_until(
                     lambda: any(token.endswith("-end") for token in self.tokens()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from tests.local_service import LocalService
-from tests.spark_in_process import spark_in_process
-from tests.spark_job import ids_in, new_table
+from tests.spark_job import ids_in, new_table, numbered_name
 
 
 class TableLoads:
@@ -100,18 +98,7 @@ class TableLoads:
         return [int(row["ID"]) for row in self.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{self.table}")]
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One session for all tests of a module."""
-    with spark_in_process(tmp_path_factory.mktemp("spark")) as session:
-        session.conf.set("spark.sql.shuffle.partitions", "2")
-        yield session
-
-
 @pytest.fixture
-def loads(
-    local_service: LocalService, spark: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> TableLoads:
+def loads(local_service: LocalService, spark: Any, tmp_path: Path) -> TableLoads:
     """A table of the test's own, and its loads."""
-    table = new_table(local_service, "T_" + str(abs(hash(request.node.nodeid)) % 10**9))
-    return TableLoads(local_service, spark, tmp_path, table)
+    return TableLoads(local_service, spark, tmp_path, new_table(local_service, numbered_name("LOADS")))

@@ -66,12 +66,10 @@ def lag(args: Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
     from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
     from airflow_provider_snowpipe.streaming.lag import ChannelLag
-    from airflow_provider_snowpipe.streaming.offsets import offset_class
 
     hook = _hook(args)
     targets = _targets(args.targets)
-    spelled = offset_class(args.offset_format or "file:line")
-    wanted = CommitTargets.parse(targets, spelled) if targets else None
+    wanted = CommitTargets.parse(targets, args.offset_format) if targets else None
     names = list(targets) or [one.name for one in hook.list_channels()]
     statuses = hook.channel_statuses(names) if names else {}
     found = [ChannelLag.of(status, wanted) for status in statuses.values()]

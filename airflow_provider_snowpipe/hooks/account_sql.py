@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
@@ -67,29 +67,34 @@ class AccountSql:
 
         return columns_of_describe(self.rows(f"DESCRIBE TABLE {table_of(pipe)}"))
 
-    def set_offset_token(self, pipe: PipeName, table: str, channel: str, token: str) -> None:
-        """Set a channel's committed offset token by the system function.
+    @contextmanager
+    def offset_tokens(self, pipe: PipeName) -> Iterator[Callable[[str, str], None]]:
+        """Sign in to set committed offset tokens by the system function; what it gives sets one.
 
-        :param pipe: the pipe
-        :param table: the table that the channel writes to
-        :param channel: the channel's name
-        :param token: the token
-        :raises SqlError: if the statement fails
+        The sign-in comes first, so that little time passes between reading a token and setting it.
+
+        :param pipe: the pipe; where it is not a table's default pipe, ``SHOW CHANNELS`` tells the tables
+        :raises SqlError: if the sign-in fails, or a statement
+        :raises ConfigurationError: if a channel's table cannot be found
         """
-        self.set_offset_tokens(pipe, table, {channel: token})
-
-    def set_offset_tokens(self, pipe: PipeName, table: str, tokens: Mapping[str, str]) -> None:
-        """Set the committed offset tokens of channels by the system function.
-
-        :param pipe: the pipe
-        :param table: the table that the channels write to
-        :param tokens: the token of each channel
-        :raises SqlError: if a statement fails; the channels before it are changed
-        """
-        name = full_name(pipe.database, pipe.schema, table)
         with self.session("set offset tokens") as run:
-            for channel, token in tokens.items():
+
+            def table_of(channel: str) -> str:
+                if pipe.default_table:
+                    return pipe.default_table
+                for row in run(show_channels(pipe)):
+                    if (listed := ListedChannel.from_row(row)).name == channel:
+                        return listed.table
+                raise ConfigurationError(
+                    f"SHOW CHANNELS does not list channel {channel!r} of pipe {pipe}, so its table is "
+                    "unknown: check the channel's name and that the role may see the pipe"
+                )
+
+            def set_token(channel: str, token: str) -> None:
+                name = full_name(pipe.database, pipe.schema, table_of(channel))
                 run(UPDATE_OFFSET_TOKEN, (name, channel, token))
+
+            yield set_token
 
     def list_stage(self, location: str) -> list[str]:
         """List the files of a stage, under the names that ``LIST`` gives them.

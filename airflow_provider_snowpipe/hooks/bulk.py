@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -100,15 +100,6 @@ class SnowpipeBulkHook(SnowpipeHook):
         database, schema = self.place()
         place = StageReference.parse(location).location("", database=database, schema=schema)
         self.run_sql(f"GET {string_literal(place.rstrip('/'))} {string_literal(f'file://{folder}/')}")
-
-    def set_offset_tokens(self, tokens: Mapping[str, str]) -> None:
-        """Set committed offset tokens of channels of the default pipe of ``table``, whoever writes to them.
-
-        :param tokens: the token of each channel
-        :raises SqlError: if a statement fails; the channels before it are changed
-        """
-        pipe = self.pipe_name()
-        AccountSql(self._connection()).set_offset_tokens(pipe, pipe.default_table or "", tokens)
 
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.

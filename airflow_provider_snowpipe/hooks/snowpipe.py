@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
@@ -224,30 +225,31 @@ class SnowpipeHook(BaseHook):
 
         return AccountSql(self._connection()).rows(statement)
 
+    @contextmanager
+    def offset_tokens(self) -> Iterator[Callable[[str, str], None]]:
+        """Sign in to set committed offset tokens; what it gives sets one channel's, whoever writes to it.
+
+        ``compare_and_set`` of ``streaming.reset`` makes sure first that nobody does.
+
+        :raises SqlError: if a statement fails, or signing in
+        :raises ConfigurationError: if the pipe's table cannot be found
+        """
+        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+
+        settings = self._connection()
+        with AccountSql(settings).offset_tokens(self._pipe_of(settings)) as set_token:
+            yield set_token
+
     def set_offset_token(self, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function, whoever writes to it.
-
-        ``reset_offset_token`` of ``streaming.reset`` makes sure first that nobody does.
 
         :param channel: the channel's name
         :param token: the token
         :raises SqlError: if the statement fails
         :raises ConfigurationError: if the pipe's table cannot be found
         """
-        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
-
-        settings = self._connection()
-        pipe, sql = self._pipe_of(settings), AccountSql(settings)
-        table = pipe.default_table or next(
-            (one.table for one in sql.channels(pipe) if one.name == channel), None
-        )
-        if table is None:
-            raise ConfigurationError(
-                f"SHOW CHANNELS does not list channel {channel!r} of pipe {pipe}, so its table is unknown: "
-                "check "
-                "the channel's name and that the role may see the pipe"
-            )
-        sql.set_offset_token(pipe, table, channel, token)
+        with self.offset_tokens() as set_token:
+            set_token(channel, token)
 
     def test_connection(self) -> tuple[bool, str]:
         """Check the connection as a load would use it, then the channel listing that backups need.

@@ -63,6 +63,11 @@ class DataDirectory:
         return self.root / "tls"
 
     @property
+    def authority_file(self) -> Path:
+        """Certificate of the service's own CA, and nothing else."""
+        return self.tls_dir / "ca.pem"
+
+    @property
     def bundle_file(self) -> Path:
         """Public roots plus the service's own CA, for ``SSL_CERT_FILE`` and ``REQUESTS_CA_BUNDLE``."""
         return self.tls_dir / "bundle.pem"

@@ -32,7 +32,7 @@ def client_session(home: DataDirectory) -> requests.Session:
     session = requests.Session()
     # REQUESTS_CA_BUNDLE and proxies of the machine must not apply to a loopback service.
     session.trust_env = False
-    session.verify = str(home.bundle_file)
+    session.verify = str(home.authority_file)
     return session
 
 

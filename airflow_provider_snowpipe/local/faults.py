@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -37,13 +38,15 @@ KILL_POINTS = (
     "after-rename-commit",
 )
 PIPE_FAILED_OVER = "PIPE_FAILED_OVER"
+_HOLD = "hold-commits"
 
 
 @dataclass(slots=True)
 class Faults:
     """Faults that ``serve --faults`` switches on.
 
-    :param commit_delay: seconds that a commit waits after the append was answered (``commit-delay=2.5``).
+    :param commit_delay: seconds that a commit waits after the append was answered (``commit-delay=2.5``);
+        without end for ``hold-commits``, until the faults are cleared.
     :param drop_append_response: ordinal numbers, counting from 1, of the appends that are applied but whose
         connection is then cut (``drop-append-response=3``; repeat the setting for more).
     :param append_503: how many appends, from the first, are answered 503 and not applied (``append-503=2``).
@@ -195,7 +198,8 @@ class Faults:
         """Return the faults that wait, in the form of ``--faults``; ordinal numbers count from now."""
         with self._lock:
             counted = [("append-503", str(self.append_503))] if self.append_503 else []
-            counted += [("commit-delay", f"{self.commit_delay:g}")] if self.commit_delay else []
+            if 0 < self.commit_delay < math.inf:
+                counted.append(("commit-delay", f"{self.commit_delay:g}"))
             dropped, invalid = sorted(self.drop_append_response), sorted(self.invalidate_channel)
             counted += [("drop-append-response", str(n - self._applied)) for n in dropped]
             counted += [("invalidate-channel", str(n - self._appends)) for n in invalid]
@@ -203,7 +207,8 @@ class Faults:
             counted += [(f"slow-{call}", f"{each:g}") for call, some in self.delays.items() for each in some]
             counted += [(f"kill-{point}", str(left)) for point, left in self.kill_at.items()]
             counted += [("failover-pipe", pipe) for pipe in sorted(self.failed_over)]
-        return [f"{name}={value}" for name, value in counted]
+            held = [_HOLD] if self.commit_delay == math.inf else []
+        return [*held, *(f"{name}={value}" for name, value in counted)]
 
 
 def die() -> None:
@@ -231,6 +236,9 @@ def parse_faults(text: str | None) -> Faults:
     faults = Faults()
     for pair in filter(None, (text or "").split(",")):
         name, _, value = pair.strip().partition("=")
+        if pair.strip() == _HOLD:
+            faults.commit_delay = math.inf
+            continue
         try:
             _set(faults, name, value)
         except ValueError as error:
@@ -265,8 +273,8 @@ def _set(faults: Faults, name: str, value: str) -> None:
         faults.delays.setdefault(rest, []).extend([float(seconds)] * int(times or 1))
     else:
         raise ConfigurationError(
-            f"unknown fault '{name}'; known: commit-delay=SECONDS, drop-append-response=N, append-503=N, "
-            f"invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, slow-CALL=SECONDSxN, "
-            f"failover-pipe=DATABASE.SCHEMA.PIPE; "
+            f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, "
+            f"append-503=N, invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, "
+            f"slow-CALL=SECONDSxN, failover-pipe=DATABASE.SCHEMA.PIPE; "
             f"points: {', '.join(KILL_POINTS)}; calls: {', '.join(CALLS)}"
         )

@@ -50,7 +50,7 @@ def ensure_certificates(home: DataDirectory) -> None:
         mode=0o600,
     )
     ca_pem = ca.public_bytes(serialization.Encoding.PEM)
-    write_file(home.tls_dir / "ca.pem", ca_pem, mode=0o600)
+    write_file(home.authority_file, ca_pem, mode=0o600)
     with open(certifi.where(), "rb") as roots:
         write_file(home.bundle_file, roots.read() + b"\n" + ca_pem, mode=0o600)
     # Written last: its presence says that the other files are complete.

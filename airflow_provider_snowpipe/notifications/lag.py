@@ -155,7 +155,7 @@ class SnowpipeLagNotifier(BaseNotifier):
     def _wanted(self) -> CommitTargets | None:
         from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
 
-        return CommitTargets.parse(self.targets, offset_class(self.offset_format)) if self.targets else None
+        return CommitTargets.parse(self.targets, self.offset_format) if self.targets else None
 
     def _names(self, wanted: CommitTargets | None) -> list[str] | None:
         if self.channels is not None:

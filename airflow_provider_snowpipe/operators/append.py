@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.pipe import PipeOperator
 from airflow_provider_snowpipe.operators.small_source import SmallSource
 from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
 
@@ -119,8 +120,14 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         rows = self._numbered(channel, rules)
         with self.hook.get_client() as client:
             load = append_to_channel(client, channel, rows, self._format(), rules)
+        target = ChannelTarget(
+            load.target_token,
+            self.offset_format or self._format().format_name,
+            None if self.on_error == "continue" else load.rejected_baseline,
+            load.rows,
+        )
+        ti.xcom_push(key=TARGETS_KEY, value={channel: target.to_json()})
         if load.target_token is not None:
-            ti.xcom_push(key=TARGETS_KEY, value={channel: load.target_token})
             leave_channel_page(ti, self._page(context, load.target_token))
         self.log.info(
             "channel %r: %d rows appended, %d were committed before, %d rejected; token %s -> %s",

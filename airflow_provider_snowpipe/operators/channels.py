@@ -208,13 +208,13 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         status = self._status()
         if status.exists:
             self.log.info("%s", direction(status.committed, token, self._format(), self.channel))
-        with self.hook.get_client() as client:
+        with self.hook.get_client() as client, self.hook.offset_tokens() as set_token:
             done = reset_offset_token(
                 client,
                 self.channel,
                 token,
                 look=self._look,
-                set_token=self.hook.set_offset_token,
+                set_token=set_token,
                 observe_seconds=self.observe_seconds,
                 allow_active_writer=self.allow_active_writer,
             )

@@ -2,9 +2,10 @@
 
 The order of things makes every crash harmless. The channels are opened, which shuts writers out and waits
 for their commit; the files are staged under paths that name their content; each channel's token becomes an
-intent; COPY loads, or a pipe; each intent becomes the position of the last loaded row. A crash before the
-intent leaves staged files and nothing else. A crash after it leaves an intent, which stops every stream, and
-with which the next load asks load history, has the same loader load what is not in, and sets the token.
+intent, if it still is the one that was planned on; COPY loads, or a pipe; each intent becomes the position
+of the last loaded row. A crash before the intent leaves staged files and nothing else. A crash after it
+leaves an intent, which stops every stream, and with which the next load asks load history, has the same
+loader load what is not in, and sets the token.
 """
 
 from __future__ import annotations
@@ -24,19 +25,18 @@ from airflow_provider_snowpipe.spark.files.formats import reader_of
 from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, freeze
 from airflow_provider_snowpipe.spark.files.resume import resume_after
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
-from airflow_provider_snowpipe.streaming.errors import (
-    PipeNotFoundError,
-    WriterActiveError,
-)
+from airflow_provider_snowpipe.streaming.errors import PipeNotFoundError
 from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
-from airflow_provider_snowpipe.streaming.reset import confirm_tokens
+from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set, fence
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
     from airflow_provider_snowpipe.spark.source import OnDataLoss
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 _COMMIT_SECONDS = 600.0
 
@@ -77,9 +77,8 @@ class FileBoundary:
             if not may_lack_table:
                 raise
             statuses = {}
-        tokens = {name: status.committed for name, status in statuses.items()}
         return [
-            self._position(group, channel, tokens.get(channel))
+            self._position(group, statuses.get(channel) or ChannelStatus.missing(channel))
             for group, channel in zip(self._groups, channels, strict=True)
         ]
 
@@ -124,44 +123,56 @@ class FileBoundary:
     def promise(self, shares: Sequence[CopyShare]) -> None:
         """Put the intents in the place of the tokens, and make sure that nobody has written meanwhile.
 
+        All channels are compared with what was planned before any token is set, so that a stream that has
+        committed while files were staged leaves everything as it is.
+
         :param shares: what is to be loaded
-        :raises WriterActiveError: if somebody has
+        :raises OffsetTokenMovedError: if somebody has written; nothing is loaded
         """
-        tokens = {share.position.channel: str(share.intent) for share in shares}
-        fresh = [share for share in shares if share.position.intent != share.intent]
-        self._set({share.position.channel: str(share.intent) for share in fresh})
-        self.open_channels()
-        self._require(tokens)
+        changes = [
+            TokenChange(
+                share.position.channel,
+                str(share.intent),
+                share.position.token,
+                share.intent.rows_inserted,
+            )
+            for share in shares
+        ]
+        with self._hook.get_client() as client:
+            fresh = [change for change in changes if change.token != change.expected]
+            for change in changes if len(fresh) > 1 else [one for one in changes if one not in fresh]:
+                fence(client, change)
+            self._set(client, fresh)
+            # Where there are many, the first of them were set a while ago.
+            self._require(client, shares)
 
     def settle(self, shares: Sequence[CopyShare]) -> dict[str, str]:
         """Put the position of the last loaded row in the place of each intent; the channels' tokens.
 
         :param shares: what is loaded
-        :raises WriterActiveError: if somebody has written meanwhile
+        :raises OffsetTokenMovedError: if somebody has written meanwhile
         """
-        self._require({share.position.channel: str(share.intent) for share in shares})
-        ends = {share.position.channel: share.end for share in shares}
-        self._set(ends)
-        return ends
+        with self._hook.get_client() as client:
+            if len(shares) > 1:
+                self._require(client, shares)
+            self._set(client, [_under_intent(share, share.end) for share in shares])
+        return {share.position.channel: share.end for share in shares}
 
-    def _set(self, tokens: Mapping[str, str]) -> None:
-        if tokens:
-            self._hook.set_offset_tokens(tokens)
-            with self._hook.get_client() as client:
-                confirm_tokens(client, tokens)
+    def _set(self, client: SnowpipeClient, changes: Sequence[TokenChange]) -> None:
+        if not changes:
+            return
+        with self._hook.offset_tokens() as set_token:
+            for change in changes:
+                compare_and_set(client, change, set_token=set_token)
 
-    def _require(self, tokens: Mapping[str, str]) -> None:
-        statuses = self._hook.channel_statuses(list(tokens))
-        for channel, token in tokens.items():
-            committed = statuses[channel].committed
-            if committed != token:
-                raise WriterActiveError(
-                    f"channel {channel!r}: while its files are being loaded ({token}), somebody else has set "
-                    f"its token to {committed or 'NULL'!r}: stop that writer, and compare the rows of these "
-                    "files before you load again"
-                )
+    def _require(self, client: SnowpipeClient, shares: Sequence[CopyShare]) -> None:
+        """Make sure that each channel holds its intent, and as many rows as before it."""
+        found = client.channel_statuses([share.position.channel for share in shares])
+        for share in shares:
+            _under_intent(share, share.end).require(found[share.position.channel])
 
-    def _position(self, group: FileGroup, channel: str, token: str | None) -> PartitionPosition:
+    def _position(self, group: FileGroup, status: ChannelStatus) -> PartitionPosition:
+        channel, token = status.channel, status.committed
         intent = CopyIntent.parse(token)
         committed = _parsed(intent.after if intent else token, channel)
         reader = reader_of(self._spec)
@@ -177,7 +188,9 @@ class FileBoundary:
             )
             has_rest = any(block.rows for block in rest)
         names = tuple(file.name for file in group.files if file.size)
-        return PartitionPosition(group.partition, channel, names, committed, has_rest, intent)
+        return PartitionPosition(
+            group.partition, channel, names, committed, has_rest, intent, token, status.rows_inserted
+        )
 
     def _share(
         self,
@@ -195,7 +208,8 @@ class FileBoundary:
         before = position.intent
         after = before.after if before else (None if position.committed is None else str(position.committed))
         since, loader = (before.since, before.pipe) if before else (_milliseconds(now), pipe)
-        intent = CopyIntent(after, files[-1].name, since, loader)
+        rows = before.rows_inserted if before else position.rows_inserted
+        intent = CopyIntent(after, files[-1].name, since, loader, rows)
         return CopyShare(position, files, paths, self._end_of(files[-1]), intent)
 
     def _end_of(self, file: SourceFile) -> str:
@@ -203,6 +217,11 @@ class FileBoundary:
         for block in reader.blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
             line = block.last_line
         return str(FileLineOffset(file.name, line))
+
+
+def _under_intent(share: CopyShare, token: str) -> TokenChange:
+    """A change of a token that expects the share's intent in its place."""
+    return TokenChange(share.position.channel, token, str(share.intent), share.intent.rows_inserted)
 
 
 def _parsed(token: str | None, channel: str) -> FileLineOffset | None:

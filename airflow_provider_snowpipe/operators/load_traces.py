@@ -9,6 +9,8 @@ from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file
 from airflow_provider_snowpipe.lineage import TaskLineage
 from airflow_provider_snowpipe.operators.load_planning import is_staged
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY
+from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -34,5 +36,9 @@ def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[
         LoadedChannel(name, one["to"], True, one["rows"], one["partition"]) for name, one in channels.items()
     ]
     describe_outlets(task, context, hook, moved)
-    context["ti"].xcom_push(key=TARGETS_KEY, value={name: one["to"] for name, one in channels.items()})
+    targets = {
+        name: ChannelTarget(one["to"], FileLineOffset.format_name, rows=one["rows"]).to_json()
+        for name, one in channels.items()
+    }
+    context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
     return TaskLineage.of_files(hook, files.address, rows, size=value["bytes"], channels=channels)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.channel_page import page_of_channels
@@ -145,8 +144,9 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
     """Bring channels back to the offset tokens of a backup.
 
     A channel that is gone is created with its token. A token that is behind the backup, or NULL, is set. All
-    channels are looked at before any is changed: if one has committed more than the backup knows, nothing is
-    changed.
+    channels are checked before any is changed: if one has committed more than the backup knows, nothing is
+    changed. Then channel by channel: the writers are shut out, and the token is set if it still is the one
+    that was planned on; a channel that has moved on meanwhile stops the task.
 
     :param allow_older_tokens: True sets a token back, too; rows after it will be loaded again
     :param observe_seconds: how long the channels are watched for a writer before any token is set
@@ -171,39 +171,22 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
 
         :return: path, pipe, when the backup was taken, and for each channel what was done and its token
         """
-        from airflow_provider_snowpipe.streaming.reset import (
-            look_at_status,
-            reset_offset_token,
-            watch_channels,
-        )
-        from airflow_provider_snowpipe.streaming.restore import RestoreAction
+        from airflow_provider_snowpipe.streaming.reset import watch_channels
+        from airflow_provider_snowpipe.streaming.restore import RestoreAction, restore_channels
 
         backup, steps = self._plan()
         moved = [step.channel for step in steps if step.action is RestoreAction.SET]
-        with self.hook.get_client() as client:
+        with self.hook.get_client() as client, self.hook.offset_tokens() as set_token:
             if not self.allow_active_writer:
                 watch_channels(client, moved, self.observe_seconds)
-            for step in steps:
-                self.log.info("%s", step)
-                if step.action is RestoreAction.CREATE:
-                    client.open_channel(step.channel, offset_token=step.token)
-                elif step.action is RestoreAction.SET:
-                    reset_offset_token(
-                        client,
-                        step.channel,
-                        step.token,
-                        look=partial(look_at_status, client, step.channel),
-                        set_token=self.hook.set_offset_token,
-                        observe_seconds=0,  # they were watched together
-                        allow_active_writer=self.allow_active_writer,
-                    )
+            found = restore_channels(client, steps, set_token=set_token, overwrite=self.allow_active_writer)
         self._count("restored")
         return {
             "path": self.path,
             "pipe": str(backup.pipe),
             "taken_at": backup.taken_at.isoformat(),
             "channels": {
-                step.channel: {"action": step.action.value, "old": step.committed, "new": step.token}
+                step.channel: {"action": step.action.value, "old": found[step.channel], "new": step.token}
                 for step in steps
             },
         }

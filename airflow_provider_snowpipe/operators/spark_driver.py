@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 """Arguments of ``SparkSubmitOperator`` that the operators here set by themselves."""
+_KILLED = "the task was killed; no new application is submitted"
 
 
 class SparkDriverOperator(SparkSubmitOperator):
@@ -102,6 +103,12 @@ class SparkDriverOperator(SparkSubmitOperator):
         except AirflowException:
             memory.forget_driver()
             raise
+        except OSError as error:
+            if not self._killed:
+                raise
+            # on_kill removed the directory, from a signal between two instructions of this task.
+            memory.forget_driver()
+            raise AirflowException(_KILLED) from error
         finally:
             if self._run is not None and not self._killed:
                 self._run.hide_ui()
@@ -119,19 +126,22 @@ class SparkDriverOperator(SparkSubmitOperator):
                 "apache-airflow-providers-cncf-kubernetes on the worker"
             ) from None
         require_client_mode(hook._connection["deploy_mode"], hook._conf)
-        if self._directory is None or self._run is None:
+        directory, run = self._directory, self._run
+        if self._killed:  # the hook's own submit would start a driver that nobody stops
+            raise AirflowException(_KILLED)
+        if directory is None or run is None:
             return hook
         if not hook._connection["master"].startswith("local"):
-            archive = str(write_package_archive(self._directory))
+            archive = str(write_package_archive(directory))
             hook._py_files = ",".join([*filter(None, [hook._py_files]), archive])
         elsewhere = hook._is_yarn or hook._is_kubernetes
         environment = {
             **launch_environment(
-                self._directory / "java", executor_python="python3" if elsewhere else sys.executable
+                directory / "java", executor_python="python3" if elsewhere else sys.executable
             ),
             **{name: str(value) for name, value in (self.env_vars or {}).items()},
         }
-        hook.submit = partial(self._run.submit, hook, environment)  # type: ignore[method-assign]
+        hook.submit = partial(run.submit, hook, environment)  # type: ignore[method-assign]
         return hook
 
     def _rejoin(self, context: Context, memory: DriverMemory) -> Any:
@@ -150,8 +160,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         if not place.is_ours():
             return None
         self._directory = Path(place.directory)
-        self._run = self._new_run(context, place, memory)
-        self._run.rejoin()
+        self._run = run = self._new_run(context, place, memory)
+        run.rejoin()
         found = self._ended(place)
         if found is not None:
             return found
@@ -169,7 +179,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         nothing runs, never a driver that nobody knows of.
         """
         if self._killed:
-            raise AirflowException("the task was killed; no new application is submitted")
+            raise AirflowException(_KILLED)
         self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         place = DriverPlace.here(self._directory)
         memory.keep_place(place)

@@ -57,8 +57,9 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
     what is not committed yet. The task succeeds when every channel has committed (``wait_for_commit``), or
     when the service has received all rows; then a :class:`SnowpipeCommitSensor` waits for the commit.
 
-    The task's value describes the run; the XCom ``targets`` holds the target offset token of each channel,
-    which is what the sensor takes: ``SnowpipeCommitSensor(targets=load.output["targets"])``.
+    The task's value describes the run; the XCom ``targets`` holds what the run owes on each channel: target
+    offset token, the token's format, rows that were rejected before, rows sent. It is what the sensor takes:
+    ``SnowpipeCommitSensor(targets=load.output["targets"])``.
 
     With ``deferrable`` the task gives its worker back once the service has received all rows, and the
     triggerer waits for the commit; value, XComs and errors are the same. While rows move, the driver needs
@@ -361,21 +362,22 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
 
     def _trigger(self, sent: SentLoad) -> SnowpipeCommitTrigger:
         return SnowpipeCommitTrigger(
-            targets=targets_of(sent.report),
-            offset_format=sent.offset_format,
+            targets=targets_of(sent.report, sent.offset_format, self.on_error),
             snowflake_conn_id=self.snowflake_conn_id,
             table=self.table,
             pipe=self.pipe,
             database=self.database,
             schema=self.schema,
             poll_interval=self.poll_interval,
+            # The task settles them itself when it comes back, in the words of a driver that has waited.
+            fail_on_rejected_rows=False,
         )
 
     def _conclude(self, context: Context, load: SentLoad, memory: DriverMemory) -> dict[str, Any]:
         """Report a load, forget it, and give the task its value."""
         report = load.report
         self._reported(report, load.offset_format)
-        context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report))
+        context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report, load.offset_format, self.on_error))
         pipe = self._pipe_hook().pipe_name()
         count_run(report, pipe, type(self).__name__, waited=self.wait_for_commit and not self._defers)
         describe_outlets(self, context, self._pipe_hook(), loaded_channels(report))

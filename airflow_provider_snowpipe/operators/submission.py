@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.spark.jvm import OLDEST_JAVA, ensure_java_home
+from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -176,12 +177,21 @@ def report_or_none(path: str) -> RunReport | None:
     return RunReport.read(path) if Path(path).is_file() else None
 
 
-def targets_of(report: RunReport) -> dict[str, str]:
-    """The target offset token of each channel that has one, as a commit sensor takes them."""
+def targets_of(report: RunReport, offset_format: str, on_error: str) -> dict[str, dict[str, Any]]:
+    """What the run owes on each channel, as a commit sensor takes it; a channel without a new row as well.
+
+    :param report: the run's report
+    :param offset_format: the tokens' format
+    :param on_error: ``continue`` accepts skipped rows
+    """
     return {
-        channel.channel: channel.target_token
+        channel.channel: ChannelTarget(
+            token=channel.target_token,
+            offset_format=offset_format,
+            rejected_baseline=None if on_error == "continue" else channel.rejected_before,
+            rows=channel.rows,
+        ).to_json()
         for channel in report.channels
-        if channel.target_token is not None
     }
 
 

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.links.channel_page import channel_query, channels
 from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
-from airflow_provider_snowpipe.streaming.offsets import known_formats, offset_class
+from airflow_provider_snowpipe.streaming.offsets import known_formats
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
 
@@ -134,7 +134,7 @@ def _wanted(channel: str, target: str, offset_format: str | None) -> CommitTarge
             f"offset_format is {offset_format!r}: with target=… it must be one of "
             f"{', '.join(sorted(known_formats()))}"
         )
-    return CommitTargets.parse({channel: target}, offset_class(offset_format))
+    return CommitTargets.parse({channel: target}, offset_format)
 
 
 def _other_page(pipe: PipeName, prefix: str, page: int, pages: int) -> str | None:

@@ -25,6 +25,8 @@ class PartitionPosition:
     :param committed: the last row that is in, None for none; under an intent, the last one before the COPY
     :param has_rest: True where the file of that row has more rows
     :param intent: the load of files that has begun and is not known to have ended
+    :param token: the channel's committed offset token as it is stored, None for NULL
+    :param rows_inserted: rows that were streamed into the channel and are visible
     """
 
     partition: str
@@ -33,6 +35,8 @@ class PartitionPosition:
     committed: FileLineOffset | None = None
     has_rest: bool = False
     intent: CopyIntent | None = None
+    token: str | None = None
+    rows_inserted: int = 0
 
     @property
     def untouched(self) -> tuple[str, ...]:

@@ -59,11 +59,13 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
 
     Deferred sensors that name the same pipe share one poll of its channels, 100 channels a request.
 
-    :param targets: the target offset token of each channel: a mapping, its JSON text, the XCom ``targets`` of
-        a stream task, ``load.output["targets"]``, or a function of ``context`` and ``jinja_env`` that
-        returns one of the first two (templated)
-    :param offset_format: the tokens' format: ``file:line``, ``integer``, ``topic:partition:offset``,
-        ``batch:row``, ``lexicographic``, or the dotted path of a subclass of ``Offset``
+    :param targets: what each channel has to commit: the XCom ``targets`` of a task that loads,
+        ``load.output["targets"]``, which also tells the tokens' format and the rows that were rejected
+        before; or a mapping of plain target tokens, its JSON text, or a function of ``context`` and
+        ``jinja_env`` that returns one of them. Without a channel the sensor succeeds at once (templated)
+    :param offset_format: the format of plain tokens: ``file:line``, ``integer``, ``topic:partition:offset``,
+        ``batch:row``, ``lexicographic``, or the dotted path of a subclass of ``Offset``; None where the
+        targets carry it, or the tokens can have one format only
     :param table: the channels belong to this table's default pipe (templated)
     :param pipe: the channels belong to this pipe; not together with ``table`` (templated)
     :param database: the pipe's database, None for the connection's (templated)
@@ -78,9 +80,12 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
     :param max_consecutive_errors: fail after this many looks in a row that failed for a passing reason
     :param stall_timeout: fail when a channel short of its target commits nothing for this many seconds, None
         to leave that to ``timeout``
-    :param fail_on_rejected_rows: True fails as soon as the service has skipped a row of a channel
-    :param rejected_baseline: with it, rows skipped before do not count, by channel; without it, every row
-        skipped in the channel's life does (templated)
+    :param fail_on_rejected_rows: True fails as soon as the service has skipped a row of a channel; None, the
+        default, where the target carries a baseline, as that of a load with ``on_error="abort"`` does; False
+        accepts skipped rows
+    :param rejected_baseline: rows skipped before that do not count, by channel, in place of the targets' own;
+        with ``fail_on_rejected_rows=True`` and neither, every row skipped in the channel's life counts
+        (templated)
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -100,7 +105,7 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         self,
         *,
         targets: Any,
-        offset_format: str = "file:line",
+        offset_format: str | None = None,
         table: str | None = None,
         pipe: str | None = None,
         database: str | None = None,
@@ -111,7 +116,7 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         end_from_trigger: bool = False,
         max_consecutive_errors: int = 10,
         stall_timeout: float | timedelta | None = None,
-        fail_on_rejected_rows: bool = False,
+        fail_on_rejected_rows: bool | None = None,
         rejected_baseline: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -143,7 +148,8 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
             end_from_trigger=self.end_from_trigger,
         )
         self._patience()
-        offset_class(offset_format)
+        if offset_format is not None:
+            offset_class(offset_format)
         if start_from_trigger:
             self.start_trigger_args = arguments = self._start_trigger_args()
             self.start_from_trigger = can_start_there((arguments.trigger_kwargs or {}).values())
@@ -182,7 +188,7 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
             self.log.info("%s", verdict)
         done = verdict.state is WaitState.COMPLETE
         if done:
-            self._note_lineage(verdict.tokens)
+            self._note_lineage(self._wanted(), verdict.tokens)
         return PokeReturnValue(done, dict(verdict.tokens))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, str]:
@@ -196,9 +202,10 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         if event["status"] == "success":
             tokens: dict[str, str] = event["tokens"]
             self.log.info("%d of %d channels committed", len(tokens), len(tokens))
-            self._leave_link(context, self._wanted())
+            wanted = self._wanted()
+            self._leave_link(context, wanted)
             self._tell(context, tokens)
-            self._note_lineage(tokens)
+            self._note_lineage(wanted, tokens)
             return tokens
         raise _failure(event["reason"], event["message"])
 
@@ -216,6 +223,9 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         if self._watch is None:
             wanted = self._wanted()
             self._leave_link(context, wanted)
+            if not wanted.targets:
+                self.log.info("targets names no channel: there is nothing to wait for")
+                return CommitVerdict(WaitState.COMPLETE, {}, done=0, total=0)
             self._watch = CommitWatch(wanted, self._patience())
             if memory is not None:
                 memory.restore(self._watch)
@@ -232,7 +242,7 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
     def _wanted(self) -> CommitTargets:
         return CommitTargets.parse(
             self.targets,
-            offset_class(self.offset_format),
+            self.offset_format,
             fail_on_rejected_rows=self.fail_on_rejected_rows,
             rejected_baseline=self.rejected_baseline,
         )
@@ -241,8 +251,13 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
         channels = list(wanted.targets)
         address = page_of_channels(self._hook(), channels)
         if len(channels) == 1:
-            (target,) = map(str, wanted.targets.values())
-            address = channel_page(self._hook(), channels[0], target=target, offset_format=self.offset_format)
+            (target,) = wanted.targets.values()
+            address = channel_page(
+                self._hook(),
+                channels[0],
+                target=None if target is None else str(target),
+                offset_format=wanted.offset_format,
+            )
         leave_channel_page(context["ti"], address)
 
     def _patience(self) -> Patience:
@@ -264,8 +279,8 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
             schema=self.schema,
         )
 
-    def _note_lineage(self, tokens: Mapping[str, str | None]) -> None:
-        self.task_lineage = TaskLineage.of_commit(self._hook(), self.offset_format, tokens)
+    def _note_lineage(self, wanted: CommitTargets, tokens: Mapping[str, str | None]) -> None:
+        self.task_lineage = TaskLineage.of_commit(self._hook(), wanted.offset_format or "", tokens)
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None

@@ -132,14 +132,14 @@ class CommitWatch:
         standing: list[str] = []
         for name, target in self.wanted.targets.items():
             token = verdict.tokens[name]
-            committed = None if token is None else self.wanted.offset_class.parse(token, channel=name)
-            if committed is not None and committed >= target:
+            progress = self.wanted.progress(self._known[name])
+            if progress is None or target is None or progress.is_complete():
                 continue
             seen, since = self._still.get(name, (token, now))
             behind[name] = (token, since if seen == token else now)
             since = behind[name][1]
             if longest is not None and now - since >= longest:
-                standing.append(_standing(name, committed, target, since, now))
+                standing.append(_standing(name, progress.committed, target, since, now))
         self._still = behind
         if not standing:
             return verdict

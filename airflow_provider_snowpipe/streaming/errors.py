@@ -59,6 +59,22 @@ class WriterActiveError(SnowpipeError):
     """Somebody writes to a channel that must be quiet for what was asked; nothing was changed."""
 
 
+class OffsetTokenMovedError(WriterActiveError):
+    """A channel's committed token is not the one that setting it was planned on.
+
+    :param message: what happened, with both tokens
+    :param channel: the channel's name
+    :param expected: the committed token that was expected, None for NULL
+    :param committed: the committed token that was found, None for NULL
+    """
+
+    def __init__(self, message: str, *, channel: str, expected: str | None, committed: str | None) -> None:
+        super().__init__(message)
+        self.channel = channel
+        self.expected = expected
+        self.committed = committed
+
+
 class ApiError(SnowpipeError):
     """The service refused a request in a way that repeating cannot mend.
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
-from airflow_provider_snowpipe.streaming.progress import Progress
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 
@@ -32,12 +31,10 @@ class ChannelLag:
         :param wanted: the targets, None where there are none
         :raises OffsetTokenError: if the committed token is not of the targets' format
         """
-        target = None if wanted is None else wanted.targets.get(status.channel)
-        if wanted is None or target is None:
+        progress = None if wanted is None else wanted.progress(status)
+        if progress is None:
             return cls(status)
-        known = status.committed
-        committed = None if known is None else wanted.offset_class.parse(known, channel=status.channel)
-        return cls(status, str(target), not Progress(committed, target).is_complete())
+        return cls(status, str(progress.target), not progress.is_complete())
 
     def row(self) -> dict[str, Any]:
         """Return the channel as one line of a table; what it should have only where that is known."""

@@ -8,6 +8,7 @@ every part of it (resume, append, commit wait) uses that class.
 from __future__ import annotations
 
 import importlib
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import total_ordering
@@ -15,6 +16,9 @@ from typing import Any, ClassVar, NoReturn, Self
 
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+
+FILE_WITH_DIGEST = re.compile(r"(?P<file>.+)@(?P<digest>[0-9a-f]{16})", re.ASCII | re.DOTALL)
+"""A file's name in a token of the format ``file:line/digest``."""
 
 
 @total_ordering
@@ -153,10 +157,14 @@ class FileLineOffset(Offset):
 
     @classmethod
     def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read ``messages_1.log:20``; the last colon separates, so a name may hold colons."""
+        """Read ``messages_1.log:20``; the last colon separates, so a name may hold colons.
+
+        A token of the format ``file:line/digest`` is refused: its digest would be taken for a part of the
+        name, and order it.
+        """
         file, _, number = text.rpartition(":")
         line = _digits(number)
-        if not file or line is None:
+        if not file or line is None or FILE_WITH_DIGEST.fullmatch(file):
             cls._refuse(text, channel)
         return cls(file, line)
 

@@ -1,11 +1,12 @@
-"""Setting a channel's offset token: not while somebody writes, and proved by reading it back."""
+"""Setting a channel's offset token by compare-and-set: fence, read, compare, set, read again."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from airflow_provider_snowpipe.streaming.activity import ChannelLook, signs_of_a_writer
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -13,15 +14,65 @@ from airflow_provider_snowpipe.streaming.errors import (
     ChannelInvalidError,
     CommitTimeoutError,
     ConfigurationError,
+    OffsetTokenMovedError,
     UncommittedRowsError,
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
 _CONFIRM_SECONDS = 30.0
+
+
+SetToken = Callable[[str, str], None]
+"""Sets the committed token of a channel by the system function, whatever it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChange:
+    """A token that a channel is to get, and what the decision was made on.
+
+    :param channel: the channel's name
+    :param token: the new token
+    :param expected: the committed token that it replaces, None for NULL
+    :param rows_inserted: the channel's visible rows then, None where they are not known
+    """
+
+    channel: str
+    token: str
+    expected: str | None
+    rows_inserted: int | None = None
+
+    @classmethod
+    def after(cls, status: ChannelStatus, token: str) -> Self:
+        """Plan to replace the token that a status shows.
+
+        :param status: the channel as it was seen
+        :param token: the new token
+        """
+        return cls(status.channel, token, status.committed, status.rows_inserted)
+
+    def require(self, found: ChannelStatus) -> None:
+        """Make sure that the channel has not moved on since the change was planned.
+
+        :param found: the channel now
+        :raises OffsetTokenMovedError: if it has
+        """
+        rows = found.rows_inserted if self.rows_inserted is None else self.rows_inserted
+        if (found.committed, found.rows_inserted) == (self.expected, rows):
+            return
+        raise OffsetTokenMovedError(
+            f"channel {self.channel!r}: its committed token was {self.expected or 'NULL'!r} when "
+            f"{self.token!r} was planned, and now is {found.committed or 'NULL'!r}, after "
+            f"{found.rows_inserted - rows:,} more row(s): somebody writes to it. The token was not set; stop "
+            "that writer, and run again, which goes on from what is committed then",
+            channel=self.channel,
+            expected=self.expected,
+            committed=found.committed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +120,14 @@ def reset_offset_token(
     token: str,
     *,
     look: Callable[[], ChannelLook],
-    set_token: Callable[[str, str], None],
+    set_token: SetToken,
     observe_seconds: float = 10.0,
     allow_active_writer: bool = False,
 ) -> OffsetReset:
     """Set a channel's offset token, shutting out whoever wrote to it.
 
-    The channel is watched for a while; if anything moves, nothing is done. Then it is opened, which makes
-    every older writer stale and fails while rows are uncommitted; so the token that is set is the last word.
+    The channel is watched for a while; if anything moves, nothing is done. Then the token is set by
+    :func:`compare_and_set`, on condition that it is the one that was seen.
 
     :param client: the pipe's client
     :param channel: the channel's name
@@ -84,7 +135,8 @@ def reset_offset_token(
     :param look: looks at the channel once
     :param set_token: sets the token of a channel by the system function
     :param observe_seconds: how long the channel is watched
-    :param allow_active_writer: True does not watch, and discards rows that are not committed
+    :param allow_active_writer: True does not watch, discards rows that are not committed, and replaces
+        whatever token is committed when the writer has been shut out
     :raises WriterActiveError: if somebody writes
     :raises ChannelInvalidError: if there is no such channel
     :raises CommitTimeoutError: if the service does not show the new token
@@ -102,14 +154,54 @@ def reset_offset_token(
         )
     if not allow_active_writer:
         _refuse_while_written_to(channel, first, look, observe_seconds)
+    change = TokenChange.after(first.status, token)
+    found = compare_and_set(client, change, set_token=set_token, overwrite=allow_active_writer)
+    return OffsetReset(channel, found.committed, token)
+
+
+def compare_and_set(
+    client: SnowpipeClient, change: TokenChange, *, set_token: SetToken, overwrite: bool = False
+) -> ChannelStatus:
+    """Set one channel's token if it still is what the change was planned on.
+
+    Fence, read, compare, set, fence, read: opening the channel makes every older writer stale and fails
+    while rows are uncommitted, so that the token read after it is the last word of those. A writer that
+    opens the channel after that, with the old token, is fenced too, and found by its rows if it had any.
+
+    :param client: the pipe's client
+    :param change: the channel, its new token, and what it was planned on
+    :param set_token: sets the token of a channel by the system function
+    :param overwrite: True discards rows that are not committed, and compares nothing
+    :return: the channel's status before the token was set
+    :raises WriterActiveError: if rows are received and not committed; nothing was changed
+    :raises OffsetTokenMovedError: if the channel has moved on; nothing was changed, except where the error
+        says that rows came in while the token was set
+    :raises CommitTimeoutError: if the service does not show the new token
+    """
+    found = fence(client, change, overwrite=overwrite)
+    set_token(change.channel, change.token)
+    _confirm(client, change, rows=found.rows_inserted, overwrite=overwrite)
+    return found
+
+
+def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = False) -> ChannelStatus:
+    """Shut out the writers of a channel, and make sure that it is as a change of its token expects it.
+
+    :param client: the pipe's client
+    :param change: the planned change
+    :param overwrite: True discards rows that are not committed, and compares nothing
+    :return: the channel's status
+    :raises WriterActiveError: if rows are received and not committed
+    :raises OffsetTokenMovedError: if the channel has moved on
+    """
     try:
-        client.open_channel(channel, fail_on_uncommitted_rows=not allow_active_writer)
+        client.open_channel(change.channel, fail_on_uncommitted_rows=not overwrite)
     except UncommittedRowsError as error:
-        raise _active(channel, "it holds rows that are received and not committed") from error
-    old = client.channel_statuses([channel])[channel].committed
-    set_token(channel, token)
-    confirm_tokens(client, {channel: token})
-    return OffsetReset(channel, old, token)
+        raise _active(change.channel, "it holds rows that are received and not committed") from error
+    found = client.channel_statuses([change.channel])[change.channel]
+    if not overwrite:
+        change.require(found)
+    return found
 
 
 def watch_channels(client: SnowpipeClient, channels: Sequence[str], observe_seconds: float) -> None:
@@ -161,26 +253,39 @@ def _active(channel: str, why: str) -> WriterActiveError:
     )
 
 
-def confirm_tokens(client: SnowpipeClient, tokens: Mapping[str, str]) -> None:
-    """Wait until the service shows tokens that were set.
-
-    :param client: the pipe's client
-    :param tokens: the token of each channel
-    :raises CommitTimeoutError: if it does not show one of them in time
-    """
+def _confirm(client: SnowpipeClient, change: TokenChange, *, rows: int, overwrite: bool) -> None:
+    """Shut out who opened the channel before the token was set, and wait until the service shows it."""
+    try:
+        client.open_channel(change.channel, fail_on_uncommitted_rows=not overwrite)
+    except UncommittedRowsError as error:
+        raise _overwritten(change, "rows were received and are not committed", None) from error
     deadline = time.monotonic() + _CONFIRM_SECONDS
     while True:
-        shown = {name: one.committed for name, one in client.channel_statuses(list(tokens)).items()}
-        wrong = next((name for name, token in tokens.items() if shown[name] != token), None)
-        if wrong is None:
+        found = client.channel_statuses([change.channel])[change.channel]
+        if found.rows_inserted != rows:
+            why = f"{found.rows_inserted - rows:,} row(s) were committed"
+            raise _overwritten(change, why, found.committed)
+        if found.committed == change.token:
             return
         if time.monotonic() > deadline:
             raise CommitTimeoutError(
-                f"channel {wrong!r}: the token was set to {tokens[wrong]!r}, but after "
-                f"{_CONFIRM_SECONDS:g} s the service still shows {shown[wrong] or 'NULL'}: look at the "
+                f"channel {change.channel!r}: the token was set to {change.token!r}, but after "
+                f"{_CONFIRM_SECONDS:g} s the service still shows {found.committed or 'NULL'}: look at the "
                 "channel before you load again",
-                channel=wrong,
-                committed=shown[wrong],
-                target=tokens[wrong],
+                channel=change.channel,
+                committed=found.committed,
+                target=change.token,
             )
         time.sleep(_POLL_SECONDS)
+
+
+def _overwritten(change: TokenChange, why: str, committed: str | None) -> OffsetTokenMovedError:
+    return OffsetTokenMovedError(
+        f"channel {change.channel!r}: {why} by another writer while its token was set from "
+        f"{change.expected or 'NULL'!r} to {change.token!r}, so that their own token is overwritten: stop "
+        "that writer, compare the table with the source, and reset the token to the last row that is in the "
+        "table",
+        channel=change.channel,
+        expected=change.token,
+        committed=committed,
+    )

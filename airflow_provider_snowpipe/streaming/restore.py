@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_provider_snowpipe.streaming.backup import OffsetBackup
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.reset import SetToken, TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+log = logging.getLogger(__name__)
 
 
 class RestoreAction(StrEnum):
@@ -26,14 +31,16 @@ class RestoreStep:
 
     :param channel: its name
     :param action: create it with the token, set the token, or leave it
-    :param committed: its committed offset token now, None for NULL
+    :param committed: its committed offset token when this was planned, None for NULL
     :param token: the token of the backup
+    :param rows_inserted: its visible rows when this was planned
     """
 
     channel: str
     action: RestoreAction
     committed: str | None
     token: str
+    rows_inserted: int = 0
 
     def __str__(self) -> str:
         return f"{self.action} channel {self.channel!r}: {self.committed or 'NULL'} -> {self.token}"
@@ -74,6 +81,37 @@ def plan_restore(
     return steps
 
 
+def restore_channels(
+    client: SnowpipeClient,
+    steps: Sequence[RestoreStep],
+    *,
+    set_token: SetToken,
+    overwrite: bool = False,
+) -> dict[str, str | None]:
+    """Do what was planned, channel by channel, each on condition that it is as it was when planned.
+
+    :param client: the pipe's client
+    :param steps: the plan
+    :param set_token: sets the token of a channel by the system function
+    :param overwrite: True discards rows that are not committed, and sets tokens whatever they are
+    :return: the committed token that each channel had just before, None for NULL
+    :raises OffsetTokenMovedError: if a channel has moved on; those before it are restored, and running again
+        finds them so
+    :raises WriterActiveError: if a channel holds rows that are not committed
+    """
+    found: dict[str, str | None] = {}
+    for step in steps:
+        log.info("%s", step)
+        if step.action is RestoreAction.KEEP:
+            found[step.channel] = step.committed
+            continue
+        change = TokenChange(step.channel, step.token, step.committed, step.rows_inserted)
+        found[step.channel] = compare_and_set(
+            client, change, set_token=set_token, overwrite=overwrite
+        ).committed
+    return found
+
+
 def chosen(backup: OffsetBackup, channels: Sequence[str] | None) -> list[str]:
     """The channels of a backup that are to be restored.
 
@@ -97,7 +135,8 @@ def _step(name: str, status: ChannelStatus, token: str | None) -> RestoreStep:
     if not status.exists:
         return RestoreStep(name, RestoreAction.CREATE, None, target)
     same = status.committed == target
-    return RestoreStep(name, RestoreAction.KEEP if same else RestoreAction.SET, status.committed, target)
+    action = RestoreAction.KEEP if same else RestoreAction.SET
+    return RestoreStep(name, action, status.committed, target, status.rows_inserted)
 
 
 def _is_ahead(step: RestoreStep, offset_class: type[Offset] | None) -> bool:

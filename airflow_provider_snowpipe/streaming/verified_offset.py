@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset
-
-_DIGEST = re.compile(r"(?P<file>.+)@(?P<digest>[0-9a-f]{16})")
+from airflow_provider_snowpipe.streaming.offsets import FILE_WITH_DIGEST, FileLineOffset, Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class VerifiedFileLineOffset(Offset):
     def parse(cls, text: str, *, channel: str | None = None) -> Self:
         """Read ``messages_1.log@9f3a1200c4d5e6f7:20``, or the same without the digest."""
         name, _, number = text.rpartition(":")
-        found = _DIGEST.fullmatch(name)
+        found = FILE_WITH_DIGEST.fullmatch(name)
         plain = f"{found['file']}:{number}" if found else text
         try:
             place = FileLineOffset.parse(plain)

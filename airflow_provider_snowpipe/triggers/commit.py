@@ -20,7 +20,6 @@ from airflow_provider_snowpipe.streaming.commit_wait import (
 from airflow_provider_snowpipe.streaming.commit_watch import CommitWatch, Patience
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX
-from airflow_provider_snowpipe.streaming.offsets import offset_class
 from airflow_provider_snowpipe.streaming.status_look import StatusLook
 from airflow_provider_snowpipe.streaming.status_poll import StatusPoll, shared_poll
 from airflow_provider_snowpipe.triggers.shared_wait import SharedWaitTrigger
@@ -45,8 +44,9 @@ class SnowpipeCommitTrigger(SharedWaitTrigger[StatusLook]):
     triggerer's shared streams, before that, and wherever ``run`` is called, through a poll of their event
     loop. The most impatient of them sets its pace.
 
-    :param targets: the target offset token of each channel, or its JSON text
-    :param offset_format: the tokens' format
+    :param targets: what each channel has to commit, as the XCom ``targets`` of a load or as plain tokens, or
+        its JSON text
+    :param offset_format: the format of plain tokens, None where they show it
     :param snowflake_conn_id: the connection's id
     :param table: the channels belong to this table's default pipe
     :param pipe: the channels belong to this pipe
@@ -54,7 +54,8 @@ class SnowpipeCommitTrigger(SharedWaitTrigger[StatusLook]):
     :param schema: the pipe's schema, None for the connection's
     :param poll_interval: seconds between two looks
     :param max_consecutive_errors: give up after this many looks in a row that failed for a passing reason
-    :param fail_on_rejected_rows: True fails when the service has skipped a row
+    :param fail_on_rejected_rows: True fails when the service has skipped a row, None where the channel's
+        target has a baseline
     :param rejected_baseline: skipped rows that do not count, by channel, or its JSON text
     :param stall_timeout: give up when a channel short of its target commits nothing for this many seconds
     :param end_from_trigger: True ends the task from here on success, without a worker
@@ -65,16 +66,16 @@ class SnowpipeCommitTrigger(SharedWaitTrigger[StatusLook]):
     def __init__(
         self,
         *,
-        targets: Mapping[str, str] | str,
-        offset_format: str,
+        targets: Mapping[str, Any] | str,
         snowflake_conn_id: str,
+        offset_format: str | None = None,
         table: str | None = None,
         pipe: str | None = None,
         database: str | None = None,
         schema: str | None = None,
         poll_interval: float = 5.0,
         max_consecutive_errors: int = 10,
-        fail_on_rejected_rows: bool = False,
+        fail_on_rejected_rows: bool | None = None,
         rejected_baseline: Mapping[str, int] | str | None = None,
         stall_timeout: float | None = None,
         end_from_trigger: bool = False,
@@ -140,7 +141,7 @@ class SnowpipeCommitTrigger(SharedWaitTrigger[StatusLook]):
     def _watch(self) -> CommitWatch:
         wanted = CommitTargets.parse(
             self.targets,
-            offset_class(self.offset_format),
+            self.offset_format,
             fail_on_rejected_rows=self.fail_on_rejected_rows,
             rejected_baseline=self.rejected_baseline,
         )

@@ -1,4 +1,4 @@
-"""A cached virtual environment with connector 5: in ours the provider's other needs pin connector 4."""
+"""A virtual environment with connector 5 in the user's cache: other needs of the provider pin connector 4."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.java_options import cache_folder
+
 REQUIREMENTS = Path(__file__).parent / "connector-5-requirements.txt"
-_CACHE = Path(__file__).parents[2] / ".cache"
 _CREATE_SECONDS = 400
 
 
@@ -18,15 +19,15 @@ class UnavailableError(Exception):
 
 
 def connector_5_python() -> Path:
-    """Return the interpreter of the environment, making the environment on first use.
+    """Return the interpreter of the environment, made on first use for these requirements and this Python.
 
     :raises UnavailableError: when the pinned packages cannot be installed.
     """
     tag = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    folder = _CACHE / f"connector-5-{tag}"
+    cache = cache_folder()
+    folder = cache / f"connector-5-{tag}"
     python, complete = folder / "bin" / "python", folder / "complete"
-    _CACHE.mkdir(exist_ok=True)
-    with (_CACHE / "connector-5.lock").open("w") as lock:
+    with (cache / "connector-5.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
             _run([sys.executable, "-m", "venv", "--clear", str(folder)])

@@ -1,4 +1,4 @@
-"""A cached folder with Airflow's OpenLineage provider, for one test's ``PYTHONPATH``.
+"""A folder in the user's cache with Airflow's OpenLineage provider, for one test's ``PYTHONPATH``.
 
 In our own environment its listener would run in every other test's Airflow too.
 """
@@ -11,8 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.java_options import cache_folder
+
 REQUIREMENTS = Path(__file__).parent / "openlineage-requirements.txt"
-_CACHE = Path(__file__).parents[2] / ".cache"
 _INSTALL_SECONDS = 400
 
 
@@ -22,10 +23,10 @@ def openlineage_libraries() -> Path:
     :raises subprocess.CalledProcessError: when the pinned packages cannot be installed.
     """
     tag = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    folder = _CACHE / f"openlineage-{tag}"
+    cache = cache_folder()
+    folder = cache / f"openlineage-{tag}"
     complete = folder / "complete"
-    _CACHE.mkdir(exist_ok=True)
-    with (_CACHE / "openlineage.lock").open("w") as lock:
+    with (cache / "openlineage.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]

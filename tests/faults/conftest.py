@@ -1,4 +1,4 @@
-"""A local service whose faults are set while a test runs, and a job on it."""
+"""One local service for all tests of a worker process, and a job on it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,23 @@ from tests.spark_groups import grouped_job
 from tests.spark_job import SparkJob
 
 
+@pytest.fixture(scope="session")
+def running_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service with the admin socket, which a test may kill if it starts it again."""
+    service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
+    service.launch()
+    yield service
+    service.kill()
+
+
 @pytest.fixture
-def job(admin_service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SparkJob]:
-    """A job on three groups; the service forgets its faults afterwards."""
-    yield grouped_job(admin_service, tmp_path, request.node.name)
-    admin_service.admin("faults", clear=True)
+def admin_service(running_service: LocalService) -> Iterator[LocalService]:
+    """The service, which forgets its faults after the test."""
+    yield running_service
+    running_service.admin("faults", clear=True)
+
+
+@pytest.fixture
+def job(admin_service: LocalService, tmp_path: Path) -> SparkJob:
+    """A job on three groups of numbered rows."""
+    return grouped_job(admin_service, tmp_path)

@@ -1,7 +1,11 @@
-"""The bulk load task when its worker or its Spark driver is killed: the next try loads every row once."""
+"""The bulk load task when its worker or its Spark driver is killed: the next try loads every row once.
+
+Every day one worker is killed for real; each crash point runs in process, in the operator's own tests.
+"""
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -29,12 +33,13 @@ pytestmark = pytest.mark.spark
 
 ROWS = 3_000
 QUICK = "SELECT /*+ COALESCE(1) */ id AS ID, concat('row ', id) AS NAME FROM range({rows})"
-# Thirty tasks, two at a time, each of which counts for a while: the first file is there long before the last.
+# Thirty tasks, two at a time, whose every row takes a while: the first file is there long before the last.
 LONG = (
-    "SELECT /*+ REPARTITION(30) */ id AS ID, "
-    "concat('row ', aggregate(sequence(1, 8000), id, (a, b) -> a + b)) AS NAME FROM range({rows})"
+    "SELECT ID, concat('row ', coalesce(reflect('java.lang.Thread', 'sleep', 4L), '')) AS NAME "
+    "FROM (SELECT /*+ REPARTITION(30) */ id AS ID FROM range({rows}))"
 )
 HELD = 600
+_numbers = itertools.count(1)
 
 
 class Load:
@@ -92,6 +97,13 @@ class Load:
     def place(self) -> DriverPlace:
         return DriverPlace(**FileState(self.state_file).values()["snowpipe_driver"])
 
+    def stop_driver(self) -> list[psutil.Process]:
+        """Let the driver stand still, so that it outlives its worker; its processes."""
+        processes = _with_children(self.place().processes())
+        for process in processes:
+            process.suspend()
+        return processes
+
     def writes(self) -> bool:
         """True when Spark has written a file of some."""
         return bool(glob(f"{self.work}/**/*.parquet", recursive=True))
@@ -126,13 +138,10 @@ def load(
     set_connection: SetConnection,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> Iterator[Load]:
+) -> Load:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(admin_service.ca_file))
     set_connection("spark_default", conn_type="spark", host="local[2]")
-    name = f"BULK{sum(map(ord, request.node.name))}"
-    yield Load(admin_service, connect(admin_service, set_connection), tmp_path, name)
-    admin_service.admin("faults", clear=True)
+    return Load(admin_service, connect(admin_service, set_connection), tmp_path, f"BULK{next(_numbers)}")
 
 
 def _with_children(leaders: list[psutil.Process]) -> list[psutil.Process]:
@@ -153,9 +162,11 @@ class TestWhileSparkWrites:
     def test_the_next_try_takes_what_the_driver_of_a_killed_worker_writes(self, load: Load) -> None:
         with load.worker() as worker:
             load.wait(load.writes, worker, "the first file")
-        place = load.place()
-        assert place.processes()
-        assert not place.report_path.exists(), "the driver had ended before the worker was killed"
+            driver = load.stop_driver()
+        assert driver
+        assert not load.place().report_path.exists(), "the driver had ended before the worker was killed"
+        for process in driver:
+            process.resume()
 
         done = load.retry()
 
@@ -163,6 +174,7 @@ class TestWhileSparkWrites:
         load.assert_every_row_is_there_once(done)
         assert list(load.work.iterdir()) == []
 
+    @pytest.mark.nightly
     def test_the_next_try_writes_anew_when_the_driver_died_with_its_worker(self, load: Load) -> None:
         with load.worker() as worker:
             load.wait(load.writes, worker, "the first file")
@@ -177,6 +189,7 @@ class TestWhileSparkWrites:
         load.assert_every_row_is_there_once(done)
         assert list(load.work.iterdir()) == []
 
+    @pytest.mark.nightly
     def test_a_driver_that_dies_alone_fails_the_task_and_the_next_try_writes_anew(self, load: Load) -> None:
         with load.worker() as worker:
             load.wait(load.writes, worker, "the first file")
@@ -194,12 +207,9 @@ class TestWhileSparkWrites:
         assert list(load.work.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    "keeps_state",
-    [
-        pytest.param(True, id="task-state"),
-        pytest.param(False, id="before-Airflow-3.3", marks=pytest.mark.nightly),
-    ],
+    "keeps_state", [pytest.param(True, id="task-state"), pytest.param(False, id="before-Airflow-3.3")]
 )
 def test_a_worker_killed_between_its_files_and_the_manifest_has_loaded_nothing(
     load: Load, *, keeps_state: bool
@@ -219,9 +229,8 @@ def test_a_worker_killed_between_its_files_and_the_manifest_has_loaded_nothing(
     load.assert_every_row_is_there_once(done, keeps_state=keeps_state)
 
 
-@pytest.mark.parametrize(
-    "comes", ["before-the-retry", pytest.param("after-the-retry", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("comes", ["before-the-retry", "after-the-retry"])
 def test_a_copy_whose_worker_was_killed_before_its_answer_counts_once(load: Load, comes: str) -> None:
     load.service.admin("faults", set=f"slow-statement={HELD}")
     with load.worker() as worker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -9,16 +10,18 @@ import pytest
 from tests.spark_session import ROOT, Door
 from tests.spark_stream_program import MOMENTS, StreamProgram
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 PROGRAM = ROOT / "docs" / "examples" / "stream_orders.py"
 REGIONS = ("EU", "US")
-FILES, ROWS = 2, 1500
+FILES, ROWS = 2, 300
+_numbers = itertools.count(1)
 
 
 def _program(service, folder):
     columns = "REGION VARCHAR, ID NUMBER, AMOUNT NUMBER(12,2)"
-    door = Door(service, "ORDERS", folder / "credentials.json", columns=columns, prefix="orders").create()
+    name = f"ORDERS{next(_numbers)}X"
+    door = Door(service, name, folder / "credentials.json", columns=columns, prefix=name.lower()).create()
     program = StreamProgram(PROGRAM, door, folder, {"batchBytes": 400})
     for file in range(FILES):
         numbers = range(file * ROWS, (file + 1) * ROWS)
@@ -27,11 +30,11 @@ def _program(service, folder):
     return program
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", MOMENTS, ids=["middle", "written"])
 def test_killed_stream_goes_on_from_its_checkpoint_and_every_row_is_there_once(
-    service_factory, tmp_path, moment
+    admin_service, tmp_path, moment
 ):
-    program = _program(service_factory(admin=True), tmp_path)
+    program = _program(admin_service, tmp_path)
     program.run_until_killed("first", moment)
     found = program.tokens()
     assert all(token.startswith("0:") for token in found)
@@ -45,5 +48,5 @@ def test_killed_stream_goes_on_from_its_checkpoint_and_every_row_is_there_once(
         assert program.door.ids(f"REGION = '{region}'") == list(range(index, FILES * ROWS, 2))
     assert "snowpipe committed batch=0 channels=2 " in printed
     assert f"snowpipe committed batch=1 channels=2 rows={ROWS} " in printed
-    assert sorted(token.partition("/")[0] for token in program.tokens()) == ["1:750", "1:750"]
+    assert sorted(token.partition("/")[0] for token in program.tokens()) == [f"1:{ROWS // 2}"] * 2
     assert "PRIVATE KEY" not in printed + (tmp_path / "first").read_text()

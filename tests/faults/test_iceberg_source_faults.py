@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 from tests.iceberg_tables import IcebergTable
 from tests.spark_job import SparkJob, new_table, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 ROWS = 3000
 LAST = BatchRowOffset(2, ROWS // 2)

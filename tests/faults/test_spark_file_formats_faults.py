@@ -7,7 +7,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.file_formats import numbered_rows, write_file
 from tests.spark_job import SparkJob, ids_in, new_table, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 ROWS = 4000
 SLOW = BatchLimits(rows=50, requests_per_second=4.0)

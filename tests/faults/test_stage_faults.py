@@ -13,8 +13,8 @@ import requests
 
 from tests.local_service import LocalService
 
-_KILLS = 3
-_FILES_BETWEEN_KILLS = 40
+_KILLS = 2
+_FILES_BETWEEN_KILLS = 20
 _WRITERS = 3
 
 

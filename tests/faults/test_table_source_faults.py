@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.python_workers import daemons_of, kill_each, workers_of
 from tests.spark_job import SparkJob, new_table, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 ROWS = 6000
 SLOW = BatchLimits(rows=100, requests_per_second=3.0)

@@ -1,18 +1,18 @@
-"""The stream task when its worker is killed after the submission: one application, every row once."""
+"""The stream task when its worker is killed, alone or with its driver: the next try loads every row once."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from airflow_provider_snowpipe.operators.driver_place import DriverPlace
 from tests.airflow_connections import SetConnection, set_connection
+from tests.local_connection import connect
 from tests.local_service import LocalService
 from tests.python_workers import children_of, kill_each
 from tests.spark_job import ids_in, new_table, wait_until, write_rows
@@ -22,17 +22,19 @@ __all__ = ["set_connection"]
 
 pytestmark = pytest.mark.spark
 
-ROWS = 3000
-SLOW = {"rows": 100, "requests_per_second": 2.0}
-"""Fifteen seconds: the driver has to outlive its worker."""
+ROWS = 1000
+APPENDS = {"rows": 100}
+HELD = "slow-append=0x4,slow-append=600"
+"""Four appends are answered, the fifth is held up until the faults are cleared."""
+_numbers = itertools.count(1)
 
 
 class Load:
-    """A load of fifteen seconds, its state, and the Spark applications that it has started."""
+    """A load that is held up in its middle, its state, and the Spark applications that it has started."""
 
     def __init__(self, service: LocalService, conn_id: str, folder: Path) -> None:
         self.service = service
-        self.table = new_table(service, "T")
+        self.table = new_table(service, f"STREAMED_{next(_numbers)}")
         self.state_file = folder / "state.json"
         self.state = FileState(self.state_file)
         self.log = folder / "worker.log"
@@ -45,11 +47,12 @@ class Load:
             "snowflake_conn_id": conn_id,
             "channel_prefix": "p",
             "source_name": "s",
-            "batch_limits": SLOW,
+            "batch_limits": APPENDS,
             "driver_memory": "512m",
             "conf": {
                 "spark.ui.enabled": "false",
                 "spark.driver.host": "127.0.0.1",
+                "spark.speculation": "true",
                 "spark.eventLog.enabled": "true",
                 "spark.eventLog.dir": f"file://{self.events}",
                 "spark.eventLog.compress": "false",
@@ -58,14 +61,19 @@ class Load:
         }
 
     def kill_worker_under_way(self) -> DriverPlace:
-        """Start a try, kill its worker when the first rows are committed; where its driver runs on."""
+        """Start a try, kill its worker when some rows are committed; where its driver runs on, held up."""
+        self.service.admin("faults", set=HELD)
         worker = start_worker(self.options, self.state_file, self.log)
+
+        def held() -> bool:
+            assert worker.poll() is None, f"the worker has ended: {self.log.read_text()[-2000:]}"
+            return self.committed() == "0.ndjson:400" and not self.service.admin("faults")["faults"]
+
         try:
-            wait_until(lambda: self.committed() is not None, seconds=300, what="the first commit")
+            wait_until(held, seconds=300, what="the first commits")
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        assert self.committed() != f"0.ndjson:{ROWS}", "the run was over before it could be interrupted"
         return DriverPlace(**self.state.values()["snowpipe_driver"])
 
     def committed(self) -> str | None:
@@ -76,24 +84,29 @@ class Load:
     def applications(self) -> int:
         return len(list(self.events.iterdir()))
 
+    def speculates(self) -> set[str]:
+        """What Spark's setting was in the applications, whatever its submitter had set."""
+        lines = [line for log in self.events.iterdir() for line in log.read_text().splitlines()]
+        events = [json.loads(line) for line in lines if "SparkListenerEnvironmentUpdate" in line]
+        return {dict(event["Spark Properties"])["spark.speculation"] for event in events}
+
 
 @pytest.fixture
-def load(service_factory: Callable[..., LocalService], set_connection: SetConnection, tmp_path: Path) -> Load:
-    service = service_factory()
-    fields = json.loads(service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
-    fields["extra"] = {**fields["extra"], "ca_bundle": str(service.ca_file)}
+def load(admin_service: LocalService, set_connection: SetConnection, tmp_path: Path) -> Load:
     set_connection("spark_default", conn_type="spark", host="local[2,4]")
-    return Load(service, set_connection("local", **fields), tmp_path)
+    return Load(admin_service, connect(admin_service, set_connection), tmp_path)
 
 
 def test_the_retry_finishes_with_the_application_that_the_killed_worker_started(load: Load) -> None:
     place = load.kill_worker_under_way()
-    running = {process.pid for process in place.processes()}
+    running = place.processes()
+    load.service.admin("faults", clear=True)
 
     value = execute(load.options, load.state)
 
     assert running
     assert load.applications == 1
+    assert load.speculates() == {"false"}
     assert value["channels"]["p_s_a"]["rows"] == ROWS
     assert ids_in(load.service, load.table) == list(range(ROWS))
     assert load.state.values() == {}
@@ -104,10 +117,10 @@ def test_the_retry_resumes_when_the_driver_died_with_its_worker(load: Load) -> N
     for process in place.processes():
         kill_each([process, *children_of(process, recursive=True)])
     wait_until(lambda: not place.processes(), seconds=300, what="the driver's end")
+    load.service.admin("faults", clear=True)
 
     value = execute(load.options, load.state)
 
     assert load.applications == 2
     assert 0 < value["channels"]["p_s_a"]["rows"] < ROWS
     assert ids_in(load.service, load.table) == list(range(ROWS))
-    assert not [one for one in psutil.process_iter() if one.pid in {p.pid for p in place.processes()}]

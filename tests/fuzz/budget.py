@@ -1,4 +1,4 @@
-"""How many cases a fuzz test runs: about 2,000 in all by default, always the same ones.
+"""How many cases a fuzz test runs: about 1,000 in all by default, always the same ones.
 
 ``SNOWPIPE_FUZZ_CASES=20000`` asks for that many, with new random values each time (``make nightly``).
 """
@@ -10,7 +10,7 @@ import os
 from hypothesis import HealthCheck, settings
 
 _ASKED = os.environ.get("SNOWPIPE_FUZZ_CASES")
-_CASES = int(_ASKED or 2000)
+_CASES = int(_ASKED or 1000)
 
 
 def cases(share: float) -> settings:

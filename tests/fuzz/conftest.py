@@ -1,4 +1,4 @@
-"""A service to be fuzzed; after each module it must be alive, unhurt, and its committed rows right."""
+"""One service to be fuzzed; after each module it must be alive, unhurt, and its committed rows right."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ _HURT = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    service = LocalService(tmp_path_factory.mktemp("fuzzed"), limits="off")
+@pytest.fixture(scope="session")
+def _fuzzed_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    service = LocalService(tmp_path_factory.mktemp("fuzzed"), limits="off", admin=True)
     service.launch()
     yield service
     service.stop()
+
+
+@pytest.fixture(scope="module")
+def fuzzed(_fuzzed_process: LocalService) -> LocalService:
+    _fuzzed_process.drop_everything()
+    return _fuzzed_process
 
 
 @pytest.fixture(scope="module")

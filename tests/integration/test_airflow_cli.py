@@ -38,23 +38,10 @@ def airflow(local_service: LocalService, tmp_path_factory: pytest.TempPathFactor
     return run
 
 
-def test_connections_of_the_database_are_found(
-    local_service: LocalService, airflow: Airflow, tmp_path: Path
-) -> None:
+def test_connections_of_the_database_are_found(local_service: LocalService, airflow: Airflow) -> None:
     commit(local_service, make_table(local_service, "T"), "a", ["f:1"])
     place = ("--conn-id", "kept_in_database", "--table", "T")
 
     listed = airflow("snowpipe", "channels", *place, "--output", "json")
-    kept = airflow("snowpipe", "backup", str(tmp_path / "offsets.json"), *place)
 
     assert [(one["channel"], one["committed"]) for one in json.loads(listed.stdout)] == [("a", "f:1")]
-    assert kept.returncode == 0, kept.stderr
-    assert (tmp_path / "offsets.json").is_file()
-
-
-def test_an_error_is_one_line(airflow: Airflow) -> None:
-    done = airflow("snowpipe", "channels", "--conn-id", "kept_in_database", "--table", "T", "--pipe", "P")
-
-    assert done.returncode == 1
-    assert "snowpipe: table 'T' and pipe 'P' are both given" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""Rows that do not fit the table, through the real job: put aside once, or the end of the run."""
+"""Rows that do not fit the table, through the job: put aside once, or the end of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.table_columns import columns_of_describe
-from tests.spark_job import SparkJob, ids_in, new_table, wait_until
+from tests.spark_job import SparkJob, ids_in, new_table, numbered_name
 
 pytestmark = pytest.mark.spark
 
@@ -33,12 +33,8 @@ def _good(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def job(local_service, tmp_path, request):
-    table = new_table(local_service, "BAD_" + request.node.name.upper().partition("[")[0][5:40])
-    return _job(local_service, tmp_path, table)
-
-
-def _job(service, tmp_path, table, **options):
+def job(local_service, tmp_path, shared_spark):
+    service, table = local_service, new_table(local_service, numbered_name("BAD"))
     (tmp_path / "source").mkdir()
     return SparkJob(
         service,
@@ -49,8 +45,8 @@ def _job(service, tmp_path, table, **options):
             "on_error": "dead_letter",
             "dead_letter_path": str(tmp_path / "dead letters"),
             "columns": columns_of_describe(service.sql(f"DESCRIBE TABLE LOCAL.PUBLIC.{table}")),
-            **options,
         },
+        spark=shared_spark,
     )
 
 
@@ -124,27 +120,6 @@ def test_first_bad_row_ends_the_run_before_anything_of_its_batch_is_sent(job, tm
 
     assert mended.code == 0, mended.err[-3000:]
     assert ids_in(job.service, job.table) == list(range(1, 201))
-
-
-def test_killed_run_leaves_each_bad_row_in_one_file_after_the_next_one(service_factory, tmp_path):
-    service = service_factory()
-    slow = BatchLimits(rows=100, requests_per_second=2.0)
-    job = _job(service, tmp_path, new_table(service, "KILLED"), limits=slow)
-    rows = {line: BAD if line % 37 == 0 else _good(line) for line in range(1, 4001)}
-    _write(tmp_path / "source" / "a" / "1.ndjson", rows)
-    with job.start() as running:
-        wait_until(lambda: job.committed("a")["a"] is not None, seconds=600, what="the first commit")
-        running.kill_all()
-    assert job.committed("a")["a"] != "1.ndjson:4000", "the run was over before it could be killed"
-
-    finished = job.run(limits=BatchLimits(rows=130))
-
-    assert finished.code == 0, finished.err[-3000:]
-    assert ids_in(service, job.table) == [line for line in range(1, 4001) if line % 37]
-    assert _places(tmp_path) == Counter(
-        (job.channel("a"), f"1.ndjson:{line}") for line in range(37, 4001, 37)
-    )
-    assert not [path for path in (tmp_path / "dead letters").rglob(".*")]
 
 
 def test_dead_letters_that_cannot_be_written_end_the_run_with_the_place(job, tmp_path):

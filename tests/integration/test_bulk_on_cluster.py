@@ -19,7 +19,7 @@ from tests.spark_cluster import StandaloneCluster, write_bare_python
 
 __all__ = ["set_connection"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,13 @@ from tests.conftest import ServiceFactory
 from tests.file_pipes import task_context
 from tests.local_connection import connect, ids
 from tests.local_service import LocalService
-from tests.maven_jars import maven_closure, maven_jars
+from tests.maven_jars import AVRO, S3A, S3A_NEEDS, maven_closure, maven_jars
 from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service
-from tests.spark_in_process import spark_in_process
 from tests.spark_in_task import submit_in_process
 
 __all__ = ["set_connection"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-# What s3a:// of Hadoop 3.5.0 calls of Amazon's SDK: 17 MB, where the bundle that it names has hundreds.
-_SDK = "2.35.4"
-_S3 = (
-    *(
-        f"software.amazon.awssdk:{one}:{_SDK}"
-        for one in ("s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
-    ),
-    "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
-)
-_HADOOP = "org.apache.hadoop:hadoop-aws:3.5.0"
-# Made for Spark 4.1, and works with 4.2.
-_AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
 
 
 class DiedError(BaseException):
@@ -55,26 +40,25 @@ def s3() -> Iterator[S3Service]:
         yield service
 
 
-@pytest.fixture(scope="module")
-def spark(s3: S3Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("spark")
-    jars = [*maven_jars(_HADOOP), *maven_closure(folder / "jars", *_S3)]
-    with suppress(pytest.skip.Exception):  # the test of Avro skips then, and the other one does not
-        jars += maven_jars(_AVRO)
+@pytest.fixture
+def spark_with_s3(s3: S3Service, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A session that reaches the store; a service that starts now does, too."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    maven_jars(S3A)
+    maven_closure(*S3A_NEEDS)
     settings = {
-        "spark.jars": ",".join(map(str, jars)),
-        "spark.hadoop.fs.s3a.endpoint": f"http://{s3.endpoint}",
-        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-        "spark.hadoop.fs.s3a.input.stream.type": "classic",
+        "endpoint": f"http://{s3.endpoint}",
+        "endpoint.region": "us-east-1",
+        "path.style.access": "true",
+        "input.stream.type": "classic",
+        "access.key": KEY_ID,
+        "secret.key": SECRET,
     }
-    given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        with spark_in_process(folder, "local[2]", *given) as session:
-            yield session
+    for name, value in settings.items():
+        spark.sparkContext._jsc.hadoopConfiguration().set(f"fs.s3a.{name}", value)
+    return spark
 
 
 @pytest.fixture
@@ -101,7 +85,7 @@ def worker_sees_s3(s3: S3Service, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("worker_sees_s3")
 def test_an_external_stage_in_s3_is_written_into_as_s3a_and_loaded_once(
     s3: S3Service,
-    spark: Any,
+    spark_with_s3: Any,
     service_factory: ServiceFactory,
     set_connection: SetConnection,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,18 +94,18 @@ def test_an_external_stage_in_s3_is_written_into_as_s3a_and_loaded_once(
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
     set_connection("spark_default", conn_type="spark", host="local[2]")
     conn_id = connect(service, set_connection)
-    submitted = submit_in_process(monkeypatch, spark)
+    submitted = submit_in_process(monkeypatch, spark_with_s3)
     service.sql("CREATE TABLE FLOOD (ID NUMBER, NAME VARCHAR)")
     service.sql("CREATE STAGE LAKE URL = 's3://lake/base/'")
 
     def load(try_number: int) -> dict[str, Any]:
         return SnowpipeBulkLoadOperator(
             task_id="bulk",
-            source={"query": "SELECT /*+ REPARTITION(4) */ id AS ID, 'x' AS NAME FROM range(2000)"},
+            source={"query": "SELECT /*+ REPARTITION(4) */ id AS ID, 'x' AS NAME FROM range(500)"},
             table="FLOOD",
             stage="@LAKE/in",
             storage_url="s3a://lake/base",
-            target_file_bytes=3_000,
+            target_file_bytes=1_000,
             deferrable=False,
             snowflake_conn_id=conn_id,
         ).execute(task_context(try_number=try_number))
@@ -137,7 +121,7 @@ def test_an_external_stage_in_s3_is_written_into_as_s3a_and_loaded_once(
 
     done = load(2)
 
-    assert ids(service, "FLOOD") == list(range(2_000))
+    assert ids(service, "FLOOD") == list(range(500))
     assert [plan.folder.split("//lake/base/in/")[0] for plan in submitted] == ["s3a:", "s3a:"]
     assert len(done["files"]) > 1
     assert left
@@ -155,7 +139,7 @@ def test_small_avro_files_become_one_with_every_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fastavro = pytest.importorskip("fastavro", reason="needs the extra avro")
-    maven_jars(_AVRO)
+    maven_jars(AVRO)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
     set_connection("spark_default", conn_type="spark", host="local[2]")
     conn_id = connect(local_service, set_connection)
@@ -163,9 +147,9 @@ def test_small_avro_files_become_one_with_every_row(
     local_service.sql("CREATE OR REPLACE STAGE AVRO_DAY")
     names = [{"name": "ID", "type": "long"}, {"name": "NAME", "type": ["null", "string"]}]
     schema = {"type": "record", "name": "Row", "fields": names}
-    rows = [{"ID": number, "NAME": None if number % 7 == 0 else f"ä {number}"} for number in range(600)]
+    rows = [{"ID": number, "NAME": None if number % 7 == 0 else f"ä {number}"} for number in range(60)]
     (tmp_path / "in").mkdir()
-    for number in range(200):
+    for number in range(20):
         with (tmp_path / "in" / f"{number:03}.avro").open("wb") as file:
             fastavro.writer(file, schema, rows[number * 3 : number * 3 + 3])
 
@@ -178,7 +162,7 @@ def test_small_avro_files_become_one_with_every_row(
     ).execute(task_context())
 
     (name,) = done["files"]
-    assert done["combined"] == 200
+    assert done["combined"] == 20
     assert name.endswith(".avro")
     (tmp_path / "out").mkdir()
     import snowflake.connector

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -41,18 +40,3 @@ def test_a_connector_of_either_generation_works_unmodified(
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
     assert done.stdout.strip().startswith(f"{generation}.")
-
-
-def test_the_password_is_in_a_private_file_and_nowhere_else(local_service: LocalService) -> None:
-    file = Path(local_service.env["SNOWPIPE_LOCAL_PASSWORD_FILE"])
-    password = file.read_text().strip()
-    assert len(password) >= 32
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert password not in local_service.cli("env").stdout + local_service.log_file.read_text()
-
-
-def test_the_password_survives_a_restart(local_service: LocalService) -> None:
-    file = Path(local_service.env["SNOWPIPE_LOCAL_PASSWORD_FILE"])
-    before = file.read_text()
-    local_service.restart()
-    assert file.read_text() == before

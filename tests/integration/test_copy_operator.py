@@ -21,7 +21,7 @@ import pytest
 import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk import copy_run
+from airflow_provider_snowpipe.bulk import copy_run, copy_statement
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
@@ -35,7 +35,6 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 from tests.airflow_connections import SetConnection, set_connection
-from tests.conftest import ServiceFactory
 from tests.local_connection import TaskInstance, connect, ids
 from tests.local_service import LocalService
 from tests.staged_files import submit
@@ -132,23 +131,23 @@ class TestFiles:
         assert {path: one["status"] for path, one in done["loaded_before"].items()} == {"in/a.csv": "LOADED"}
         assert place.copy(run="r3")["rows_loaded"] == 0
 
-    def test_more_than_a_thousand_files_are_several_statements(self, place: Place) -> None:
-        place.put({f"{number:04}.csv": f"{number},x\n" for number in range(1003)})
+    def test_more_files_than_a_statement_may_name_are_several_statements(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(copy_statement, "MOST_FILES", 4)
+        place.put({f"{number:04}.csv": f"{number},x\n" for number in range(10)})
         done = place.copy()
 
-        assert done["rows_loaded"] == len(done["files"]) == 1003
-        assert place.ids() == list(range(1003))
+        assert done["rows_loaded"] == len(done["files"]) == 10
+        assert place.ids() == list(range(10))
 
     def test_files_of_an_external_stage_are_named_below_it(
-        self, service_factory: ServiceFactory, set_connection: SetConnection, tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
-        (tmp_path / "lake" / "day").mkdir(parents=True)
-        (tmp_path / "lake" / "day" / "a.csv").write_text("7,x\n")
-        service = service_factory(options=("--allow-folder", str(tmp_path / "lake")))
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
-        place = Place(service, tmp_path, connect(service, set_connection))
-        service.sql(f"CREATE STAGE LAKE URL = 'file://{tmp_path}/lake/'")
+        self, local_service: LocalService, place: Place
+    ) -> None:
+        lake = local_service.new_folder()
+        (lake / "day").mkdir()
+        (lake / "day" / "a.csv").write_text("7,x\n")
+        local_service.sql(f"CREATE STAGE LAKE URL = 'file://{lake}/'")
         done = place.copy(stage="@LAKE/day")
 
         assert place.ids() == [7]
@@ -331,15 +330,18 @@ class TestOncePerRun:
         assert place.copy(options=self.FORCED, try_number=2)["rows_loaded"] == 2
         assert place.ids() == [1, 2]
 
-    @pytest.mark.parametrize(("point", "known"), [("after-load-commit", True), ("before-load-commit", False)])
+    @pytest.mark.parametrize(
+        "point", ["after-load-commit", pytest.param("before-load-commit", marks=pytest.mark.nightly)]
+    )
     def test_a_service_that_dies_with_the_answer_leaves_exact_rows(
-        self, service_factory: ServiceFactory, set_connection: SetConnection, tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch, point: str, known: bool,
+        self, crash_service: LocalService, set_connection: SetConnection, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch, point: str,
     ) -> None:  # fmt: skip
-        service = service_factory(f"kill-{point}=1")
+        service = crash_service
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
         place = Place(service, tmp_path, connect(service, set_connection))
         place.put({f"{number}.csv": f"{number},x\n" for number in range(5)})
+        service.set_faults(f"kill-{point}=1")
         dying = psutil.Process(service.pid)
         done: list[Any] = []
         task = threading.Thread(target=lambda: done.append(place.copy(options=self.FORCED)))
@@ -408,7 +410,7 @@ class TestStatementClient:
 
         async def watch() -> Any:
             waiting = asyncio.create_task(_first(trigger.run()))
-            done, _ = await asyncio.wait([waiting], timeout=1)
+            done, _ = await asyncio.wait([waiting], timeout=0.3)
             assert not done
             await asyncio.to_thread(client.cancel, state.handle, slow)
             return await waiting

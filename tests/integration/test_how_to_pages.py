@@ -137,6 +137,8 @@ def user_folder(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["kill", file.read_text().strip()], check=False, capture_output=True)
 
 
+# An Airflow with a database of its own for one page; the page's parts run daily in the system tests.
+@pytest.mark.nightly
 @pytest.mark.airflow
 def test_a_dag_is_developed_offline_as_the_page_says(user_folder: Path) -> None:
     snippets = _snippets("develop-offline.md")

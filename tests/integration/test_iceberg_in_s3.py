@@ -8,12 +8,12 @@ from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import source_spec
 from tests.iceberg_tables import IcebergTable
 from tests.s3_service import KEY_ID, SECRET, s3_service
-from tests.spark_job import SparkJob, ids_in, new_table
+from tests.spark_job import SparkJob, ids_in, new_table, numbered_name
 
 pytestmark = pytest.mark.spark
 
 
-def test_table_in_s3_is_loaded_with_keys_that_no_plan_or_output_shows(local_service, tmp_path):
+def test_table_in_s3_is_loaded_with_keys_that_no_plan_or_output_shows(local_service, tmp_path, shared_spark):
     keys = {"s3.access-key-id": KEY_ID, "s3.secret-access-key": SECRET}
     with s3_service() as s3:
         s3.client.create_bucket(Bucket="lake")
@@ -22,14 +22,17 @@ def test_table_in_s3_is_loaded_with_keys_that_no_plan_or_output_shows(local_serv
         lake.append(range(60))
         lake.append(range(60, 80))
         source = source_spec(lake.source(options={**lake.options, **place}))
-        table = new_table(local_service, "I_S3")
-        job = SparkJob(local_service, tmp_path / "runs", table, source, secrets=SourceSecrets(keys))
+        table = new_table(local_service, numbered_name("ICEBERG"))
+        job = SparkJob(
+            local_service, tmp_path / "runs", table, source, secrets=SourceSecrets(keys), spark=shared_spark
+        )
 
         finished = job.run()
 
     assert finished.code == 0, finished.err[-3000:]
     assert ids_in(local_service, table) == list(range(80))
     assert job.committed("all") == {"all": "2:20"}
-    shown = [path.read_text() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    shown = [finished.out, finished.err]
+    shown += [path.read_text() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     assert any("s3://lake" in text or "lake.orders" in text for text in shown)
     assert not any(SECRET in text for text in shown)

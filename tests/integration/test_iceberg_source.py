@@ -14,19 +14,12 @@ from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 from tests.iceberg_tables import IcebergTable
-from tests.spark_in_process import spark_in_process
-from tests.spark_job import SparkJob, ids_in, new_table
+from tests.spark_job import SparkJob, ids_in, new_table, numbered_name
 from tests.table_loads import TableLoads
 
 pytestmark = pytest.mark.spark
 
 SMALL = BatchLimits(rows=7, requests_per_second=200.0)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory):
-    with spark_in_process(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 class IcebergLoads(TableLoads):
@@ -42,9 +35,8 @@ class IcebergLoads(TableLoads):
 
 
 @pytest.fixture
-def loads(local_service, spark, tmp_path, request):
-    table = new_table(local_service, "I_" + str(abs(hash(request.node.nodeid)) % 10**9))
-    return IcebergLoads(local_service, spark, tmp_path, table)
+def loads(local_service, spark, tmp_path):
+    return IcebergLoads(local_service, spark, tmp_path, new_table(local_service, numbered_name("ICEBERG")))
 
 
 def test_snapshots_load_once_in_order_and_a_second_run_only_the_new_ones(loads):
@@ -76,26 +68,14 @@ def test_what_is_refused_leaves_channel_and_table_as_they_were(loads):
     loads.lake.append(range(10, 20))
     loads.lake.delete("ID = 3")
 
-    with pytest.raises(SourcePositionError, match=r"_all'.* of the kind 'overwrite' .*deleted-records"):
+    with pytest.raises(SourcePositionError, match="deleted-records"):
         loads.load_snapshots()
     assert loads.ids == list(range(10))
 
     loads.lake.expire()
-    with pytest.raises(SourcePositionError, match="whose snapshots have expired"):
+    with pytest.raises(SourcePositionError, match="expired"):
         loads.load_snapshots()
     assert loads.ids == list(range(10))
-
-
-def test_first_load_of_a_kept_snapshot_takes_what_older_ones_brought(loads):
-    loads.lake.append(range(10))
-    kept = loads.lake.append(range(10, 15))
-    loads.lake.append([20])
-    loads.lake.expire(keep=2)
-
-    assert loads.load_snapshots(starting_snapshot=kept) == [("all", "3:1", 16)]
-    assert loads.ids == [*range(15), 20]
-    loads.lake.append([21])
-    assert loads.load_snapshots(starting_snapshot=kept) == [("all", "4:1", 1)]
 
 
 def test_columns_of_a_new_table_are_known_before_the_job_starts(loads):
@@ -104,11 +84,12 @@ def test_columns_of_a_new_table_are_known_before_the_job_starts(loads):
     assert sorted(first_rows(source_spec(loads.lake.source())))[0] == b'{"ID":0,"FILE":"g0","NOTE":"x"}'
 
 
-def test_submitted_job_loads_and_its_plan_holds_no_file_of_the_table(local_service, tmp_path):
+def test_job_loads_and_its_plan_holds_no_file_of_the_table(local_service, tmp_path, shared_spark):
     lake = IcebergTable(tmp_path / "lake", partitioned=True)
     lake.append(range(100))
-    table = new_table(local_service, "I_SUBMITTED")
-    job = SparkJob(local_service, tmp_path / "runs", table, source_spec(lake.source(partition_by="FILE")))
+    table = new_table(local_service, numbered_name("ICEBERG"))
+    source = source_spec(lake.source(partition_by="FILE"))
+    job = SparkJob(local_service, tmp_path / "runs", table, source, spark=shared_spark)
 
     finished = job.run()
 

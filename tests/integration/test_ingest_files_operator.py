@@ -38,9 +38,9 @@ LOADED = {"status": "LOADED", "rows_loaded": 1, "rows_parsed": 1, "errors_seen":
 
 
 @pytest.fixture
-def place(admin_service: LocalService, make_place: MakePlace) -> PipePlace:
+def place(local_service: LocalService, make_place: MakePlace) -> PipePlace:
     """A place whose service takes faults when a test wants them."""
-    place = make_place(admin_service)
+    place = make_place(local_service)
     place.make_pipe()
     return place
 
@@ -68,9 +68,9 @@ def sensor(place: PipePlace, **arguments: Any) -> Any:
 class TestSubmit:
     @pytest.mark.parametrize("define", [connect, connect_by_form], ids=["snowflake", "snowpipe"])
     def test_files_are_loaded_when_the_task_ends(
-        self, place: PipePlace, admin_service: LocalService, set_connection: SetConnection, define: Any
+        self, place: PipePlace, local_service: LocalService, set_connection: SetConnection, define: Any
     ) -> None:
-        place.conn_id = define(admin_service, set_connection)
+        place.conn_id = define(local_service, set_connection)
         place.put({"a.csv": "1,x\n", "in/b.csv": "2,x\n"})
         done = ingest(place, files=["a.csv", "in/b.csv"])
 
@@ -332,11 +332,11 @@ class TestFaults:
             ingest(place, pipe="NOWHERE", files=["a.csv"], wait_for_load=False)
 
     def test_a_connection_without_a_key_pair_is_refused(
-        self, place: PipePlace, admin_service: LocalService, set_connection: SetConnection
+        self, place: PipePlace, local_service: LocalService, set_connection: SetConnection
     ) -> None:
-        token = (admin_service.data_dir / "demo_pat").read_text().strip()
+        token = (local_service.data_dir / "demo_pat").read_text().strip()
         place.conn_id = connect_by_form(
-            admin_service,
+            local_service,
             set_connection,
             password=token,
             extra={"auth": "programmatic_access_token", "private_key_content": None},
@@ -387,7 +387,7 @@ class TestForgetfulReport:
 
     @pytest.fixture
     def late(self, service_factory: ServiceFactory, make_place: MakePlace) -> PipePlace:
-        """A pipe that loaded a file eleven minutes ago."""
+        """A pipe that loaded a file eleven minutes ago, by the clock of its own service."""
         service = service_factory(admin=True)
         place = make_place(service)
         place.make_pipe()

@@ -1,4 +1,7 @@
-"""The Kafka source on a real Apache Kafka broker: transactions, compaction, retention, rights, groups."""
+"""The Kafka source on a real Apache Kafka broker: transactions, compaction, retention, rights, groups.
+
+Beside it, in real Spark: Spark's own Kafka source, and our stream.
+"""
 
 import json
 import time
@@ -14,14 +17,16 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from tests.spark_job import SparkJob, ids_in, wait_until
+from tests.spark_groups import load
+from tests.spark_job import SparkJob, ids_in, numbered_name, wait_until
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 
 from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars
+from tests.kafka_stream import TopicStream
 from tests.kafka_topics import (
     commit_group,
     create_topic,
@@ -30,6 +35,8 @@ from tests.kafka_topics import (
     produce,
     transaction,
 )
+from tests.spark_kafka_jars import spark_kafka_jars
+from tests.spark_session import Door
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +46,8 @@ def broker(tmp_path_factory):
 
 
 @pytest.fixture
-def topic(request):
-    return "T" + str(abs(hash(request.node.nodeid)) % 10**9)
+def topic():
+    return numbered_name("BROKER")
 
 
 def _spec(broker, topic, **changes):
@@ -147,13 +154,11 @@ def test_retention_beyond_the_committed_token_is_refused_or_skipped(broker, topi
     (skipping,) = _source(broker, topic, "skip").partitions()
     assert _ids(_parts(skipping, IntegerOffset(40))) == list(range(60, 100))
 
-    with pytest.raises(
-        SourcePositionError, match="offset 0 was there when the run began and is not any more"
-    ):
+    with pytest.raises(SourcePositionError, match="offset 0"):
         _parts(before)
     commit_group(broker.address, f"g-{topic}", topic, 0, 10)
     (grouped,) = _source(broker, topic, group_id=f"g-{topic}").partitions()
-    with pytest.raises(SourcePositionError, match=f"group 'g-{topic}' is to go on at offset 10"):
+    with pytest.raises(SourcePositionError, match="offset 10"):
         grouped.check(None)
 
 
@@ -181,7 +186,7 @@ def test_password_is_taken_from_the_secrets_and_a_wrong_one_is_refused_by_name(b
     assert _ids(_parts(partition)) == [0, 1, 2]
 
     wrong = open_source(spec, "fail", SourceSecrets({"sasl.password": "guessed!"}))
-    with pytest.raises(AuthenticationError, match="the brokers refuse the credentials") as caught:
+    with pytest.raises(AuthenticationError, match="credentials") as caught:
         wrong.partitions()
     assert "guessed!" not in str(caught.value)
 
@@ -196,7 +201,7 @@ def test_group_with_members_keeps_its_offsets_and_the_error_says_so(broker, topi
     source = _source(broker, topic, group_id=group)
     (partition,) = source.partitions()
 
-    with pytest.raises(WriterActiveError, match="the group has members"):
+    with pytest.raises(WriterActiveError, match="members"):
         source.finish({partition.name: IntegerOffset(2)})
 
     member.close()
@@ -204,63 +209,80 @@ def test_group_with_members_keeps_its_offsets_and_the_error_says_so(broker, topi
     assert group_offsets(broker.address, group, topic, 1) == [3]
 
 
-def test_partition_added_between_runs_is_read_from_its_beginning(broker, topic):
-    create_topic(broker.address, topic, 1)
-    produce(broker.address, topic, numbered(range(3)))
-    source = _source(broker, topic, start="latest", group_id=f"g-{topic}")
-    source.partitions()
-    source.finish({})
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
-    wait_until(lambda: len(_source(broker, topic).partitions()) == 2, seconds=300, what="two partitions")
-    produce(broker.address, topic, numbered(range(3, 7)), partition=1)
+@pytest.mark.spark
+def test_sparks_own_source_is_chosen_where_its_jars_are_and_loads_the_same_as_the_client_in_turns(
+    broker, topic, spark, local_service, tmp_path, capfd
+):
+    spark_kafka_jars()
+    service = local_service
+    service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR, META VARIANT)")
+    create_topic(broker.address, topic, 2)
+    transaction(broker.address, topic, range(0, 500), end="commit")
+    transaction(broker.address, topic, range(9000, 9100), end="abort")
+    produce(broker.address, topic, numbered(range(500, 1000)), partition=1, headers=[("h", b"v")])
+    values = {
+        "kind": "kafka",
+        "bootstrap_servers": broker.sasl_address,
+        "topics": [topic],
+        "group_id": f"g-{topic}",
+        "reader": "auto",
+        "timeout_seconds": 30.0,
+        "record_metadata": "META",
+        "options": {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER},
+    }
+    secrets = SourceSecrets({"sasl.password": PASSWORD})
+    job = SparkJob(service, tmp_path / "runs", topic, source_spec(values), secrets=secrets)
+    capfd.readouterr()
 
-    zero, one = _source(broker, topic, start="latest", group_id=f"g-{topic}").partitions()
+    load(job, spark.sparkContext)
 
-    assert (_parts(zero), _ids(_parts(one))) == ([], [3, 4, 5, 6])
+    said = capfd.readouterr()
+    assert "snowpipe reader spark" in said.out
+    assert PASSWORD not in said.out + said.err
+    assert ids_in(service, topic) == list(range(1000))
+    assert job.committed("0", "1") == {"0": "499", "1": "499"}
+    assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [500, 500]
+
+    produce(broker.address, topic, numbered(range(1000, 1010)), partition=1, headers=[("h", b"v")])
+    load(job, spark.sparkContext, source=source_spec({**values, "reader": "client"}))
+    assert ids_in(service, topic) == list(range(1010))
+
+    produce(broker.address, topic, numbered(range(1010, 1030)), partition=1, headers=[("h", b"v")])
+    run = load(job, spark.sparkContext, source=source_spec({**values, "reader": "spark"}))
+    assert [one.rows for one in run.channels] == [0, 20]
+    assert ids_in(service, topic) == list(range(1030))
+    rows = service.sql(f"SELECT META FROM LOCAL.PUBLIC.{topic} WHERE ID IN (500, 1009) ORDER BY ID")
+    by_spark, by_client = (row["META"] for row in rows)
+    assert set(by_spark) == set(by_client)
+    assert (by_spark["headers"], by_spark["offset"], by_client["offset"]) == ({"h": "v"}, 0, 509)
+    assert by_spark["topic"] == by_client["topic"] == topic
 
 
 @pytest.mark.spark
-def test_killed_driver_loses_and_doubles_nothing_over_two_topics_with_transactions(
-    broker, topic, service_factory, tmp_path
+def test_stream_leaves_out_aborted_transactions_and_goes_on_where_a_job_has_ended(
+    broker, topic, spark, local_service, tmp_path
 ):
-    service = service_factory()
-    service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR)")
-    other = f"{topic}X"
+    service = local_service
+    door = Door(service, topic, tmp_path / "credentials.json", columns="ID NUMBER, NOTE VARCHAR").create()
+    stream = TopicStream(spark, door, broker.address, topic, tmp_path / "checkpoint")
     create_topic(broker.address, topic, 2)
-    create_topic(broker.address, other, 1)
-    transaction(broker.address, topic, range(0, 1500), end="commit")
-    transaction(broker.address, topic, range(90_000, 90_500), end="abort")
-    produce(broker.address, topic, numbered(range(1500, 3000)), partition=1)
-    produce(broker.address, other, numbered(range(3000, 4500)))
-    spec = _spec(broker, topic, topics=[topic, other], group_id=f"g-{topic}")
-    job = SparkJob(
-        service,
-        tmp_path / "runs",
-        topic,
-        spec,
-        {
-            "source_name": spec.default_name,
-            "limits": BatchLimits(rows=50, requests_per_second=4.0),
-        },
-    )
-    channels = [f"test_{topic}_0", f"test_{topic}_1", f"test_{other}_0"]
+    transaction(broker.address, topic, range(100), end="commit")
+    transaction(broker.address, topic, range(9000, 9100), end="abort")
+    produce(broker.address, topic, numbered(range(100, 200)), partition=1)
 
-    def tokens():
-        with service.client(topic) as client:
-            return {name: one.committed for name, one in client.channel_statuses(channels).items()}
+    assert stream.run(groupId=f"g-{topic}") == 200
+    assert sorted(door.ids()) == list(range(200))
+    assert stream.tokens(2) == ["99", "99"]
 
-    with job.start() as running:
-        wait_until(lambda: any(tokens().values()), seconds=300, what="the first commit of the first run")
-        running.kill_all()
-        assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [None, None]
-        finished = job.run(limits=BatchLimits())
+    produce(broker.address, topic, numbered(range(200, 210)), partition=1)
+    spec = source_spec({"kind": "kafka", "bootstrap_servers": broker.address, "topics": [topic]})
+    job = SparkJob(service, tmp_path / "runs", topic, spec, {"channel_prefix": door.prefix})
+    run = load(job, spark.sparkContext)
+    assert [one.rows for one in run.channels] == [0, 10]
+    transaction(broker.address, topic, range(210, 215), end="commit")
 
-    assert finished.code == 0, finished.err[-3000:]
-    assert ids_in(service, topic) == list(range(4500))
-    assert tokens() == dict(zip(channels, ("1499", "1499", "1499"), strict=True))
-    assert 0 < finished.report.rows < 4500
-    assert group_offsets(broker.address, f"g-{topic}", topic, 2) == [1500, 1500]
+    assert stream.run(groupId=f"g-{topic}") == 5
+    assert sorted(door.ids()) == list(range(215))
 
 
 def _delete(broker, topic, before):

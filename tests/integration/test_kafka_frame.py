@@ -14,10 +14,10 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from tests.spark_in_process import spark_in_process
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
+from airflow_provider_snowpipe.spark.kafka import frame as frame_source
 from airflow_provider_snowpipe.spark.kafka.frame import with_channels
 from tests.kafka_topics import MockCluster, numbered, produce
 
@@ -33,7 +33,9 @@ def _record(topic, number, offset, value):
     return (b"k", value, topic, number, offset, AT, 0, [("h", b"v")] if offset % 2 else None)
 
 
-def test_records_go_to_their_channels_behind_the_tokens_and_a_missing_jar_is_named(local_service, tmp_path):
+def test_records_go_to_their_channels_behind_the_tokens_and_a_missing_jar_is_named(
+    local_service, spark, monkeypatch
+):
     cluster = MockCluster()
     topic = "FRAMED"
     cluster.make_topic(topic)
@@ -61,17 +63,17 @@ def test_records_go_to_their_channels_behind_the_tokens_and_a_missing_jar_is_nam
     settings = SinkSettings(
         local_service.url, str(local_service.ca_file), pipe, True, 60.0, BatchLimits(rows=30)
     )
-    with spark_in_process(tmp_path) as session, local_service.client(topic) as client:
-        with pytest.raises(
-            ConfigurationError, match=r"packages='org.apache.spark:spark-sql-kafka-0-10_2.13:"
-        ):
-            source.use(session)
+    with monkeypatch.context() as patch:
+        patch.setitem(frame_source._CLASSES, "org.nowhere.Nothing", "org.nowhere:nothing")
+        with pytest.raises(ConfigurationError, match="spark-sql-kafka"):
+            source.use(spark)
+    with local_service.client(topic) as client:
         records = [
             [_record(topic, number, offset, values[100 * number + offset]) for offset in offsets]
             for number, offsets in ((0, range(100)), (1, range(90, 100)))
         ]
-        apart = session.sparkContext.parallelize(records, 2).flatMap(lambda rows: rows)
-        frame = session.createDataFrame(apart, SCHEMA)
+        apart = spark.sparkContext.parallelize(records, 2).flatMap(lambda rows: rows)
+        frame = spark.createDataFrame(apart, SCHEMA)
         client.pipe_info()
         client.open_channel(f"test_{topic}_1", offset_token="89")
         rows = with_channels(frame, [work.partition.name for work in works])

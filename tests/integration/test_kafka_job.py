@@ -1,4 +1,4 @@
-"""The job on a Kafka source, under a real ``spark-submit`` against a real local service.
+"""The job on a Kafka source against a real local service, once under a real ``spark-submit``.
 
 The brokers are librdkafka's mock, which serves other processes too.
 """
@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_snowpipe.spark.sources import source_spec
-from tests.spark_job import SparkJob, ids_in
+from tests.spark_job import SparkJob, ids_in, numbered_name
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
@@ -27,14 +28,14 @@ def cluster():
 
 
 @pytest.fixture
-def topic(request, cluster):
-    name = "T" + str(abs(hash(request.node.nodeid)) % 10**9)
+def topic(cluster):
+    name = numbered_name("KAFKA_JOB")
     cluster.make_topic(name)
     return name
 
 
 @pytest.fixture
-def job(local_service, tmp_path, topic, cluster):
+def job(local_service, tmp_path, topic, cluster, shared_spark):
     """A job on one topic and a table of the same name."""
     local_service.sql(
         f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR, KAFKA_PARTITION NUMBER, KAFKA_OFFSET "
@@ -47,21 +48,24 @@ def job(local_service, tmp_path, topic, cluster):
             "topics": [topic],
             "group_id": f"g-{topic}",
             "metadata": ["partition", "offset"],
-            "reader": "auto",
+            "reader": "client",
             "timeout_seconds": 20.0,
         }
     )
-    return SparkJob(service=local_service, directory=tmp_path / "runs", table=topic, source=source)
+    return SparkJob(
+        service=local_service, directory=tmp_path / "runs", table=topic, source=source, spark=shared_spark
+    )
 
 
 def _all(topic):
     return tuple(str(number) for number in range(PARTITIONS))
 
 
-def test_topic_loads_once_then_nothing_then_only_what_came(job, topic, cluster):
+def test_submitted_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, cluster):
     produce(cluster.address, topic, numbered(range(4000)), partition=lambda row: row % PARTITIONS)
 
-    first = job.run()
+    with job.start(source=replace(job.source, reader="auto")) as running:
+        first = running.wait()
 
     assert first.code == 0, first.err[-3000:]
     assert "snowpipe reader client" in first.out, "Spark has no Kafka source of its own here"

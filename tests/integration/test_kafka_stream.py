@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zlib
 
 import pytest
 
@@ -16,8 +15,8 @@ from tests.kafka_stream import TopicStream
 from tests.kafka_topics import MockCluster, group_offsets, keyed_records, numbered, produce
 from tests.spark_deeds import Deed, deeds_of, doing
 from tests.spark_groups import LIMITS, load
-from tests.spark_job import SparkJob
-from tests.spark_session import Door, session
+from tests.spark_job import SparkJob, numbered_name
+from tests.spark_session import Door
 
 pytestmark = pytest.mark.spark
 PARTITIONS = 4
@@ -28,19 +27,11 @@ def cluster():
     return MockCluster()
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory):
-    with session(tmp_path_factory.mktemp("spark"), "local[2,4]") as running:
-        yield running
-
-
 @pytest.fixture
-def stream(spark, cluster, local_service, tmp_path, request):
-    name = f"T_{zlib.crc32(request.node.nodeid.encode()):08X}"
+def stream(spark, cluster, local_service, tmp_path):
+    name, columns = numbered_name("TOPIC"), "ID NUMBER, NOTE VARCHAR"
     cluster.make_topic(name)
-    door = Door(
-        local_service, name, tmp_path / "credentials.json", columns="ID NUMBER, NOTE VARCHAR"
-    ).create()
+    door = Door(local_service, name, tmp_path / "credentials.json", columns=columns).create()
     return TopicStream(spark, door, cluster.address, name, tmp_path / "checkpoint")
 
 
@@ -104,12 +95,10 @@ def test_token_of_another_topic_and_a_secret_in_the_options_end_the_query(stream
     assert stream.door.ids() == [90]
 
 
-@pytest.mark.parametrize("point", ["row", "received", "commit-wait"])
 def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
-    spark, cluster, service_factory, tmp_path, point
+    spark, cluster, local_service, tmp_path
 ):
-    service = service_factory(faults=f"commit-delay={5 if point == 'commit-wait' else 1}")
-    topic = f"KILLED_{point.replace('-', '_').upper()}"
+    service, topic = local_service, numbered_name("KILLED")
     letters = f"{topic}-rejected"
     cluster.make_topic(topic)
     cluster.make_topic(letters)
@@ -130,9 +119,7 @@ def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
         "limits": LIMITS,
     }
     job = SparkJob(service, tmp_path / "runs", topic, source_spec(source), options)
-    deeds = deeds_of(
-        tmp_path / "deeds", [Deed("kill-worker", point, f"{topic}_1", row=200 if point == "row" else 0)]
-    )
+    deeds = deeds_of(tmp_path / "deeds", [Deed("kill-worker", "received", f"{topic}_1")])
 
     with doing(deeds):
         run = load(job, spark.sparkContext)

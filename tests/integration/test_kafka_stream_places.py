@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
@@ -16,6 +14,7 @@ from airflow_provider_snowpipe.spark.kafka.stream_source import KafkaStreamReade
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from tests.kafka_stream import TopicStream
 from tests.kafka_topics import MockCluster, group_offsets, numbered, produce
+from tests.spark_job import numbered_name
 from tests.spark_session import Door
 
 EVERYTHING = ReadAllAvailable()
@@ -27,9 +26,9 @@ def cluster():
 
 
 @pytest.fixture
-def stream(cluster, local_service, tmp_path, request):
+def stream(cluster, local_service, tmp_path):
     """A topic with 100 records in each of its four partitions; channel 1 has committed 40 of them."""
-    name = f"T_{zlib.crc32(request.node.nodeid.encode()):08X}"
+    name = numbered_name("TOPIC")
     cluster.make_topic(name)
     produce(cluster.address, name, numbered(range(400)), partition=lambda row: row // 100)
     door = Door(
@@ -124,17 +123,15 @@ def test_partition_that_is_new_to_the_query_is_read_from_its_beginning(stream):
 
 def test_topic_that_is_shorter_than_its_token_or_checkpoint_is_refused(stream):
     reader = _reader(stream)
-    with pytest.raises(
-        SourcePositionError, match=r"offset 150 is the next one of partition 2 .* ends before 100"
-    ):
+    with pytest.raises(SourcePositionError, match="offset 150"):
         reader.latestOffset(_at(stream, 0, 40, 150, 0), EVERYTHING)
 
     stream.append(0, [500])
-    with pytest.raises(SourcePositionError, match=r"offset 500 is committed, but partition 0 of topic"):
+    with pytest.raises(SourcePositionError, match="offset 500"):
         _reader(stream).partitions(_at(stream, 0, 0, 0, 0), _at(stream, 9, 9, 9, 9))
 
 
 def test_partition_that_is_gone_is_named(stream):
     gone = {"GONE": {"0": 5}}
-    with pytest.raises(SourcePositionError, match=r"partition 0 of topic 'GONE', which is not there now"):
+    with pytest.raises(SourcePositionError, match="GONE"):
         _reader(stream).partitions(gone, {"GONE": {"0": 9}})

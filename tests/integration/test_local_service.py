@@ -6,7 +6,6 @@ import gzip
 import socket
 import stat
 import time
-from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -14,10 +13,9 @@ import pytest
 import requests
 import zstandard
 
+from tests.conftest import ServiceFactory, SetFaults
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
-
-ServiceFactory = Callable[..., LocalService]
 
 
 def _rows(first: int, last: int) -> bytes:
@@ -342,15 +340,15 @@ def test_private_files_have_mode_0600(local_service: LocalService) -> None:
 
 
 def test_committed_rows_and_tokens_survive_kill_9_and_lost_rows_are_asked_for(
-    service_factory: ServiceFactory,
+    crash_service: LocalService,
 ) -> None:
-    service = service_factory(admin=True)
+    service = crash_service
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
     token = continuation(rest.open("c"))
     token = continuation(rest.append("c", token, _rows(0, 9), "9"))
     rest.wait_for_token("c", "9")
-    service.admin("faults", set="commit-delay=3600")
+    service.set_faults("hold-commits")
     lost = continuation(rest.append("c", token, _rows(10, 19), "19"))
     service.kill()
     port = service.port
@@ -371,47 +369,9 @@ def test_committed_rows_and_tokens_survive_kill_9_and_lost_rows_are_asked_for(
     assert service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 20, "D": 20}]
 
 
-def test_rows_agree_with_tokens_after_kill_9_in_the_middle_of_commits(
-    service_factory: ServiceFactory,
-) -> None:
-    service = service_factory(limits="off")
-    service.sql("CREATE TABLE t (channel VARCHAR, id INT)")
-    channels = [f"c{number}" for number in range(4)]
-    next_row = dict.fromkeys(channels, 0)
-    for _ in range(3):
-        rest = Rest(service, "T")
-        tokens = {name: continuation(rest.open(name)) for name in channels}
-        for name in channels:
-            committed = rest.statuses(name)[name]["last_committed_offset_token"]
-            next_row[name] = int(committed) + 1 if committed is not None else 0
-        deadline = time.monotonic() + 1
-        while time.monotonic() < deadline:
-            for name in channels:
-                first = next_row[name]
-                body = b"".join(
-                    b'{"channel":"%s","id":%d}\n' % (name.encode(), i) for i in range(first, first + 100)
-                )
-                tokens[name] = continuation(rest.append(name, tokens[name], body, str(first + 99)))
-                next_row[name] += 100
-        service.kill()
-        service.restart()
-        rest = Rest(service, "T")
-        counted = {
-            row["CHANNEL"]: row
-            for row in service.sql(
-                "SELECT channel, count(*) n, count(DISTINCT id) d, max(id) m FROM t GROUP BY channel"
-            )
-        }
-        for name, status in rest.statuses(*channels).items():
-            token = status["last_committed_offset_token"]
-            seen = counted.get(name, {"N": 0, "D": 0, "M": -1})
-            assert seen["N"] == seen["D"] == seen["M"] + 1 == int(token if token is not None else -1) + 1
-            assert status["rows_inserted"] == seen["N"]
-    assert sum(next_row.values()) > 0
-
-
-def test_an_orderly_stop_commits_what_was_accepted(service_factory: ServiceFactory) -> None:
-    service = service_factory("commit-delay=30")
+def test_an_orderly_stop_commits_what_was_accepted(crash_service: LocalService) -> None:
+    service = crash_service
+    service.set_faults("hold-commits")
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
     rest.append("c", continuation(rest.open("c")), _rows(1, 5), "5")
@@ -441,54 +401,48 @@ def test_a_port_in_use_is_named(service_factory: ServiceFactory, tmp_path: Any) 
 # -- faults ------------------------------------------------------------------------------------------------
 
 
-def test_commit_delay_holds_back_rows_and_token(service_factory: ServiceFactory) -> None:
-    service = service_factory("commit-delay=6")
-    service.sql("CREATE TABLE t (id INT)")
-    rest = Rest(service, "T")
-    token = continuation(rest.open("c"))
-    began = time.monotonic()
-    rest.append("c", token, _rows(1, 1), "1")
-    assert time.monotonic() - began < 5
-    assert rest.statuses("c")["c"]["last_committed_offset_token"] is None
-    refused = rest.open("c", fail_on_uncommitted_rows=True)
-    assert (refused.status_code, refused.json()["code"]) == (409, "ERR_CHANNEL_HAS_UNCOMMITTED_DATA")
+def test_held_commits_keep_back_rows_and_token_until_they_are_released(
+    local_service: LocalService, rest: Rest
+) -> None:
+    with local_service.held_commits():
+        answer = rest.append("c", continuation(rest.open("c")), _rows(1, 1), "1")
+        assert answer.status_code == 200
+        assert rest.statuses("c")["c"]["last_committed_offset_token"] is None
+        refused = rest.open("c", fail_on_uncommitted_rows=True)
+        assert (refused.status_code, refused.json()["code"]) == (409, "ERR_CHANNEL_HAS_UNCOMMITTED_DATA")
+        assert local_service.sql("SELECT id FROM t") == []
     rest.wait_for_token("c", "1")
-    assert time.monotonic() - began >= 6
+    assert local_service.sql("SELECT id FROM t") == [{"ID": 1}]
 
 
-def test_a_forced_reopen_discards_uncommitted_rows(service_factory: ServiceFactory) -> None:
-    service = service_factory("commit-delay=3600", admin=True)
-    service.sql("CREATE TABLE t (id INT)")
-    rest = Rest(service, "T")
-    rest.append("c", continuation(rest.open("c")), _rows(1, 1), "1")
-    token = continuation(rest.open("c", fail_on_uncommitted_rows=False))
-    service.admin("faults", clear=True)
+def test_a_forced_reopen_discards_uncommitted_rows(local_service: LocalService, rest: Rest) -> None:
+    with local_service.held_commits():
+        rest.append("c", continuation(rest.open("c")), _rows(1, 1), "1")
+        token = continuation(rest.open("c", fail_on_uncommitted_rows=False))
     rest.append("c", token, _rows(2, 2), "2")
     rest.wait_for_token("c", "2")
-    assert service.sql("SELECT id FROM t") == [{"ID": 2}]
+    assert local_service.sql("SELECT id FROM t") == [{"ID": 2}]
 
 
-def test_a_lost_response_is_repeated_and_the_rows_are_there_once(service_factory: ServiceFactory) -> None:
-    service = service_factory("drop-append-response=2")
-    service.sql("CREATE TABLE t (id INT)")
-    rest = Rest(service, "T")
+def test_a_lost_response_is_repeated_and_the_rows_are_there_once(
+    local_service: LocalService, rest: Rest, faults: SetFaults
+) -> None:
+    faults("drop-append-response=2")
     token = continuation(rest.append("c", continuation(rest.open("c")), _rows(1, 1), "1"))
     with pytest.raises(requests.ConnectionError):
         rest.append("c", token, _rows(2, 2), "2", "lost")
     assert continuation(rest.append("c", token, _rows(2, 2), "2", "lost")) == "1_2"
     rest.wait_for_token("c", "2")
-    assert service.sql("SELECT count(*) n FROM t") == [{"N": 2}]
+    assert local_service.sql("SELECT count(*) n FROM t") == [{"N": 2}]
 
 
-def test_refused_appends_are_not_applied(service_factory: ServiceFactory) -> None:
-    service = service_factory("append-503=2")
-    service.sql("CREATE TABLE t (id INT)")
-    rest = Rest(service, "T")
+def test_refused_appends_are_not_applied(local_service: LocalService, rest: Rest, faults: SetFaults) -> None:
+    faults("append-503=2")
     token = continuation(rest.open("c"))
     codes = [rest.append("c", token, _rows(1, 1), "1", "r").status_code for _ in range(3)]
     assert codes == [503, 503, 200]
     rest.wait_for_token("c", "1")
-    assert service.sql("SELECT count(*) n FROM t") == [{"N": 1}]
+    assert local_service.sql("SELECT count(*) n FROM t") == [{"N": 1}]
 
 
 def test_the_service_prints_no_error_for_any_of_this(local_service: LocalService) -> None:

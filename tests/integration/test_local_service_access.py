@@ -14,7 +14,12 @@ import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from airflow_provider_snowpipe.local.access import declared
+from airflow_provider_snowpipe.local.access.config import load
 from airflow_provider_snowpipe.local.access.credentials import fingerprint
+from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.errors import ConfigurationError
+from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -22,7 +27,6 @@ from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
 
 PAT = "snowpipe-local-pat-of-loader"
@@ -334,17 +338,32 @@ def test_a_declared_role_reads_the_usage_of_the_account(trusted: LocalService) -
         ("[users", "cannot be read as TOML"),
     ],
 )
-def test_a_wrong_file_is_refused_with_place_value_and_remedy(folder: Path, text: str, told: str) -> None:
+def test_a_wrong_file_is_refused_with_place_value_and_remedy(
+    folder: Path, catalog: Catalog, text: str, told: str
+) -> None:
     file = folder / "wrong.toml"
     file.write_text(text)
-    service = LocalService(folder / "never", config=file)
-    with pytest.raises(AssertionError) as ended:
-        service.launch()
-    assert told in str(ended.value)
-    assert "only reads" not in str(ended.value)
-    assert "Traceback" not in str(ended.value)
+    with pytest.raises(ConfigurationError) as refused:
+        declared.apply(load(file), catalog, "DEMO")
+    assert told in str(refused.value)
+    assert "only reads" not in str(refused.value)
 
 
-def test_without_a_file_the_service_has_the_user_demo_only(service_factory: ServiceFactory) -> None:
-    service = service_factory()
-    assert [row["name"] for row in service.sql("SHOW USERS")] == ["DEMO"]
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    catalog = Catalog(tmp_path, Faults())
+    yield catalog
+    catalog.close()
+
+
+def test_a_service_does_not_start_with_a_wrong_file(folder: Path) -> None:
+    file = folder / "wrong.toml"
+    file.write_text("[users.X]\nroles = ['NOBODY']")
+    done = LocalService(folder / "never").cli("serve", "--config", str(file))
+    assert done.returncode == 1
+    assert "NOBODY" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_file_the_service_has_the_user_demo_only(local_service: LocalService) -> None:
+    assert [row["name"] for row in local_service.sql("SHOW USERS")] == ["DEMO"]

@@ -16,17 +16,14 @@ from tests.local_service import LocalService
 from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("arrivals")
+@pytest.fixture
+def service(crash_service: LocalService) -> LocalService:
+    return crash_service
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[LocalService]:
-    made = LocalService(tmp_path_factory.mktemp("auto"), options=("--allow-folder", str(folder)))
-    made.launch()
-    yield made
-    made.kill()
+@pytest.fixture
+def folder(service: LocalService) -> Path:
+    return service.new_folder()
 
 
 def count(service: LocalService, table: str) -> int:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.local_service import LocalService
 
 
-def test_env_fails_until_a_service_answers(tmp_path: Path) -> None:
-    service = LocalService(tmp_path / "data")
-    assert service.cli("env").returncode != 0
-    service.launch()
+def test_env_fails_until_a_service_answers(crash_service: LocalService, tmp_path: Path) -> None:
+    assert LocalService(tmp_path / "data").cli("env").returncode != 0
+    service = crash_service
     assert service.cli("env").returncode == 0
     service.kill()
     done = service.cli("env")
@@ -47,9 +48,8 @@ def test_no_secret_is_in_the_environment_or_the_log(local_service: LocalService)
 
 
 def test_the_bundle_holds_public_roots_and_our_authority(local_service: LocalService) -> None:
-    bundle = local_service.ca_file.read_text()
-    own = (local_service.data_dir / "tls" / "ca.pem").read_text()
-    assert own.strip() in bundle
+    bundle = Path(local_service.env["SSL_CERT_FILE"]).read_text()
+    assert local_service.ca_file.read_text().strip() in bundle
     assert bundle.count("BEGIN CERTIFICATE") > 50
 
 
@@ -163,15 +163,28 @@ def test_queries_follow_snowflakes_names_and_paths(local_service: LocalService) 
     ) == [{"D": "LOCAL", "ID": 1}]
 
 
-def test_tables_and_their_definition_survive_a_restart(tmp_path: Path) -> None:
-    service = LocalService.start(tmp_path / "data")
-    try:
-        service.sql("CREATE DATABASE other")
-        service.sql("CREATE TABLE other.public.t (id INT NOT NULL, at TIMESTAMP_TZ, a ARRAY)")
-        described = service.sql("DESCRIBE TABLE other.public.t")
-        service.kill()
-        service.launch()
-        assert service.sql("DESCRIBE TABLE other.public.t") == described
-        assert described[1]["type"] == "TIMESTAMP_TZ(9)"
-    finally:
-        service.kill()
+def test_definitions_and_secrets_survive_kill_9(crash_service: LocalService) -> None:
+    service = crash_service
+    secrets = [service.data_dir / name for name in ("demo_pat", "oauth_client.json", "demo_password")]
+    service.sql("CREATE DATABASE other")
+    service.sql("CREATE TABLE other.public.t (id INT NOT NULL, at TIMESTAMP_TZ, a ARRAY) CLUSTER BY (id)")
+    service.sql("CREATE TABLE evolving (id INT) ENABLE_SCHEMA_EVOLUTION = TRUE")
+
+    def defined() -> list[list[dict[str, Any]]]:
+        statements = ("DESCRIBE TABLE other.public.t", "SHOW TABLES IN DATABASE other", "SHOW TABLES")
+        return [service.sql(statement) for statement in statements]
+
+    before, kept = defined(), [file.read_text() for file in secrets]
+    service.kill()
+    service.launch()
+
+    assert defined() == before
+    assert before[0][1]["type"] == "TIMESTAMP_TZ(9)"
+    assert (before[1][0]["cluster_by"], before[2][0]["enable_schema_evolution"]) == ("LINEAR(ID)", "Y")
+    assert [file.read_text() for file in secrets] == kept
+    assert {stat.S_IMODE(file.stat().st_mode) for file in secrets} == {0o600}
+    shown = service.log_file.read_text() + service.cli("env").stdout
+    assert kept[0].strip() not in shown
+    assert json.loads(kept[1])["client_secret"] not in shown
+    assert len(kept[2].strip()) >= 32
+    assert kept[2].strip() not in shown

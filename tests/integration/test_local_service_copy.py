@@ -11,13 +11,12 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from tests.conftest import ServiceFactory
+from tests.local_service import LocalService
 
 ROWS = 2000
 
 
 def fill(folder: Path, files: int) -> None:
-    folder.mkdir()
     for number in range(files):
         lines = (f"{number * ROWS + row},text {row}\n" for row in range(ROWS))
         (folder / f"{number:02}.csv").write_text("".join(lines))
@@ -25,11 +24,12 @@ def fill(folder: Path, files: int) -> None:
 
 @pytest.mark.parametrize(("point", "files"), [("before-load-commit", 0), ("after-load-commit", 5)])
 def test_a_death_leaves_all_files_of_a_statement_or_none(
-    service_factory: ServiceFactory, tmp_path: Path, point: str, files: int
+    crash_service: LocalService, point: str, files: int
 ) -> None:
-    folder = tmp_path / "in"
+    service = crash_service
+    folder = service.new_folder()
     fill(folder, 5)
-    service = service_factory(f"kill-{point}=1", options=("--allow-folder", str(folder)))
+    service.set_faults(f"kill-{point}=1")
     service.sql("CREATE TABLE t (id INT, name VARCHAR)")
     dying = psutil.Process(service.pid)
     statement = f"COPY INTO t FROM 'file://{folder}/'"
@@ -48,11 +48,11 @@ def test_a_death_leaves_all_files_of_a_statement_or_none(
 
 
 def test_channels_commit_into_a_table_while_files_are_loaded_into_it(
-    service_factory: ServiceFactory, tmp_path: Path
+    local_service: LocalService,
 ) -> None:
-    folder = tmp_path / "in"
+    service = local_service
+    folder = service.new_folder()
     fill(folder, 20)
-    service = service_factory(options=("--allow-folder", str(folder)))
     service.sql("CREATE TABLE t (id INT, name VARCHAR)")
     statement = f"COPY INTO t FROM 'file://{folder}/'"
     loading = threading.Thread(target=service.sql, args=(statement,))

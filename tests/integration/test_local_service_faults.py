@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import threading
-import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -20,9 +20,10 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+from tests.conftest import SetFaults
 from tests.local_service import LocalService
 
-ServiceFactory = Callable[..., LocalService]
+_numbers = itertools.count(1)
 
 
 def _row(channel: Channel, number: int) -> None:
@@ -42,56 +43,54 @@ def _send(client: SnowpipeClient, number: int = 0) -> None:
     channel.close()
 
 
-def test_our_client_outlives_every_answer_that_may_be_retried(service_factory: ServiceFactory) -> None:
-    service = service_factory(
+@pytest.fixture
+def table(local_service: LocalService) -> str:
+    name = f"FAULTY{next(_numbers)}"
+    local_service.sql(f"CREATE TABLE {name} (id INT)")
+    return name
+
+
+def test_our_client_outlives_every_answer_that_may_be_retried(
+    local_service: LocalService, table: str, faults: SetFaults
+) -> None:
+    faults(
         "answer-append=429x1,answer-append=500,answer-append=408,answer-open=503,answer-token=500,"
         "answer-status=404html,answer-pipe-info=429"
     )
-    service.sql("CREATE TABLE t (id INT)")
-    with service.client("T") as client:
+    with local_service.client(table) as client:
         client.pipe_info()
         _send(client)
-    assert service.sql("SELECT count(*) n FROM t") == [{"N": 1}]
+    assert local_service.sql(f"SELECT count(*) n FROM {table}") == [{"N": 1}]
 
 
-def test_a_pipe_that_failed_over_is_reported_as_that(service_factory: ServiceFactory) -> None:
-    service = service_factory("answer-append=410")
-    service.sql("CREATE TABLE t (id INT)")
-    with service.client("T") as client, pytest.raises(PipeFailedOverError):
+def test_a_pipe_that_failed_over_is_reported_as_that(
+    local_service: LocalService, table: str, faults: SetFaults
+) -> None:
+    faults("answer-append=410")
+    with local_service.client(table) as client, pytest.raises(PipeFailedOverError):
         _send(client)
 
 
-def test_a_failed_over_pipe_answers_every_call_with_410(service_factory: ServiceFactory) -> None:
-    service = service_factory("failover-pipe=local.public.t-streaming")
-    service.sql("CREATE TABLE t (id INT)")
-    with service.client("T") as client:
-        with pytest.raises(PipeFailedOverError):
-            client.pipe_info()
-        with pytest.raises(PipeFailedOverError):
-            client.channel_statuses(["c"])
+def test_a_slow_answer_waits_until_the_faults_are_cleared(local_service: LocalService, table: str) -> None:
+    local_service.set_faults("slow-status=3600")
+    with local_service.client(table) as client, ThreadPoolExecutor() as pool:
+        answer = pool.submit(client.channel_statuses, ["c"])
+        while local_service.admin("faults")["faults"]:
+            assert not answer.done()
+        assert not answer.done()
+        local_service.admin("faults", clear=True)
+        assert not answer.result(60)["c"].exists
 
 
-def test_a_slow_answer_is_late_by_the_time_asked_for(service_factory: ServiceFactory) -> None:
-    service = service_factory("slow-status=5x1")
-    service.sql("CREATE TABLE t (id INT)")
-    with service.client("T") as client:
-        client.pipe_info()
-        began = time.monotonic()
-        client.channel_statuses(["c"])
-        assert time.monotonic() - began >= 5
-        began = time.monotonic()
-        client.channel_statuses(["c"])
-        assert time.monotonic() - began < 5
-
-
-def test_an_invalidated_channel_refuses_until_it_is_opened_again(service_factory: ServiceFactory) -> None:
-    service = service_factory("invalidate-channel=1")
-    service.sql("CREATE TABLE t (id INT)")
-    with service.client("T") as client:
+def test_an_invalidated_channel_refuses_until_it_is_opened_again(
+    local_service: LocalService, table: str, faults: SetFaults
+) -> None:
+    faults("invalidate-channel=1")
+    with local_service.client(table) as client:
         with pytest.raises(ChannelInvalidError):
             _send(client)
         _send(client)
-    assert service.sql("SELECT count(*) n FROM t") == [{"N": 1}]
+    assert local_service.sql(f"SELECT count(*) n FROM {table}") == [{"N": 1}]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +104,10 @@ def test_an_invalidated_channel_refuses_until_it_is_opened_again(service_factory
     ],
 )
 def test_rows_and_token_agree_after_a_death_at_a_named_point(
-    service_factory: ServiceFactory, point: str, rows: set[int]
+    crash_service: LocalService, point: str, rows: set[int]
 ) -> None:
-    service = service_factory(f"kill-{point}=1")
+    service = crash_service
+    service.set_faults(f"kill-{point}=1")
     service.sql("CREATE TABLE t (id INT)")
     before = service.pid
     # A writer that repeated its append would find the service that is started again.

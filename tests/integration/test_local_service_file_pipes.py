@@ -19,7 +19,6 @@ import snowflake.connector
 
 from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
 
 
@@ -326,15 +325,15 @@ def test_what_a_pipe_may_not_say_is_refused(local_service: LocalService, copy: s
 
 @pytest.mark.parametrize("point", ["before-load-commit", "after-load-commit"])
 def test_a_crash_neither_loses_nor_doubles_a_submitted_file(
-    service_factory: ServiceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+    crash_service: LocalService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    service = service_factory()
+    service = crash_service
     monkeypatch.setenv("SSL_CERT_FILE", str(service.ca_file))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
     pipe = make(service, "crash")
     files = {f"{number}.csv": f"{number},x\n" for number in range(20)}
     put(service, tmp_path / "upload", "crash_stage", files)
-    service.restart(faults=f"kill-{point}=1")
+    service.set_faults(f"kill-{point}=1")
     dying = psutil.Process(service.pid)
     insert(service, pipe, *files)
     assert dying.wait(timeout=300) == -signal.SIGKILL

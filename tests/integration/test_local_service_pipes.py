@@ -97,13 +97,19 @@ def test_named_expressions_are_matched_to_columns(local_service: LocalService) -
     ]
 
 
-def test_a_pipe_survives_a_restart_and_a_dropped_pipe_is_gone(local_service: LocalService) -> None:
+def test_a_pipe_and_its_channels_survive_kill_9(crash_service: LocalService) -> None:
+    crash_service.sql("CREATE TABLE p4 (id INT)")
+    crash_service.sql(f"CREATE PIPE kept AS COPY INTO p4 FROM (SELECT $1:n {STREAM})")
+    send(crash_service, "kept", [b'{"n":1}'])
+    crash_service.kill()
+    crash_service.launch()
+    send(crash_service, "kept", [b'{"n":2}'], "d")
+    assert crash_service.sql("SELECT sum(id) s FROM p4") == [{"S": 3}]
+
+
+def test_a_dropped_pipe_is_gone(local_service: LocalService) -> None:
     local_service.sql("CREATE OR REPLACE TABLE p4 (id INT)")
     local_service.sql(f"CREATE PIPE kept AS COPY INTO p4 FROM (SELECT $1:n {STREAM})")
-    send(local_service, "kept", [b'{"n":1}'])
-    local_service.restart()
-    send(local_service, "kept", [b'{"n":2}'], "d")
-    assert local_service.sql("SELECT sum(id) s FROM p4") == [{"S": 3}]
     assert "already exists" in refused(
         local_service, f"CREATE PIPE kept AS COPY INTO p4 FROM (SELECT $1:n {STREAM})"
     )

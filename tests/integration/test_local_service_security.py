@@ -214,10 +214,8 @@ def test_only_a_scoped_token_appends_and_it_opens_no_sql(door: Door, kind: str) 
         assert door.exchange(token).status_code == 401
 
 
-def test_credentials_of_another_data_directory_open_nothing(
-    door: Door, service_factory: ServiceFactory
-) -> None:
-    other = Door(service_factory())
+def test_credentials_of_another_data_directory_open_nothing(door: Door, crash_service: LocalService) -> None:
+    other = Door(crash_service)
     strangers = [sign_key_pair_jwt(other.home), other.secret("demo_pat"), _scoped(other)]
     for token in strangers:
         assert door.call("GET", "/v2/streaming/hostname", token).status_code == 401
@@ -260,8 +258,6 @@ def test_no_file_of_the_data_directory_is_for_others(
     door.sql("CREATE STAGE files")
     _upload(door, b"rows")
     door.service.cli("env")
-    _all_private(door.service)
-    door.service.restart()
     _all_private(door.service)
 
 
@@ -433,8 +429,8 @@ def test_an_old_tls_version_is_refused(local_service: LocalService) -> None:
         context.wrap_socket(plain)
 
 
-def test_no_secret_is_in_the_log_or_on_a_command_line(service_factory: ServiceFactory) -> None:
-    door = Door(service_factory())
+def test_no_secret_is_in_the_log_or_on_a_command_line(crash_service: LocalService) -> None:
+    door = Door(crash_service)
     client = json.loads(door.secret("oauth_client.json"))
     key_pair, pat, scoped = sign_key_pair_jwt(door.home), door.secret("demo_pat"), _scoped(door)
     oauth = requests.post(

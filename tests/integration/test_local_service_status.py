@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import jwt
@@ -17,12 +13,11 @@ import pytest
 import requests
 from rich.console import Console
 
+from airflow_provider_snowpipe.local.cli import main
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.status_view import fetch, render
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
-
-ServiceFactory = Callable[..., LocalService]
 
 
 def _status(service: LocalService) -> dict[str, Any]:
@@ -41,19 +36,21 @@ def _row(number: int) -> bytes:
     return b'{"id":%d}\n' % number
 
 
-@pytest.fixture
-def waiting(service_factory: ServiceFactory) -> LocalService:
-    """A service with one committed and one waiting channel."""
-    service = service_factory(admin=True)
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service with one committed and one waiting channel; the last test of them stops it."""
+    service = LocalService(tmp_path_factory.mktemp("waiting"), admin=True)
+    service.launch()
     service.sql("CREATE TABLE t (id INT)")
     rest = Rest(service, "T")
     rest.append("done", continuation(rest.open("done")), _row(1) + b"nonsense\n", "1")
     rest.wait_for_token("done", "1")
-    service.admin("faults", set="commit-delay=300")
+    service.set_faults("hold-commits")
     token = continuation(rest.open("waits"))
     token = continuation(rest.append("waits", token, _row(1), "1"))
     rest.append("waits", token, _row(2), "2")
-    return service
+    yield service
+    service.kill()
 
 
 def test_the_status_tells_what_is_committed_and_what_waits(waiting: LocalService) -> None:
@@ -80,16 +77,18 @@ def test_once_prints_a_table_and_ends(waiting: LocalService) -> None:
     (line,) = (line for line in done.stdout.splitlines() if "waits" in line)
     for text in ("LOCAL", "PUBLIC.T-STREAMING", "FAILED OVER", "NULL", "2 (18 B)"):
         assert text in line
+    waiting.admin("failover", pipe="LOCAL.PUBLIC.T-STREAMING", back=True)
 
 
-def test_a_shell_that_evaluated_env_needs_no_data_dir(waiting: LocalService, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli", "status", "--json"]
-    done = subprocess.run(command, env=waiting.process_env(), capture_output=True, text=True, check=True)
-    assert set(_channels(json.loads(done.stdout))) == {"done", "waits"}
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("SNOWPIPE_LOCAL")}
-    refused = subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
-    assert refused.returncode == 1
-    assert "--data-dir" in refused.stderr
+def test_a_shell_that_evaluated_env_needs_no_data_dir(
+    waiting: LocalService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SNOWPIPE_LOCAL_PRIVATE_KEY_FILE", raising=False)
+    assert main(["status", "--json"]) == 1
+    assert "--data-dir" in capsys.readouterr().err
+    monkeypatch.setenv("SNOWPIPE_LOCAL_PRIVATE_KEY_FILE", waiting.env["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"])
+    assert main(["status", "--json"]) == 0
+    assert set(_channels(json.loads(capsys.readouterr().out))) == {"done", "waits"}
 
 
 def test_the_live_view_keeps_the_channels_that_lag_most(waiting: LocalService) -> None:
@@ -118,9 +117,9 @@ def test_a_stopped_service_has_no_status(waiting: LocalService) -> None:
 
 
 def test_low_volume_channels_share_commits_and_a_high_volume_channel_commits_alone(
-    service_factory: ServiceFactory,
+    crash_service: LocalService,
 ) -> None:
-    service = service_factory(limits="off", admin=True)
+    service = crash_service
     service.sql("CREATE TABLE t (id INT, filler VARCHAR)")
     quiet = [f"quiet{number}" for number in range(5)]
     rest = Rest(service, "T")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,21 +73,6 @@ def test_our_client_commits_rows_with_either_token(local_service: LocalService, 
 def test_a_wrong_token_is_refused(local_service: LocalService, credentials: Credentials) -> None:
     with _client(local_service, credentials) as client, pytest.raises(AuthenticationError):
         client.ingest_host()
-
-
-def test_the_secrets_are_in_files_that_only_the_owner_reads_and_survive_a_restart(tmp_path: Path) -> None:
-    service = LocalService.start(tmp_path / "data")
-    try:
-        before = (_pat(service), _oauth_client(service))
-        for name in ("demo_pat", "oauth_client.json"):
-            assert stat.S_IMODE((service.data_dir / name).stat().st_mode) == 0o600
-        service.restart()
-        assert (_pat(service), _oauth_client(service)) == before
-        log = service.log_file.read_text()
-        assert before[0] not in log
-        assert before[1]["client_secret"] not in log
-    finally:
-        service.kill()
 
 
 def test_the_refresh_flow_takes_the_client_from_basic_authorization(local_service: LocalService) -> None:

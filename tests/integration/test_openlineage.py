@@ -15,6 +15,10 @@ from tests.clients.openlineage_libraries import openlineage_libraries
 from tests.local_service import LocalService
 from tests.staged_files import put
 
+# Eight tasks in an Airflow of its own with packages of its own; the facets are proved daily in
+# tests/unit/test_lineage.py and by the tests of the operators.
+pytestmark = pytest.mark.nightly
+
 REPOSITORY = Path(__file__).parents[2]
 _RUN_SECONDS = 1200
 Events = dict[tuple[str, str], dict[str, Any]]

@@ -13,11 +13,12 @@ import pytest
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.spark.credentials import write_credentials
+from airflow_provider_snowpipe.spark.job import main
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from tests.local_service import LocalService
 from tests.spark_cluster import spark_home, write_bare_python
 from tests.spark_groups import assert_exact, grouped_job
-from tests.spark_job import SparkJob
+from tests.spark_job import SparkJob, numbered_name
 
 pytestmark = pytest.mark.spark
 
@@ -32,8 +33,8 @@ def _block(language: str, word: str) -> str:
 
 
 @pytest.fixture
-def job(local_service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -> SparkJob:
-    return grouped_job(local_service, tmp_path, request.node.name)
+def job(local_service: LocalService, tmp_path: Path) -> SparkJob:
+    return grouped_job(local_service, tmp_path, numbered_name("ELSEWHERE"))
 
 
 @pytest.fixture
@@ -127,31 +128,22 @@ def test_the_pages_command_loads_the_pages_plan_with_credentials_from_the_enviro
 
 
 def test_the_plan_may_be_the_argument_with_credentials_in_a_file(
-    job: SparkJob, place: Path, tmp_path: Path
+    job: SparkJob, tmp_path: Path, shared_spark: Any
 ) -> None:
-    file = tmp_path / "credentials.json"
+    file, report = tmp_path / "credentials.json", tmp_path / "report.json"
     _credentials(job, file)
-    report = tmp_path / "report.json"
     plan = _plan(job, credentials_variable=None, credentials_path=str(file), report_path=str(report))
-    command = _block("sh", "spark-submit").replace("plan.json", '"$PLAN"')
 
-    done = _submit(command, place, {**_environment(tmp_path), "PLAN": plan})
+    assert main([plan]) == 0
 
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert_exact(job)
     assert not file.exists()
     assert json.loads(report.read_text())["error"] is None
 
 
-def test_missing_credentials_are_said_in_the_line_that_the_page_promises(
-    job: SparkJob, place: Path, tmp_path: Path
-) -> None:
-    (place / "plan.json").write_text(_plan(job))
+def test_missing_credentials_are_said_in_one_line(job: SparkJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([_plan(job)]) == 1
 
-    done = _submit(_block("sh", "spark-submit"), place, _environment(tmp_path))
-
-    assert done.returncode == 1
-    (line,) = [
-        line for line in (done.stdout + done.stderr).splitlines() if line.startswith("snowpipe error: ")
-    ]
-    assert "ConfigurationError: environment variable 'SNOWPIPE_CREDENTIALS'" in line
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("snowpipe error: ConfigurationError: ")
+    assert "SNOWPIPE_CREDENTIALS" in line

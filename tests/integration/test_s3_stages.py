@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.location import resolve_location
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
 from tests.conftest import ServiceFactory
+from tests.local_service import LocalService
 from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service
 
 FILES = {
@@ -140,9 +141,9 @@ def test_an_endpoint_of_another_machine_is_refused(session: Session, endpoint: s
 
 
 def test_a_stage_brings_its_own_endpoint_and_credentials_and_keeps_them(
-    s3: S3Service, service_factory: ServiceFactory, tmp_path: Path
+    s3: S3Service, crash_service: LocalService
 ) -> None:
-    service = service_factory()
+    service = crash_service
     service.sql(
         f"CREATE STAGE lake URL = 's3compat://lake/in/' ENDPOINT = '{s3.endpoint}' "
         f"CREDENTIALS = (AWS_KEY_ID = '{KEY_ID}' AWS_SECRET_KEY = '{SECRET}')"

@@ -1,10 +1,10 @@
-"""The job whose rows Snowflake's own SDK carries, under a real ``spark-submit``."""
+"""The job whose rows Snowflake's own SDK carries, once under a real ``spark-submit``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -13,27 +13,26 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from tests.local_service import LocalService
 from tests.sdk_profile import write_sdk_profile
-from tests.spark_job import SUBMIT_SECONDS, SparkJob, wait_until
+from tests.spark_job import SUBMIT_SECONDS, SparkJob, numbered_name, wait_until
 
 pytestmark = pytest.mark.spark
-
-ServiceFactory = Callable[..., LocalService]
 
 ROWS = 30_000
 """Of 100 bytes and more: what is above 1 MB goes through a file (observed with SDK 1.9.1)."""
 
 
 @pytest.fixture
-def job(service_factory: ServiceFactory, tmp_path: Path, request: pytest.FixtureRequest) -> SparkJob:
-    service = service_factory(faults="commit-delay=1", admin=True)
+def job(admin_service: LocalService, tmp_path: Path, shared_spark: Any) -> SparkJob:
+    service = admin_service
     source = tmp_path / "source"
     (source / "g").mkdir(parents=True)
     lines = [json.dumps({"ID": n, "TEXT": f"{n:>100}", "EXACT": "#"}) for n in range(ROWS)]
     text = "\n".join(line.replace('"#"', f"{n}.10") for n, line in enumerate(lines))
     (source / "g" / "1.ndjson").write_text(f"\r\n{text}\r\n\n")
-    table = "SDK_" + request.node.name.upper()[:60]
+    table = numbered_name("SDK")
     service.sql(f'CREATE OR REPLACE TABLE "{table}" (ID INT, TEXT VARCHAR, EXACT NUMBER(20, 2))')
-    return SparkJob(service, tmp_path / "runs", table, FileSourceSpec(path=str(source), growing=True))
+    spec = FileSourceSpec(path=str(source), growing=True)
+    return SparkJob(service, tmp_path / "runs", table, spec, spark=shared_spark)
 
 
 def _uploads(service: LocalService) -> list[Path]:
@@ -49,15 +48,13 @@ def _refused(job: SparkJob, profile: Path) -> str:
     return line
 
 
-def test_rows_come_through_files_exactly_and_a_second_run_has_none_left(
+def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_client(
     job: SparkJob, tmp_path: Path
 ) -> None:
     profile = write_sdk_profile(job.service, tmp_path / "profile.json")
-    job.service.admin("faults", set="commit-delay=3600")
-
     with job.start(sdk_profile=str(profile)) as running:
-        wait_until(lambda: bool(_uploads(job.service)), seconds=SUBMIT_SECONDS, what="a file of rows")
-        job.service.admin("faults", clear=True)
+        with job.service.held_commits():
+            wait_until(lambda: bool(_uploads(job.service)), seconds=SUBMIT_SECONDS, what="a file of rows")
         first = running.wait()
 
     assert first.code == 0, first.err[-3000:]
@@ -76,17 +73,13 @@ def test_rows_come_through_files_exactly_and_a_second_run_has_none_left(
     assert [(one.rows, one.committed) for one in second.report.channels] == [(0, True)]
     assert int(job.service.sql(f'SELECT COUNT(*) N FROM "{job.table}"')[0]["N"]) == ROWS
 
-
-def test_the_next_run_may_send_with_our_own_client(job: SparkJob, tmp_path: Path) -> None:
-    profile = write_sdk_profile(job.service, tmp_path / "profile.json")
-    assert job.run(sdk_profile=str(profile)).code == 0
     with (Path(job.source.path) / "g" / "1.ndjson").open("a") as file:
         file.write('{"ID": -1}\n')
 
-    finished = job.run()
+    third = job.run()
 
-    assert finished.code == 0, finished.err[-3000:]
-    (channel,) = finished.report.channels
+    assert third.code == 0, third.err[-3000:]
+    (channel,) = third.report.channels
     assert (channel.from_token, channel.rows) == (f"1.ndjson:{ROWS + 1}", 1)
 
 

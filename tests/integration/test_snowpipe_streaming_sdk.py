@@ -10,15 +10,14 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import SetFaults
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest
-
-ServiceFactory = Callable[..., LocalService]
 
 _PRELUDE = """
 import json, os, sys, time
@@ -173,7 +172,12 @@ def test_a_dropped_channel_starts_over_without_a_token(local_service: LocalServi
     assert seen == {"gone": "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED", "token": None}
 
 
+def _uploads(service: LocalService) -> set[Path]:
+    return {file for file in (service.data_dir / "stage").rglob("*") if file.is_file()}
+
+
 def test_a_batch_above_one_mebibyte_arrives_through_file_mode(local_service: LocalService) -> None:
+    before = _uploads(local_service)
     local_service.sql("CREATE OR REPLACE TABLE t5 (id INT, filler VARCHAR)")
     seen = _run(
         local_service,
@@ -192,7 +196,7 @@ def test_a_batch_above_one_mebibyte_arrives_through_file_mode(local_service: Loc
     assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d, sum(length(filler)) s FROM t5") == [
         {"N": 20000, "D": 20000, "S": 10_000_000}
     ]
-    assert not [file for file in (local_service.data_dir / "stage").rglob("*") if file.is_file()]
+    assert _uploads(local_service) == before
 
 
 def test_elastic_rows_are_acknowledged_and_stored(local_service: LocalService) -> None:
@@ -329,14 +333,16 @@ def test_elastic_handlers_hear_of_every_append_with_its_token(local_service: Loc
     assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t11") == [{"N": 5000, "D": 5000}]
 
 
-def test_the_elastic_error_handler_hears_of_an_append_that_failed(service_factory: ServiceFactory) -> None:
-    service = service_factory(admin=True)
-    service.sql("CREATE TABLE t (id INT)")
-    service.admin("faults", set="answer-append=403x100")
+def test_the_elastic_error_handler_hears_of_an_append_that_failed(
+    local_service: LocalService, faults: SetFaults
+) -> None:
+    service = local_service
+    service.sql("CREATE TABLE failing (id INT)")
+    faults("answer-append=403x100")
     seen = _run(
         service,
         """
-        client = connect("T")
+        client = connect("FAILING")
         channel = client.get_elastic_channel()
         heard, failed = [], []
         channel.set_success_handler(lambda detail: heard.extend(detail.append_tokens))
@@ -350,16 +356,16 @@ def test_the_elastic_error_handler_hears_of_an_append_that_failed(service_factor
         """,
     )
     assert seen == {"heard": [], "failed": ["doomed"]}
-    assert service.sql("SELECT count(*) n FROM t") == [{"N": 0}]
+    assert service.sql("SELECT count(*) n FROM failing") == [{"N": 0}]
 
 
 def test_a_client_on_a_pipe_that_failed_over_is_invalid_and_a_new_one_resumes(
-    service_factory: ServiceFactory,
+    local_service: LocalService,
 ) -> None:
-    service = service_factory(admin=True)
-    service.sql("CREATE TABLE t (id INT)")
+    service = local_service
+    service.sql("CREATE TABLE moved (id INT)")
     first = """
-        client = connect("T", "first")
+        client = connect("MOVED", "first")
         channel, status = client.open_channel("c0")
         start = status.latest_committed_offset_token
         number = 0 if start is None else int(start) + 1
@@ -369,12 +375,12 @@ def test_a_client_on_a_pipe_that_failed_over_is_invalid_and_a_new_one_resumes(
         channel.close(); client.close()
         """
     assert _run(service, first) == {"start": None}
-    service.admin("failover", pipe="LOCAL.PUBLIC.T-STREAMING")
+    service.admin("failover", pipe="LOCAL.PUBLIC.MOVED-STREAMING")
     seen = _run(
         service,
         """
         try:
-            client = connect("T", "during")
+            client = connect("MOVED", "during")
             client.open_channel("c0"); error = ""
         except Exception as caught:
             error = str(caught)
@@ -383,6 +389,6 @@ def test_a_client_on_a_pipe_that_failed_over_is_invalid_and_a_new_one_resumes(
         """,
     )
     assert "410" in seen["error"] or "FAILED_OVER" in seen["error"].upper()
-    service.admin("failover", pipe="LOCAL.PUBLIC.T-STREAMING", back=True)
+    service.admin("failover", pipe="LOCAL.PUBLIC.MOVED-STREAMING", back=True)
     assert _run(service, first) == {"start": "0"}
-    assert service.sql("SELECT id FROM t ORDER BY id") == [{"ID": 0}, {"ID": 1}]
+    assert service.sql("SELECT id FROM moved ORDER BY id") == [{"ID": 0}, {"ID": 1}]

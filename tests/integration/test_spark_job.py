@@ -1,7 +1,5 @@
-"""The job under a real ``spark-submit`` against a real local service."""
+"""The job on real Spark against a real local service: submitted where that matters, else in process."""
 
-import json
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +8,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from airflow_provider_snowpipe.spark.driver import Run, start_spark
+from airflow_provider_snowpipe.spark.driver import Run
 from airflow_provider_snowpipe.spark.files.source import FileSource
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import LexicographicOffset
-from tests.spark_job import SparkJob, ids_in, new_table, write_rows
+from tests.spark_job import SparkJob, ids_in, new_table, numbered_name, write_rows
 
 pytestmark = pytest.mark.spark
 
@@ -28,15 +25,15 @@ MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 
 
 @pytest.fixture
-def job(local_service, tmp_path, request):
+def job(local_service, tmp_path, shared_spark):
     """A job with its own table and an empty growing source."""
-    table = new_table(local_service, "T_" + str(abs(hash(request.node.nodeid)) % 10**9))
     (tmp_path / "source").mkdir()
     return SparkJob(
         service=local_service,
         directory=tmp_path / "runs",
-        table=table,
+        table=new_table(local_service, numbered_name("JOB")),
         source=FileSourceSpec(path=str(tmp_path / "source"), growing=True),
+        spark=shared_spark,
     )
 
 
@@ -74,10 +71,12 @@ def _refused(finished, kind):
     return line
 
 
-def test_groups_load_once_then_nothing_then_only_what_was_added(job, source):
+def test_submitted_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(job, source):
     groups = _fill(source)
+    secret = "".join(Path(job.service.key_file).read_text().split("\n")[1:3])[:80]
 
-    first = job.run()
+    with job.start() as running:
+        first = running.wait()
 
     assert first.code == 0, first.err[-3000:]
     assert ids_in(job.service, job.table) == list(range(900))
@@ -87,6 +86,12 @@ def test_groups_load_once_then_nothing_then_only_what_was_added(job, source):
     ]
     assert first.report.bytes == sum(path.stat().st_size for path in source.rglob("*.ndjson"))
     assert f"snowpipe loaded channel={job.channel('ewr')} from=NULL to=03.ndjson:100 rows=300" in first.out
+
+    left = {path.name: path.read_text() for path in (job.directory / "run1").iterdir() if path.is_file()}
+    assert "credentials.json" not in left
+    assert not [name for name, text in left.items() if secret in text or "BEGIN" in text]
+    assert not [name for name, text in left.items() if "eyJ" in text]
+    assert "private_key" not in left["plan.json"]
 
     second = job.run()
 
@@ -166,8 +171,7 @@ def test_lines_of_text_go_to_one_column(job, source, local_service):
 def test_order_within_a_channel_is_the_order_of_the_lines(job, source):
     write_rows(source / "a" / "1.ndjson", range(2000))
 
-    with job.start(limits=BatchLimits(rows=300, requests_per_second=100.0)) as running:
-        finished = running.wait()
+    finished = job.run(limits=BatchLimits(rows=300, requests_per_second=100.0))
 
     assert finished.code == 0, finished.err[-3000:]
     rows = job.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{job.table}")
@@ -222,12 +226,13 @@ def test_unknown_table_is_refused_before_anything_is_read(job, source):
     assert finished.report.channels == ()
 
 
-def test_wrong_key_is_refused(job, source):
+def test_submitted_job_with_a_wrong_key_ends_with_one_line(job, source):
     _fill(source)
     stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     job.key_pem = stranger.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
-    finished = job.run()
+    with job.start() as running:
+        finished = running.wait()
 
     line = _refused(finished, "AuthenticationError")
     assert "credentials" in line
@@ -293,86 +298,61 @@ def test_source_without_files_is_refused_by_path(job, source, case):
     assert str(path) in _refused(finished, "SourcePositionError")
 
 
-def test_secrets_are_on_no_command_line_in_no_setting_and_in_no_output(job, source):
-    write_rows(source / "a" / "1.ndjson", range(50))
-    secret = "".join(Path(job.service.key_file).read_text().split("\n")[1:3])[:80]
+class _ExpiredOnce(SnowpipeClient):
+    """Hands out one token that has ended when it is told to; the service's idea of its end is later."""
 
-    with job.start() as running:
-        finished = running.wait()
-
-    assert finished.code == 0, finished.err[-3000:]
-    left = {path.name: path.read_text() for path in (job.directory / "run1").iterdir() if path.is_file()}
-    assert "credentials.json" not in left
-    assert not [name for name, text in left.items() if secret in text or "BEGIN" in text]
-    assert not [name for name, text in left.items() if "eyJ" in text]
-    assert "private_key" not in json.dumps(left["plan.json"])
-
-
-class _ShortLived(SnowpipeClient):
-    """Hands out tokens that say they end in eight seconds; the service's own idea of their end is later."""
-
+    spoiled = False
     handed_out = 0
 
     def scoped_token(self):
+        token = super().scoped_token()
         self.handed_out += 1
-        return replace(super().scoped_token(), expires_at=time.time() + 8)
+        if not self.spoiled:
+            return token
+        self.spoiled = False
+        return replace(token, expires_at=time.time())
 
 
-def test_task_stops_ahead_of_its_tokens_end_and_further_rounds_finish(job, source, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] --conf spark.ui.enabled=false pyspark-shell")
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    write_rows(source / "a" / "1.ndjson", range(1000))
-    write_rows(source / "b" / "1.ndjson", range(1000, 1020))
-    plan = JobPlan(
-        application="rounds",
-        account_url=job.service.url,
-        ca_bundle=str(job.service.ca_file),
-        pipe=job.pipe,
-        channel_prefix="test",
-        source_name=job.table,
-        source=job.source,
-        report_path=str(tmp_path / "report.json"),
-        credentials_path=str(tmp_path / "credentials.json"),
-        commit_timeout=30,
-        limits=BatchLimits(rows=20, requests_per_second=5),
-    )
+def test_round_whose_token_ended_is_followed_by_another_one(job, source, spark):
+    write_rows(source / "a" / "1.ndjson", range(100))
+    write_rows(source / "b" / "1.ndjson", range(100, 120))
+    plan = job.plan()
     key = KeyPair(job.service.account, job.service.user, Path(job.service.key_file).read_bytes())
-    with _ShortLived(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
+    with _ExpiredOnce(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
         run = Run(plan, client)
         run.prepare()
-        spark = start_spark("rounds")
-        try:
-            run.load(spark.sparkContext)
-        finally:
-            spark.stop()
+        before, client.spoiled = client.handed_out, True
+        run.load(spark.sparkContext)
+        rounds = client.handed_out - before
         run.verify()
-        rounds = client.handed_out
 
-    assert ids_in(job.service, job.table) == list(range(1020))
-    assert rounds >= 2
-    assert [(c.partition, c.rows, c.committed) for c in run.channels] == [("a", 1000, True), ("b", 20, True)]
+    assert rounds == 2
+    assert ids_in(job.service, job.table) == list(range(120))
+    assert [(c.partition, c.rows, c.committed) for c in run.channels] == [("a", 100, True), ("b", 20, True)]
 
 
-def test_task_with_an_expired_token_asks_for_another_round(job, source):
-    write_rows(source / "a" / "1.ndjson", range(5))
+def test_task_stops_ahead_of_its_tokens_end_and_the_next_one_goes_on(job, source):
+    write_rows(source / "a" / "1.ndjson", range(1000))
     (partition,) = FileSource(job.source, "fail").partitions()
-    settings = SinkSettings(
+    slow = SinkSettings(
         account_url=job.service.url,
         ca_bundle=str(job.service.ca_file),
         pipe=job.pipe,
         wait_for_commit=True,
         commit_timeout=30.0,
-        limits=BatchLimits(),
+        limits=BatchLimits(rows=20, requests_per_second=10),
     )
     work = PartitionWork(job.channel("a"), partition, None, partition.resume(None))
     with job.service.client(job.table) as client:
         client.pipe_info()
         token = client.scoped_token()
 
-    late = load_partition(settings, replace(token, expires_at=time.time() - 1), work)
-    fresh = load_partition(settings, token, work)
+    expired = load_partition(slow, replace(token, expires_at=time.time() - 1), work)
+    short = load_partition(slow, replace(token, expires_at=time.time() + 2), work)
+    rest = load_partition(replace(slow, limits=BatchLimits()), token, work)
 
-    assert (late.complete, late.error_type, late.rows) == (False, None, 0)
-    assert (fresh.complete, fresh.rows, str(fresh.position)) == (True, 5, "1.ndjson:5")
-    assert ids_in(job.service, job.table) == [0, 1, 2, 3, 4]
+    assert (expired.complete, expired.error_type, expired.rows) == (False, None, 0)
+    assert not short.complete
+    assert 0 < short.rows < 1000
+    assert (rest.complete, short.rows + rest.rows, str(rest.position)) == (True, 1000, "1.ndjson:1000")
+    assert ids_in(job.service, job.table) == list(range(1000))

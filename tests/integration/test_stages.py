@@ -184,9 +184,9 @@ def test_replacing_or_dropping_a_stage_or_table_deletes_its_files(cursor: Any, t
 
 
 def test_stages_and_their_files_survive_a_kill(
-    tmp_path: Path, service_factory: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, crash_service: LocalService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = service_factory()
+    service = crash_service
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
     connection = _connect(service)
     cursor = connection.cursor()
@@ -350,11 +350,9 @@ def test_a_file_where_a_folder_is_needed_is_the_clients_error(
         assert answer.status_code == wanted, (name, answer.text)
 
 
-def test_a_service_folder_is_read_where_it_was_allowed(service_factory: Any, tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
+def test_a_service_folder_is_read_where_it_was_allowed(local_service: LocalService, tmp_path: Path) -> None:
+    service, shared = local_service, local_service.new_folder()
     (shared / "a.csv").write_text("1\n")
-    service = service_factory(options=("--allow-folder", str(shared)))
     service.sql(f"CREATE STAGE outside URL = 'file://{shared}/' FILE_FORMAT = (TYPE = CSV)")
     assert [row["name"] for row in service.sql("LIST @outside")] == [f"file://{shared}/a.csv"]
     done = service.cli("sql", f"CREATE STAGE root URL = 'file://{tmp_path}/'")

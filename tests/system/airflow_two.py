@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ class AirflowTwoProcesses(AirflowProcesses):
 
     components = ("metadatabase", "scheduler", "triggerer")
     api_client = AirflowTwoApi
+
+    def _ports(self) -> Sequence[int]:
+        return (self.port,)
 
     def _commands(self) -> dict[str, list[str]]:
         return {

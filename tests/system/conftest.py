@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
 from tests.airflow_version import AIRFLOW
-from tests.example_dags import runs_here
 from tests.local_service import LocalService
 
 REPOSITORY = Path(__file__).parents[2]
@@ -24,7 +26,33 @@ from demo.airflow_processes import AirflowProcesses  # noqa: E402 - found throug
 
 PASSPHRASE = "correct-horse-battery-staple"
 LAG_DEADLINE_SECONDS = 5
-DAGS = ("flights_to_snowflake", "committed_rows", "reset_and_replay", "many_channels", "lag_deadline")
+CATCH_UP_ON_DEMAND = "catch_up_on_demand"
+SETTINGS = {
+    # A triggerer that was killed is given up after this many seconds, not after 30.
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
+    # A task hears this often whether it has to stop, not every 5 seconds.
+    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    # Runs of many DAGs at once, and the next task of each without a second between.
+    "AIRFLOW__CORE__PARALLELISM": "8",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+    # Every DAG file is there before Airflow starts, and stays as it is.
+    "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+}
+Begin = Callable[["Stack"], Any]
+_BEGINNINGS = pytest.StashKey[dict[Begin, None]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "begins(run): run is called with the stack before the first test, its value is `begun`",
+    )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    functions = (mark.kwargs["run"] for item in session.items for mark in item.iter_markers("begins"))
+    session.stash[_BEGINNINGS] = dict.fromkeys(functions)
 
 
 @dataclass(frozen=True)
@@ -33,46 +61,80 @@ class Stack:
 
     :param airflow: all of Airflow's processes, healthy
     :param service: the local service that the connection ``snowflake_default`` points at
-    :param flights: where the flights' files go, shared by all runs
+    :param folder: for files of DAG runs that begin before the first test
     :param events: where Spark writes its event logs, its settings among them
     """
 
     airflow: AirflowProcesses
     service: LocalService
-    flights: Path
+    folder: Path
     events: Path
+
+    def unpause(self, *dag_ids: str) -> None:
+        """Let the scheduler run these DAGs, as soon as they are read."""
+        for dag_id in dag_ids:
+            self.airflow.api.wait_for_dag(dag_id)
+            self.airflow.api.unpause(dag_id)
+
+    def held_commits(self) -> AbstractContextManager[None]:
+        """The service takes rows and commits none of them, until the end of the context."""
+        return self._faults("commit-delay=3600")
+
+    def held_appends(self) -> AbstractContextManager[None]:
+        """The service takes no rows: an append waits for the end of the context."""
+        return self._faults("slow-append=3600x1000")
+
+    @contextmanager
+    def _faults(self, faults: str) -> Iterator[None]:
+        self.service.admin("faults", set=faults)
+        try:
+            yield
+        finally:
+            self.service.admin("faults", clear=True)
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("system")
-    service = LocalService.start(folder / "service")
+    service = LocalService(folder / "service", admin=True)
     processes = AirflowProcesses if AIRFLOW >= (3, 0) else AirflowTwoProcesses
     airflow = processes(folder / "airflow", _dags_folder(folder))
-    try:
-        airflow.prepare()
-        airflow.start(
-            {
-                **service.env,
-                "AIRFLOW_CONN_SNOWFLAKE_DEFAULT": _connection_with_encrypted_key(service, folder),
-                "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2,4]"}),
-                "SPARK_CONF_DIR": str(_spark_conf(folder)),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "LAG_DEADLINE_SECONDS": str(LAG_DEADLINE_SECONDS),
-                # A triggerer that was killed is given up after this many seconds, not after 30.
-                "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
-                # A task hears this often whether it has to stop, not every 5 seconds.
-                "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
-            }
-        )
-        airflow.wait_until_healthy()
-        for dag_id in filter(runs_here, DAGS):
-            airflow.api.wait_for_dag(dag_id)
-            airflow.api.unpause(dag_id)
-        yield Stack(airflow, service, folder / "flights", folder / "spark-events")
-    finally:
-        airflow.stop()
-        service.kill()
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            service.launch()
+            # The connector of this process, which puts files, trusts the service as those of Airflow do.
+            patch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+            airflow.prepare()
+            airflow.start(
+                {
+                    **service.env,
+                    "AIRFLOW_CONN_SNOWFLAKE_DEFAULT": _connection_with_encrypted_key(service, folder),
+                    "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2,4]"}),
+                    "SPARK_CONF_DIR": str(_spark_conf(folder)),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "LAG_DEADLINE_SECONDS": str(LAG_DEADLINE_SECONDS),
+                    **SETTINGS,
+                }
+            )
+            airflow.wait_until_healthy()
+            yield Stack(airflow, service, folder, folder / "spark-events")
+        finally:
+            airflow.stop()
+            service.kill()
+
+
+@pytest.fixture(scope="session")
+def _beginnings(stack: Stack, request: pytest.FixtureRequest) -> Iterator[dict[Begin, Future[Any]]]:
+    """What the selected tests have begun: their DAG runs are on their way at the same time."""
+    with ThreadPoolExecutor() as pool:
+        yield {begin: pool.submit(begin, stack) for begin in request.session.stash[_BEGINNINGS]}
+
+
+@pytest.fixture
+def begun(_beginnings: dict[Begin, Future[Any]], request: pytest.FixtureRequest) -> Any:
+    """The value of the function that the test's mark ``begins`` names."""
+    mark = request.node.get_closest_marker("begins")
+    return _beginnings[mark.kwargs["run"]].result()
 
 
 def _dags_folder(folder: Path) -> Path:
@@ -80,7 +142,21 @@ def _dags_folder(folder: Path) -> Path:
     dags.mkdir()
     (dags / "examples").symlink_to(REPOSITORY / "dags")
     (dags / "tests").symlink_to(Path(__file__).parent / "dags")
+    (dags / f"{CATCH_UP_ON_DEMAND}.py").write_text(_catch_up_on_demand())
     return dags
+
+
+def _catch_up_on_demand() -> str:
+    """The example without its schedule, whose runs would come between those of a test."""
+    text = (REPOSITORY / "dags" / "catch_up.py").read_text()
+    for old, new in (
+        ('schedule="*/5 * * * *"', "schedule=None"),
+        ("def catch_up()", f"def {CATCH_UP_ON_DEMAND}()"),
+        ("\ncatch_up()", f"\n{CATCH_UP_ON_DEMAND}()"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text
 
 
 def _connection_with_encrypted_key(service: LocalService, folder: Path) -> str:
@@ -108,6 +184,7 @@ def _spark_conf(folder: Path) -> Path:
         "spark.eventLog.dir": f"file://{events}",
         "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
     }
     (conf / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     return conf

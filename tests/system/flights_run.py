@@ -21,10 +21,8 @@ ORIGINS = ("EWR", "JFK", "LGA")
 CHANNELS = [channel_name(DAG_ID, "flights", origin) for origin in ORIGINS]
 # About 11 MB/s of 103 MB in all: slow enough to be met in the middle, many appends, many commits.
 SLOW = {"rows": 2_000, "bytes_per_second": 3_500_000}
-# The same in half a minute: time enough for a retry to find the driver running.
-SLOWER = {"rows": 2_000, "bytes_per_second": 1_000_000}
 RUN_SECONDS = 900.0
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.25
 
 
 class FlightsRun:
@@ -41,7 +39,9 @@ class FlightsRun:
         self.table = table
         self.run_id = f"into_{table}_{attempt}"
         self.api = stack.airflow.api
-        conf = {"table": table, "data_dir": str(stack.flights), "batch_limits": batch_limits}
+        stack.unpause(DAG_ID)
+        folder = stack.folder / "flights"  # shared by all runs
+        conf = {"table": table, "data_dir": str(folder), "batch_limits": batch_limits}
         self.api.trigger(DAG_ID, self.run_id, conf)
 
     def wait(self) -> None:
@@ -107,7 +107,8 @@ class FlightsRun:
         assert (int(row["R"]), int(row["F"])) == (FLIGHTS, FLIGHTS)
         with self.stack.service.client(self.table) as client:
             statuses = client.channel_statuses(CHANNELS)
-        assert {name: status.committed for name, status in statuses.items()} == self.xcom("stream", "targets")
+        targets = {name: one["token"] for name, one in self.xcom("stream", "targets").items()}
+        assert {name: status.committed for name, status in statuses.items()} == targets
         assert sum(status.rows_inserted for status in statuses.values()) == FLIGHTS
 
 

@@ -18,11 +18,9 @@ from airflow_provider_snowpipe.streaming.status import ChannelStatus
 PARTITIONS = ("a", "b")
 ROWS_EACH = 3_000
 ROWS = ROWS_EACH * len(PARTITIONS)
-# Thirty appends to a channel in fifteen seconds: slow enough to be met in the middle.
-SLOW = {"rows": 100, "requests_per_second": 2.0}
-# In half a minute: time enough to look around, and to stop a load in the middle.
-SLOWER = {"rows": 100, "requests_per_second": 1.0}
-STOP_SECONDS = 120.0
+# Thirty appends to a channel in eight seconds: slow enough to be met in the middle.
+SLOW = {"rows": 100, "requests_per_second": 4.0}
+STOP_SECONDS = 60.0
 """Airflow's heartbeat, after which a task hears that it has to stop, and five seconds for the driver."""
 
 
@@ -56,8 +54,8 @@ class LoadRun:
             file.parent.mkdir(parents=True)
             numbers = range(number * ROWS_EACH, (number + 1) * ROWS_EACH)
             file.write_text("".join(json.dumps({"N": n}) + "\n" for n in numbers))
-        self.api.wait_for_dag(dag_id)
-        self.api.unpause(dag_id)
+        stack.unpause(dag_id)
+        self._client = stack.service.client(table)
         given = {"table": table, "data_dir": str(folder / table), "batch_limits": limits or {}, **conf}
         self.api.trigger(dag_id, self.run_id, given)
 
@@ -66,10 +64,18 @@ class LoadRun:
         state = self.api.wait_for_run(self.dag_id, self.run_id, RUN_SECONDS)
         assert state == "success", "\n".join(self.log()[-40:])
 
+    def wait_until_begun(self) -> None:
+        """Wait until the driver has opened the channels."""
+        wait_for(
+            lambda: all(one.exists for one in self.statuses().values()),
+            f"no channels of {self.table}",
+            RUN_SECONDS,
+        )
+
     def wait_until_committing(self) -> None:
-        """Wait until some rows are committed, and not yet half of them."""
+        """Wait until some rows are committed, and not yet all of them."""
         try:
-            wait_for(lambda: 0 < self.rows() < ROWS // 2, f"no channel of {self.table} was seen committing")
+            wait_for(lambda: 0 < self.rows() < ROWS, f"no channel of {self.table} was seen committing")
         except AssertionError as error:
             error.add_note("\n".join([f"{self.rows()} rows", *self.log()[-40:]]))
             raise
@@ -137,8 +143,7 @@ class LoadRun:
 
     def statuses(self) -> dict[str, ChannelStatus]:
         """The channels as the service sees them."""
-        with self.stack.service.client(self.table) as client:
-            return client.channel_statuses(self.channels)
+        return self._client.channel_statuses(self.channels)
 
     def rows(self) -> int:
         """Rows that the service has committed."""
@@ -149,9 +154,8 @@ class LoadRun:
         (row,) = self.stack.service.sql(f"SELECT COUNT(*) AS R, COUNT(DISTINCT N) AS D FROM {self.table}")
         assert (int(row["R"]), int(row["D"])) == (ROWS, ROWS)
         tokens = {name: status.committed for name, status in self.statuses().items()}
-        assert (
-            tokens == dict.fromkeys(self.channels, f"1.ndjson:{ROWS_EACH}") == self.xcom("stream", "targets")
-        )
+        targets = {name: one["token"] for name, one in self.xcom("stream", "targets").items()}
+        assert tokens == dict.fromkeys(self.channels, f"1.ndjson:{ROWS_EACH}") == targets
         assert self.xcom("downstream") == ROWS
 
     def started(self, task_id: str) -> float:

@@ -72,17 +72,17 @@ class Writer(threading.Thread):
                 until(lambda n=name, r=rows: client.channel_statuses([n])[n].committed == str(r), 120)
 
 
+# Three deaths of the triggerer, each at another moment, are for the night: unit/triggers/test_offset proves
+# every threshold whenever the triggerer dies, and test_when_processes_die one death under a real Airflow.
 @pytest.fixture(scope="module")
 def commits(stack: Stack) -> dict[str, Any]:
     """Commits with three deaths of the triggerer among them: rows by channel, and events by asset."""
-    api = stack.airflow.api
     stack.service.sql(f"CREATE TABLE {TABLE} (N INTEGER)")
     with stack.service.client(TABLE) as client:
         for name in CHANNELS:
             client.open_channel(name)
-    for dag_id in WATCHERS:
-        api.wait_for_dag(dag_id)
-        api.unpause(dag_id)
+    stack.unpause(*WATCHERS)
+    stack.airflow.api.parse_again(WATCHERS[0])  # the file of all of them
     until(lambda: _watches_begun(stack) == len(WATCHERS) - 1, RUN_SECONDS, lambda: _watches_begun(stack))
     writer = Writer(stack)
     writer.start()
@@ -122,6 +122,7 @@ def payloads(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+@pytest.mark.nightly
 def test_every_threshold_of_rows_is_told_once(commits: dict[str, Any]) -> None:
     told = [
         threshold
@@ -132,6 +133,7 @@ def test_every_threshold_of_rows_is_told_once(commits: dict[str, Any]) -> None:
     assert told == list(range(EVERY, sum(commits["rows"].values()) + 1, EVERY))
 
 
+@pytest.mark.nightly
 def test_the_steps_of_a_channel_have_no_gap_and_no_overlap(commits: dict[str, Any]) -> None:
     steps = [event["channels"]["watched_a"] for event in payloads(commits["watched_moves"])]
 
@@ -141,6 +143,7 @@ def test_the_steps_of_a_channel_have_no_gap_and_no_overlap(commits: dict[str, An
     assert sum(event["rows"] for event in payloads(commits["watched_moves"])) == steps[-1]["rows"]
 
 
+@pytest.mark.nightly
 def test_each_channel_passes_once_one_that_came_later_too(commits: dict[str, Any]) -> None:
     told = [name for event in payloads(commits["watched_passes"]) for name in event["channels"]]
 
@@ -148,6 +151,7 @@ def test_each_channel_passes_once_one_that_came_later_too(commits: dict[str, Any
     assert LATE in commits["rows"]
 
 
+@pytest.mark.nightly
 def test_nothing_is_left_to_be_sent_again(stack: Stack, commits: dict[str, Any]) -> None:
     for name in WATCHERS:
         until(lambda one=name: [kept["sent"] for kept in states_of(stack, one)] == [[]], RUN_SECONDS)
@@ -155,11 +159,13 @@ def test_nothing_is_left_to_be_sent_again(stack: Stack, commits: dict[str, Any])
         assert kept["watermark"]["rows"] == payloads(commits[name])[-1]["total_rows"]
 
 
+@pytest.mark.nightly
 def test_the_events_start_runs(stack: Stack, commits: dict[str, Any]) -> None:
     for dag_id in WATCHERS:
         until(lambda name=dag_id: "success" in _run_states(stack, name), RUN_SECONDS)
 
 
+@pytest.mark.nightly
 def test_no_event_holds_a_secret(stack: Stack, commits: dict[str, Any]) -> None:
     key = stack.service.key_file.read_text().splitlines()[1]
     text = json.dumps([commits[name] for name in WATCHERS])
@@ -169,13 +175,17 @@ def test_no_event_holds_a_secret(stack: Stack, commits: dict[str, Any]) -> None:
     assert stack.service.user not in text
 
 
+def committed_meters(stack: Stack) -> None:
+    """Begin to load what another DAG watches."""
+    stack.unpause("commit_driven_meters", "commit_driven_totals")
+    stack.airflow.api.parse_again("commit_driven_totals")
+    stack.airflow.api.trigger("commit_driven_meters", "first", {"hours": 30})
+
+
+@pytest.mark.begins(run=committed_meters)
+@pytest.mark.usefixtures("begun")
 def test_the_example_starts_a_run_when_its_channel_commits(stack: Stack) -> None:
     api = stack.airflow.api
-    for dag_id in ("commit_driven_meters", "commit_driven_totals"):
-        api.wait_for_dag(dag_id)
-        api.unpause(dag_id)
-    api.trigger("commit_driven_meters", "first", {"hours": 30})
-
     assert api.wait_for_run("commit_driven_meters", "first", RUN_SECONDS) == "success"
     until(lambda: "success" in _run_states(stack, "commit_driven_totals"), RUN_SECONDS)
     ((run,),) = query(stack, "SELECT run_id FROM dag_run WHERE dag_id = ?", "commit_driven_totals")

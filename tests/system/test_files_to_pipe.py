@@ -13,12 +13,13 @@ pytestmark = pytest.mark.airflow
 DAG_ID = "files_to_pipe"
 
 
+# integration/test_file_pipe_operator and test_ingest_files_operator prove the operators daily.
+@pytest.mark.nightly
 def test_files_are_staged_submitted_and_loaded_once_however_often_the_dag_runs(
     stack: Stack, tmp_path: Path
 ) -> None:
     api = stack.airflow.api
-    api.wait_for_dag(DAG_ID)
-    api.unpause(DAG_ID)
+    stack.unpause(DAG_ID)
     names = ["2013-01-01/EWR.csv", "2013-01-01/JFK.csv", "2013-01-01/LGA.csv"]
     for run_id in ("first", "second"):
         api.trigger(DAG_ID, run_id, {"table": "PIPED", "folder": str(tmp_path)})

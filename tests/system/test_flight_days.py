@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +17,11 @@ from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 pytestmark = pytest.mark.airflow
 
 DAYS = "flight_days"
-SOME = ("2013-02-06", "2013-02-07", "2013-02-08")
+SOME = ("2013-02-06", "2013-02-07")
 ALL = tuple(f"2013-04-{number:02}" for number in range(1, 31))
 
 
-@pytest.fixture(scope="module")
-def flights() -> pa.Table:
+def read_flights() -> pa.Table:
     """Every flight of 2013 with its number and its day."""
     sys.path.insert(0, str(REPOSITORY / "dags"))
     try:
@@ -47,9 +45,8 @@ def flights() -> pa.Table:
 class FlightDays:
     """A table, and a stage with two files for each day."""
 
-    def __init__(
-        self, stack: Stack, folder: Path, flights: pa.Table, table: str, days: tuple[str, ...]
-    ) -> None:
+    def __init__(self, stack: Stack, table: str, days: tuple[str, ...]) -> None:
+        flights, folder = read_flights(), stack.folder / table
         self.stack, self.table, self.days, self.api = stack, table, days, stack.airflow.api
         self.count = {day: flights.filter(pc.equal(flights["day"], day)) for day in days}
         stack.service.sql(
@@ -62,19 +59,22 @@ class FlightDays:
                 half = rows.num_rows // 2
                 for name, part in (("am", rows.slice(0, half)), ("pm", rows.slice(half))):
                     file = folder / day / f"{name}.ndjson"
-                    file.parent.mkdir(exist_ok=True)
+                    file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_bytes(bytes(encode_ndjson(part)))
                 connection.cursor().execute(
                     f"PUT 'file://{folder}/{day}/*' @{table}_STAGE/{day} AUTO_COMPRESS = FALSE"
                 )
-        self.api.wait_for_dag(DAYS)
-        self.api.unpause(DAYS)
+        stack.unpause(DAYS)
 
-    def run(self, run_id: str, seconds: float = RUN_SECONDS, **conf: Any) -> None:
-        """Copy all days; the run succeeds."""
-        run = f"{self.table}_{run_id}"
-        self.api.trigger(DAYS, run, {"table": self.table, "days": list(self.days), **conf})
-        assert self.api.wait_for_run(DAYS, run, seconds) == "success"
+    def trigger(self, run_id: str, **conf: Any) -> None:
+        """Begin to copy all days."""
+        conf = {"table": self.table, "days": list(self.days), **conf}
+        self.api.trigger(DAYS, f"{self.table}_{run_id}", conf)
+
+    def wait(self, run_id: str) -> None:
+        """Wait until all days are copied."""
+        seconds = RUN_SECONDS + 20 * len(self.days)
+        assert self.api.wait_for_run(DAYS, f"{self.table}_{run_id}", seconds) == "success"
 
     def tries(self, run_id: str) -> list[int]:
         """How often each mapped task was tried, the most often first."""
@@ -96,27 +96,32 @@ class FlightDays:
         assert [int(row["N"]) for row in loads] == [1] * (2 * len(self.days))
 
 
-@pytest.fixture(autouse=True)
-def _trusted(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(stack.service.ca_file))
+def days_with_a_dead_worker(stack: Stack, days: tuple[str, ...] = SOME) -> FlightDays:
+    """Begin to copy days, the second of which loses its worker.
+
+    With FORCE nothing but the request id keeps the next try from loading the files again.
+    """
+    load = FlightDays(stack, f"FLIGHT_DAYS_{len(days)}", days)
+    load.trigger("first", killed=days[1], force=True)
+    return load
 
 
-@pytest.mark.parametrize(
-    ("days", "killed"),
-    [
-        pytest.param(SOME, SOME[1], id="3-days"),
-        pytest.param(ALL, ALL[13], id="30-days", marks=pytest.mark.nightly),
-    ],
-)
-def test_days_of_flights_are_there_once_after_a_dead_worker_and_a_second_run(
-    stack: Stack, tmp_path: Path, flights: pa.Table, days: tuple[str, ...], killed: str
-) -> None:
-    load = FlightDays(stack, tmp_path, flights, f"FLIGHT_DAYS_{len(days)}", days)
-    seconds = RUN_SECONDS + 20 * len(days)
-    # With FORCE nothing but the request id keeps the next try from loading the files again.
-    load.run("first", seconds, killed=killed, force=True)
+def check_days(load: FlightDays) -> None:
+    load.wait("first")
     load.assert_every_flight_is_there_once()
-    assert load.tries("first") == [2] + [1] * (len(days) - 1)
+    assert load.tries("first") == [2] + [1] * (len(load.days) - 1)
 
-    load.run("second", seconds)
+
+@pytest.mark.begins(run=days_with_a_dead_worker)
+def test_days_of_flights_are_there_once_after_a_dead_worker(begun: FlightDays) -> None:
+    check_days(begun)
+
+
+@pytest.mark.nightly  # integration/test_copy_operator proves a second run and many prefixes
+def test_a_month_of_flights_is_there_once_after_a_dead_worker_and_a_second_run(stack: Stack) -> None:
+    load = days_with_a_dead_worker(stack, ALL)
+    check_days(load)
+
+    load.trigger("second")
+    load.wait("second")
     load.assert_every_flight_is_there_once()

@@ -6,22 +6,22 @@ import psutil
 import pytest
 from conftest import Stack
 from flights_run import CHANNELS, FLIGHTS, SLOW, FlightsRun
+from observed_load import ObservedLoad
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 
-def test_a_second_run_sends_no_row_again(stack: Stack) -> None:
-    first = FlightsRun(stack, "FLIGHTS_TWICE", {})
-    first.wait()
-    first.assert_every_flight_is_there_once()
-    assert first.xcom("stream")["rows"] == FLIGHTS
+@pytest.mark.begins(run=ObservedLoad)
+def test_every_flight_is_loaded_once_and_the_driver_is_gone(begun: ObservedLoad) -> None:
+    run = begun.finish()
 
-    second = FlightsRun(stack, "FLIGHTS_TWICE", {}, attempt=2)
-    second.wait()
-    second.assert_every_flight_is_there_once()
-    assert second.xcom("stream")["rows"] == 0
+    run.assert_every_flight_is_there_once()
+    assert run.xcom("stream")["rows"] == FLIGHTS
+    assert run.applications == 1
+    assert run.spark_processes("") == []
 
 
+@pytest.mark.nightly  # faults/test_spark_job_faults kills the driver daily
 def test_every_row_arrives_once_when_the_driver_is_killed_and_airflow_retries(stack: Stack) -> None:
     run = FlightsRun(stack, "FLIGHTS_DRIVER_KILLED", SLOW)
     seen = run.wait_until_committing()
@@ -37,6 +37,7 @@ def test_every_row_arrives_once_when_the_driver_is_killed_and_airflow_retries(st
     assert 0 < run.xcom("stream")["rows"] <= FLIGHTS - committed
 
 
+@pytest.mark.nightly  # faults/test_spark_job_faults kills the service daily
 def test_every_row_arrives_once_when_the_service_is_killed_and_restarted(stack: Stack) -> None:
     run = FlightsRun(stack, "FLIGHTS_SERVICE_KILLED", SLOW)
     seen = run.wait_until_committing()
@@ -48,9 +49,3 @@ def test_every_row_arrives_once_when_the_service_is_killed_and_restarted(stack: 
 
     run.wait()
     run.assert_every_flight_is_there_once()
-
-
-def test_the_driver_is_gone_when_its_run_has_ended(stack: Stack) -> None:
-    run = FlightsRun(stack, "FLIGHTS_CLEAN", {})
-    run.wait()
-    assert run.spark_processes("") == []

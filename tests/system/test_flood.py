@@ -14,10 +14,11 @@ DAG_ID = "flood_with_spark"
 ROWS = 2_400
 
 
+# integration/test_bulk_load_submit submits the same operator daily.
+@pytest.mark.nightly
 def test_a_day_is_loaded_once_by_one_copy_however_often_the_dag_runs(stack: Stack, tmp_path: Path) -> None:
     api = stack.airflow.api
-    api.wait_for_dag(DAG_ID)
-    api.unpause(DAG_ID)
+    stack.unpause(DAG_ID)
     for run_id in ("first", "second"):
         api.trigger(DAG_ID, run_id, {"table": "FLOODED", "folder": str(tmp_path)})
         assert api.wait_for_run(DAG_ID, run_id, RUN_SECONDS) == "success"

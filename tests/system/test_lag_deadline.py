@@ -26,14 +26,20 @@ def _logged(stack: Stack, text: str) -> list[str]:
     return [line for path in files for line in path.read_text(errors="replace").splitlines() if text in line]
 
 
-def test_the_triggerer_reports_a_late_channel_and_the_run_goes_on_waiting(stack: Stack) -> None:
-    api = stack.airflow.api
+def late_run(stack: Stack) -> None:
+    """Begin a run whose channel is late."""
     # Before the run, so that the deadline finds a channel however long the first tasks take.
     stack.service.sql("CREATE TABLE LATE_READINGS (READING INTEGER NOT NULL, CELSIUS FLOAT)")
     with stack.service.client("LATE_READINGS") as client:
         client.open_channel(CHANNEL)
-    api.trigger(DAG_ID, "late", {"table": "LATE_READINGS", "until": 3})
+    stack.unpause(DAG_ID)
+    stack.airflow.api.trigger(DAG_ID, "late", {"table": "LATE_READINGS", "until": 3})
 
+
+@pytest.mark.begins(run=late_run)
+@pytest.mark.usefixtures("begun")
+def test_the_triggerer_reports_a_late_channel_and_the_run_goes_on_waiting(stack: Stack) -> None:
+    api = stack.airflow.api
     wait_for(
         lambda: bool(_logged(stack, EXPECTED)),
         f"no report of the channel after a deadline of {LAG_DEADLINE_SECONDS} s",

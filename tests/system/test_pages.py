@@ -11,6 +11,7 @@ import requests
 from browser import DIALOG, Pages
 from conftest import Stack
 from flights_run import RUN_SECONDS
+from mapped_run import mapped_run
 
 pytestmark = [
     pytest.mark.airflow,
@@ -69,15 +70,6 @@ def test_a_connection_made_with_the_form_passes_its_test(
     assert "TESTED-STREAMING is there" in answer
 
 
-def test_the_test_of_a_connection_names_the_step_that_failed(
-    pages: Pages, stack: Stack, connection_id: str
-) -> None:
-    add_connection(pages, stack, connection_id, "ABSENT")
-    answer = press_test(pages, connection_id)
-    assert "Failed at: pipe." in answer
-    assert "ABSENT" in answer
-
-
 def test_the_form_hides_the_key_and_names_every_field(pages: Pages) -> None:
     pages.visit("connections")
     pages.press("Add Connection")
@@ -103,22 +95,16 @@ def test_the_trigger_form_starts_a_run_with_what_was_filled_in(pages: Pages, sta
     assert stack.service.sql(f"SELECT COUNT(*) AS N FROM {table}") == [{"N": 4 * 24}]
 
 
-@pytest.fixture(scope="module")
-def loaded(stack: Stack) -> str:
-    """A run of ``many_channels`` with three stations; its id, which is its table's name as well."""
-    name = f"SEEN_{uuid.uuid4().hex[:6].upper()}"
-    stack.airflow.api.trigger("many_channels", name, {"table": name, "stations": 3})
-    assert stack.airflow.api.wait_for_run("many_channels", name, RUN_SECONDS) == "success"
-    return name
-
-
-def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stack, loaded: str) -> None:
+@pytest.mark.begins(run=mapped_run)
+@pytest.mark.usefixtures("begun")
+def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stack) -> None:
+    assert stack.airflow.api.wait_for_run("many_channels", "mapped", RUN_SECONDS) == "success"
     channel = "many_channels_station_001"
-    with stack.service.client(loaded) as client:
+    with stack.service.client("STATIONS") as client:
         committed = client.channel_statuses([channel])[channel].committed
     assert committed is not None
 
-    pages.visit(f"dags/many_channels/runs/{loaded}/tasks/append/mapped/1/details")
+    pages.visit("dags/many_channels/runs/mapped/tasks/append/mapped/1/details")
     pages.follow("Channel page")
 
     pages.wait_until_at("snowpipe/connections/snowflake_default/channel?")
@@ -128,7 +114,7 @@ def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stac
     assert pages.text_of("//*[@id='rows_inserted']") == "24"
     assert pages.text_of("//*[@id='rows_rejected']") == "0"
 
-    pages.follow(f"LOCAL.PUBLIC.{loaded}-STREAMING")
+    pages.follow("LOCAL.PUBLIC.STATIONS-STREAMING")
     pages.wait_until_at("snowpipe/connections/snowflake_default/channels?")
     pages.wait_until_shown("//main[contains(., '3 channel(s), page 1 of 1')]")
     pages.fill("prefix", channel)
@@ -138,23 +124,9 @@ def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stac
     assert pages.text_of("//*[@id='committed']") == committed
 
 
-def test_the_page_of_a_channel_of_a_connection_made_by_hand(
-    pages: Pages, stack: Stack, connection_id: str
-) -> None:
-    add_connection(pages, stack, connection_id, "TESTED")
-    with stack.service.client("TESTED") as client:
-        client.open_channel("opened", offset_token="a:7")
-
-    pages.visit(
-        f"snowpipe/connections/{connection_id}/channel?database=LOCAL&schema=PUBLIC&pipe=TESTED-STREAMING&channel=opened"
-    )
-
-    assert pages.text_of("//*[@id='committed']") == "a:7"
-
-
-def test_who_is_signed_out_sees_no_channel(stack: Stack, loaded: str) -> None:
+def test_who_is_signed_out_sees_no_channel(stack: Stack) -> None:
     path = f"{stack.airflow.url}/snowpipe/connections/snowflake_default"
-    query = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{loaded}-STREAMING", "channel": "c"}
+    query = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "STATIONS-STREAMING", "channel": "c"}
 
     for kind in ("channel", "channels"):
         answer = requests.get(f"{path}/{kind}", params=query, timeout=30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +13,23 @@ from airflow_provider_snowpipe.streaming.names import channel_name
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
-ROUTED, TABLE = "load_by_router", "READINGS"
+ROUTED = "load_by_router"
 MADE = 100
 """Rows that the DAG makes for each station."""
 
 
 class RoutedLoad:
-    """The example DAG and its folder, to which it adds files of two stations, and this those of one."""
+    """The example DAG and its folder, to which it adds files of two stations, and this those of one.
 
-    def __init__(self, stack: Stack, folder: Path) -> None:
-        self.stack, self.folder, self.api = stack, folder, stack.airflow.api
+    :param stack: what it runs against
+    :param table: its table, which starts the ids of its runs
+    """
+
+    def __init__(self, stack: Stack, table: str) -> None:
+        self.stack, self.table, self.api = stack, table, stack.airflow.api
+        self.folder = stack.folder / table
         self.rows = MADE
-        self.api.wait_for_dag(ROUTED)
-        self.api.unpause(ROUTED)
+        stack.unpause(ROUTED)
 
     def write(self, day: str, count: int) -> None:
         file = self.folder / "EWR" / f"{day}.ndjson"
@@ -34,28 +37,47 @@ class RoutedLoad:
         file.write_text("".join(json.dumps({"STATION": "EWR", "READING": number}) + "\n" for number in new))
         self.rows += count
 
-    def run(self, run_id: str, **conf: Any) -> dict[str, Any]:
-        """Load; the value of the task. Every row is there once, and the token is behind the last one."""
-        self.api.trigger(ROUTED, run_id, {"folder": str(self.folder), "rows": 0, **conf})
-        state = self.api.wait_for_run(ROUTED, run_id, RUN_SECONDS)
-        tries = self.api.task(ROUTED, run_id, "load")["try_number"]
-        assert state == "success", "\n".join(self.api.task_log(ROUTED, run_id, "load", tries)[-40:])
+    def trigger(self, run_id: str, **conf: Any) -> None:
+        conf = {"table": self.table, "folder": str(self.folder), "rows": 0, **conf}
+        self.api.trigger(ROUTED, f"{self.table}_{run_id}", conf)
+
+    def wait(self, run_id: str) -> dict[str, Any]:
+        """The value of the task. Every row is there once, and the token is behind the last one."""
+        run = f"{self.table}_{run_id}"
+        state = self.api.wait_for_run(ROUTED, run, RUN_SECONDS)
+        tries = self.api.task(ROUTED, run, "load")["try_number"]
+        assert state == "success", "\n".join(self.api.task_log(ROUTED, run, "load", tries)[-40:])
         (row,) = self.stack.service.sql(
-            f"SELECT COUNT(*) AS N, COUNT(DISTINCT STATION, READING) AS D FROM {TABLE}"
+            f"SELECT COUNT(*) AS N, COUNT(DISTINCT STATION, READING) AS D FROM {self.table}"
         )
         assert int(row["N"]) == int(row["D"]) == self.rows + MADE
-        value: dict[str, Any] = self.api.xcom(ROUTED, run_id, "load")
+        value: dict[str, Any] = self.xcom(run_id, "return_value")
         return value
 
+    def run(self, run_id: str, **conf: Any) -> dict[str, Any]:
+        self.trigger(run_id, **conf)
+        return self.wait(run_id)
+
+    def xcom(self, run_id: str, key: str) -> Any:
+        return self.api.xcom(ROUTED, f"{self.table}_{run_id}", "load", key)
+
     def token(self) -> str | None:
-        channel = channel_name(ROUTED, TABLE, "EWR")
-        with self.stack.service.client(TABLE) as client:
+        channel = channel_name(ROUTED, self.table, "EWR")
+        with self.stack.service.client(self.table) as client:
             return client.channel_statuses([channel])[channel].committed
 
 
-def test_runs_of_one_load_may_take_different_paths(stack: Stack, tmp_path: Path) -> None:
-    load = RoutedLoad(stack, tmp_path)
-    assert load.run("trickle", rows=MADE)["path"] == "stream"
+def trickle(stack: Stack, table: str = "READINGS") -> RoutedLoad:
+    """Begin with a run that the plan sends through the channels."""
+    load = RoutedLoad(stack, table)
+    load.trigger("trickle", rows=MADE)
+    return load
+
+
+@pytest.mark.begins(run=trickle)
+def test_runs_of_one_load_may_take_different_paths(begun: RoutedLoad) -> None:
+    load = begun
+    assert load.wait("trickle")["path"] == "stream"
     assert load.token() == "2013-01-01.ndjson:100"
 
     load.write("2013-01-02", 50)
@@ -63,7 +85,7 @@ def test_runs_of_one_load_may_take_different_paths(stack: Stack, tmp_path: Path)
     done = load.run("flood", path="copy")
     assert (done["path"], done["rows_loaded"]) == ("copy", 75)
     assert load.token() == "2013-01-03.ndjson:25"
-    plan, outcome = (load.api.xcom(ROUTED, "flood", "load", key) for key in ("plan", "outcome"))
+    plan, outcome = load.xcom("flood", "plan"), load.xcom("flood", "outcome")
     assert (plan["path"], plan["is_forced"]) == ("copy", True)
     assert outcome["actual"]["rows"] == 75
 
@@ -72,10 +94,17 @@ def test_runs_of_one_load_may_take_different_paths(stack: Stack, tmp_path: Path)
     dropped = load.run("drop", path="pipe")
     assert (dropped["path"], dropped["rows_loaded"]) == ("pipe", 25)
     assert load.token() == "2013-01-05.ndjson:5"
-    targets = load.api.xcom(ROUTED, "drop", "load", "targets")
-    assert list(targets.values()) == ["2013-01-05.ndjson:5"]
+    assert [one["token"] for one in load.xcom("drop", "targets").values()] == ["2013-01-05.ndjson:5"]
 
-    load.write("2013-01-06", 10)
+
+@pytest.mark.nightly  # integration/test_load_operator proves each change of the path; two submissions
+def test_a_stream_goes_on_where_files_ended(stack: Stack) -> None:
+    load = trickle(stack, "READINGS_AGAIN")
+    load.wait("trickle")
+    load.write("2013-01-02", 50)
+    load.run("drop", path="pipe")
+
+    load.write("2013-01-03", 10)
     assert load.run("again", path="stream")["rows"] == 10
-    assert load.token() == "2013-01-06.ndjson:10"
+    assert load.token() == "2013-01-03.ndjson:10"
     assert load.run("nothing")["path"] == "copy"

@@ -6,17 +6,15 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 from conftest import PASSPHRASE, Stack
-from flights_run import DAG_ID, RUN_SECONDS, SLOW, FlightsRun, wait_for
+from observed_load import ObservedLoad
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.begins(run=ObservedLoad)]
 
-TABLE = "FLIGHTS_SECRETS"
+TABLE = "FLIGHTS_OBSERVED"
 JSON_WEB_TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+")
 TASKS = ("split_flights", "create_table", "stream", "wait_for_commit", "verify")
 
@@ -29,38 +27,10 @@ def secret_texts(stack: Stack) -> list[str]:
     return [PASSPHRASE, *(line for line in lines if len(line) > 40 and not line.startswith("-----"))]
 
 
-@dataclass(frozen=True)
-class Observed:
-    """What all processes showed, sampled from /proc during a whole run."""
-
-    command_lines: set[str] = field(default_factory=set)
-    listeners: set[tuple[str, str]] = field(default_factory=set)
-
-    def sample(self, stack: Stack) -> None:
-        for process in stack.airflow.members():
-            try:
-                self.command_lines.add(" ".join(process.cmdline()))
-                self.listeners.update(
-                    (process.name(), connection.laddr.ip)
-                    for connection in process.net_connections("inet")
-                    if connection.status == psutil.CONN_LISTEN
-                )
-            except psutil.Error:
-                continue
-
-
-@pytest.fixture(scope="module")
-def observed(stack: Stack) -> Observed:
-    run = FlightsRun(stack, TABLE, SLOW)
-    seen = Observed()
-
-    def finished() -> bool:
-        seen.sample(stack)
-        return run.api.run_state(DAG_ID, run.run_id) in ("success", "failed")
-
-    wait_for(finished, "the run did not end", RUN_SECONDS)
-    run.wait()
-    return seen
+@pytest.fixture
+def observed(begun: ObservedLoad) -> ObservedLoad:
+    begun.finish()
+    return begun
 
 
 def test_a_secret_or_a_token_in_a_text_is_noticed(secret_texts: list[str]) -> None:
@@ -69,13 +39,13 @@ def test_a_secret_or_a_token_in_a_text_is_noticed(secret_texts: list[str]) -> No
     assert len(_found(secret_texts, texts)) == len(texts)
 
 
-def test_command_lines_hold_no_secret(observed: Observed, secret_texts: list[str]) -> None:
+def test_command_lines_hold_no_secret(observed: ObservedLoad, secret_texts: list[str]) -> None:
     lines = observed.command_lines
     assert any("org.apache.spark.deploy.SparkSubmit" in line and TABLE in line for line in lines)
     assert _found(secret_texts, ((line[:40], line) for line in lines)) == []
 
 
-def test_every_process_listens_on_the_loopback_interface_only(observed: Observed) -> None:
+def test_every_process_listens_on_the_loopback_interface_only(observed: ObservedLoad) -> None:
     assert "java" in {name for name, _ in observed.listeners}
     assert {address for _, address in observed.listeners} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
@@ -105,7 +75,7 @@ def test_xcoms_and_rendered_templates_hold_no_secret(stack: Stack, secret_texts:
     assert _found(secret_texts, rows) == []
 
 
-def test_no_credentials_file_is_left_behind(observed: Observed) -> None:
+def test_no_credentials_file_is_left_behind(observed: ObservedLoad) -> None:
     plans = {word for line in observed.command_lines for word in line.split() if word.endswith("plan.json")}
     assert plans
     assert [path for plan in plans for path in [Path(plan).parent] if path.exists()] == []

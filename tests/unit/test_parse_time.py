@@ -25,8 +25,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("airflow")
 
 
-def read(dag_file: Path, home: Path) -> Imports:
-    return imports_of(READ_DAG, str(dag_file), env=airflow_environment(home))
+def read(home: Path, *dag_files: Path) -> Imports:
+    return imports_of(READ_DAG, *map(str, dag_files), env=airflow_environment(home))
 
 
 @cache
@@ -34,7 +34,7 @@ def bare_roots(home: Path) -> frozenset[str]:
     """What Airflow itself imports to read a DAG with nothing in it."""
     file = home / "bare.py"
     file.write_text(BARE_DAG)
-    return frozenset(read(file, home).roots)
+    return frozenset(read(home, file).roots)
 
 
 def heavy(found: Imports, home: Path) -> dict[str, str]:
@@ -42,9 +42,8 @@ def heavy(found: Imports, home: Path) -> dict[str, str]:
     return {root: found.way_to(root) for root in sorted(HEAVY & found.roots - bare_roots(home))}
 
 
-@pytest.mark.parametrize("name", FILES_FOR_THIS_AIRFLOW)
-def test_reading_an_example_imports_nothing_heavy(name: str, home: Path) -> None:
-    found = read(DAGS_FOLDER / f"{name}.py", home)
+def test_reading_the_examples_imports_nothing_heavy(home: Path) -> None:
+    found = read(home, *(DAGS_FOLDER / f"{name}.py" for name in FILES_FOR_THIS_AIRFLOW))
 
     assert heavy(found, home) == {}
     assert not [module for module in found.names if module.startswith("airflow_provider_snowpipe.local")]
@@ -78,6 +77,6 @@ def test_a_heavy_import_is_noticed_with_the_way_to_it(home: Path, tmp_path: Path
     file = tmp_path / "heavy_dag.py"
     file.write_text(f"import sys\nsys.path.append({str(tmp_path)!r})\nimport between\n{BARE_DAG}")
 
-    noticed = heavy(read(file, home), home)
+    noticed = heavy(read(home, file), home)
 
     assert noticed["pyarrow"].endswith("between > pyarrow")

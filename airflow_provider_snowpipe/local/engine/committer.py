@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHECKPOINT_IDLE_SECONDS = 5.0
-# A delay of commits is a fault for tests, which may be taken back while the committer waits for it.
-_DELAY_LOOK_SECONDS = 0.25
+# A delay of commits is a fault for tests, which may be cleared while the committer waits for it.
+_DELAY_POLL_SECONDS = 0.05
 _REMEMBERED_COMMITS = 64
 
 
@@ -212,7 +212,7 @@ class Committer:
         now, due = time.monotonic(), self._schedule.due_at(delay)
         if due is not None:
             wait = max(due - now, 0.001)
-            return min(wait, _DELAY_LOOK_SECONDS) if delay else wait
+            return min(wait, _DELAY_POLL_SECONDS) if delay else wait
         return idle_since + CHECKPOINT_IDLE_SECONDS - now if self._database.dirty else None
 
 

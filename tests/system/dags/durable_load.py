@@ -1,5 +1,5 @@
 """Loads and a task after each, for tests that kill what runs them: one waits for the commit in the driver,
-one in the triggerer, one leaves it to a sensor, and one runs its executors on a cluster."""
+one in the triggerer, one runs its executors on a cluster, and one without Spark leaves it to a sensor."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import DAG, Param, task
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
+from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 
@@ -25,7 +26,6 @@ LOADS: dict[str, dict[str, Any]] = {
             ),
         ],
     },
-    "sensed_load": {"wait_for_commit": False},
     "cluster_load": {
         "spark_conn_id": "spark_cluster",
         "executor_memory": "512m",
@@ -64,17 +64,28 @@ for dag_id, options in LOADS.items():
             driver_memory="512m",
             **options,
         )
-        if dag_id == "sensed_load":
-            (
-                stream
-                >> SnowpipeCommitSensor(
-                    task_id="wait_for_commit",
-                    targets=stream.output["targets"],
-                    table="{{ params.table }}",
-                    deferrable=True,
-                    poke_interval=1,
-                )
-                >> downstream()
-            )
-        else:
-            stream >> downstream()
+        stream >> downstream()
+
+with DAG(
+    "sensed_load",
+    schedule=None,
+    catchup=False,
+    params={"table": Param("SENSED", type="string")},
+):
+    append = SnowpipeAppendRowsOperator(
+        task_id="append",
+        table="{{ params.table }}",
+        channel="sensed_load",
+        rows=[{"N": number} for number in (1, 2, 3)],
+        token_column="N",
+        wait_for_commit=False,
+    )
+    wait_for_commit = SnowpipeCommitSensor(
+        task_id="wait_for_commit",
+        targets=append.output["targets"],
+        table="{{ params.table }}",
+        offset_format="integer",
+        deferrable=True,
+        poke_interval=1,
+    )
+    append >> wait_for_commit >> downstream()

@@ -32,7 +32,7 @@ def staged_files() -> None:
         table="{{ params.table }}",
         pipe="{{ params.pipe }}",
         deferrable=True,
-        poke_interval=0.5,
+        poke_interval=2,
     )
     loaded >> downstream()
     SnowpipeFilesLoadedSensor(
@@ -42,7 +42,7 @@ def staged_files() -> None:
         deferrable=True,
         start_from_trigger=True,
         end_from_trigger=True,
-        poke_interval=0.5,
+        poke_interval=2,
     )
 
 

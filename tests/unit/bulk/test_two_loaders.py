@@ -76,6 +76,24 @@ def test_a_load_counts_as_long_as_its_loader_remembers(loader: str | None, found
 
 
 @pytest.mark.parametrize(
+    ("loader", "other"),
+    [(None, "DB.PUBLIC.P"), ("DB.PUBLIC.P", None), ("DB.PUBLIC.P", "DB.PUBLIC.OTHER")],
+    ids=["pipe-then-copy", "copy-then-pipe", "pipe-then-pipe"],
+)
+def test_a_file_that_another_loader_loaded_in_part_is_refused_as_well(
+    loader: str | None, other: str | None
+) -> None:
+    with pytest.raises(FilesGivenTwiceError) as refused:
+        refuse(load(other, status="PARTIALLY_LOADED"), loader=loader)
+    assert refused.value.files == ("in/a.csv",)
+
+
+def test_what_a_pipe_has_loaded_in_part_it_does_not_load_again() -> None:
+    done = [load("DB.PUBLIC.P", "in/a.csv", status="PARTIALLY_LOADED")]
+    assert not_loaded_by(FILES.paths, done, "DB.PUBLIC.P") == ["in/b.csv"]
+
+
+@pytest.mark.parametrize(
     "location",
     ["DB.PUBLIC.S/in/", "", 'DB.PUBLIC."S"/', "stages/0a1b/"],
     ids=["path", "none", "quoted", "id"],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import threading
 from decimal import Decimal
 from typing import Any
@@ -109,6 +110,16 @@ def test_faults_are_read_from_one_text() -> None:
     assert [faults.drop_response() for _ in range(3)] == [False, True, False]
 
 
+def test_held_commits_wait_without_end_until_the_faults_are_cleared() -> None:
+    faults = parse_faults("hold-commits,append-503=1")
+    assert faults.commit_delay == math.inf
+    assert faults.shown() == ["hold-commits", "append-503=1"]
+    faults.clear()
+    assert faults.commit_delay == 0
+    faults.add("hold-commits")
+    assert faults.shown() == ["hold-commits"]
+
+
 def test_answers_and_delays_are_handed_out_in_order_and_run_out() -> None:
     faults = parse_faults("answer-append=429x2,answer-append=404html,slow-open=0.5x1,invalidate-channel=2")
     assert [faults.next_answer("append") for _ in range(4)] == ["429", "429", "404html", None]
@@ -135,6 +146,7 @@ def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared() -> None:
     [
         "nonsense=1",
         "commit-delay",
+        "hold-commits=5",
         "append-503=x",
         "answer-append=200",
         "answer-append=429xx",

@@ -16,8 +16,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, UncommittedRowsError
-from tests.airflow_connections import SetConnection
-from tests.local_connection import committed, connect, context, ids, make_table
+from tests.local_connection import committed, context, ids
 from tests.local_service import LocalService
 from tests.outlet_events import OutletEvents
 
@@ -63,7 +62,7 @@ class TestRows:
             "committed": True,
         }
         assert ids(local_service, table) == [0, 1, 2, 3, 4]
-        assert ctx["ti"].xcoms["targets"] == {"c": "7:5"}
+        assert ctx["ti"].xcoms["targets"]["c"]["token"] == "7:5"
 
     def test_a_retry_appends_nothing_again(
         self, local_service: LocalService, append: Append, table: str
@@ -132,7 +131,7 @@ class TestRows:
     ) -> None:
         bad = [{"ID": 1}, {"ID": "no number"}, {"ID": 3}]
 
-        with pytest.raises(AirflowFailException, match=r"RowsRejectedError: .*skipped 1 of 3 row"):
+        with pytest.raises(AirflowFailException, match=r"RowsRejectedError: .*rejected 1 of 3"):
             append(rows=bad, batch=1)
         assert append(rows=bad, batch=2, on_error="continue")["rejected"] == 1
         assert ids(local_service, table) == [1, 1, 3, 3]
@@ -162,28 +161,25 @@ class TestRows:
         assert ids(local_service, table) == []
 
     def test_received_rows_are_enough_when_the_commit_is_awaited_elsewhere(
-        self, service_factory: Callable[..., LocalService], set_connection: SetConnection
+        self, local_service: LocalService, append: Append, table: str
     ) -> None:
-        slow = service_factory(faults="commit-delay=60")
-        table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
+        with local_service.held_commits():
+            value = append(rows=ROWS, batch=1, wait_for_commit=False)
 
-        value = make(conn_id, table, rows=ROWS, batch=1, wait_for_commit=False).execute(context())
-
-        assert (value["rows"], value["to"], value["committed"]) == (5, "1:5", False)
-        assert ids(slow, table) == []
+            assert (value["rows"], value["to"], value["committed"]) == (5, "1:5", False)
+            assert ids(local_service, table) == []
 
     def test_an_earlier_run_s_rows_are_waited_for_and_never_discarded(
-        self, service_factory: Callable[..., LocalService], set_connection: SetConnection
+        self, local_service: LocalService, append: Append, table: str
     ) -> None:
-        slow = service_factory(faults="commit-delay=8")
-        table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
-        make(conn_id, table, rows=ROWS[:2], batch=1, wait_for_commit=False).execute(context())
+        with local_service.held_commits():
+            append(rows=ROWS[:2], batch=1, wait_for_commit=False)
+            with pytest.raises(UncommittedRowsError):
+                append(rows=ROWS[2:], batch=2, commit_timeout=0.2)
 
-        with pytest.raises(UncommittedRowsError):
-            make(conn_id, table, rows=ROWS[2:], batch=2, commit_timeout=0.2).execute(context())
-        make(conn_id, table, rows=ROWS[2:], batch=2).execute(context())
+        append(rows=ROWS[2:], batch=2)
 
-        assert ids(slow, table) == [0, 1, 2, 3, 4]
+        assert ids(local_service, table) == [0, 1, 2, 3, 4]
 
 
 class TestFile:

@@ -122,7 +122,7 @@ def test_what_is_committed_by_then_needs_no_triggerer(lab: Lab) -> None:
     assert value["channels"] == {
         CHANNEL: {"from": None, "to": TOKENS[-1], "rows": 2, "bytes": 50, "rejected": 0, "dead_lettered": 0}
     }
-    assert xcoms["targets"] == {CHANNEL: TOKENS[-1]}
+    assert xcoms["targets"][CHANNEL]["token"] == TOKENS[-1]
     assert lab.state.values() == {}
     assert read_plan(lab.notes / "plan.json").wait_for_commit is False
 
@@ -142,7 +142,9 @@ def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_th
 
     trigger = deferred.trigger
     assert isinstance(trigger, SnowpipeCommitTrigger)
-    assert trigger.targets == {CHANNEL: TOKENS[-1]}
+    assert trigger.targets == {
+        CHANNEL: {"token": TOKENS[-1], "offset_format": "file:line", "rejected_baseline": 0, "rows": 2}
+    }
     assert (trigger.table, trigger.snowflake_conn_id) == (lab.table, lab.conn_id)
     assert deferred.timeout is not None
     assert deferred.timeout.total_seconds() == 77

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from airflow_provider_snowpipe.operators.offsets import (
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, WriterActiveError
 from tests.airflow_version import AIRFLOW
-from tests.local_connection import append, commit, committed, context
+from tests.local_connection import append, commit, committed, context, writer_at_work
 from tests.local_service import LocalService
 
 Run = Callable[..., Any]
@@ -222,21 +221,17 @@ class TestRestore:
             restore(offset_format=None)
 
     def test_a_writer_at_work_is_respected(
-        self, service_factory: Callable[..., LocalService], set_connection: Any, path: Path
+        self, local_service: LocalService, backup: Run, restore: Run, table: str
     ) -> None:
-        from tests.local_connection import connect, make_table
+        commit(local_service, table, "a", ["f:5"])
+        backup()
+        drop(local_service, table, "a")
+        with local_service.held_commits():
+            append(local_service, table, "a", ["f:1"])
 
-        slow = service_factory(faults="commit-delay=8")
-        table, conn_id = make_table(slow, "T"), connect(slow, set_connection)
-        commit(slow, table, "a", ["f:5"])
-        make(SnowpipeBackupOffsetsOperator, conn_id, table, path, {}).execute(context())
-        drop(slow, table, "a")
-        append(slow, table, "a", ["f:1"])
-        options = {"observe_seconds": 0.1}
-
-        with pytest.raises(WriterActiveError, match="received and not committed"):
-            make(SnowpipeRestoreOffsetsOperator, conn_id, table, path, options).execute(context())
-        assert committed(slow, table, "a") != "f:5"
+            with pytest.raises(WriterActiveError, match="not committed"):
+                restore()
+        assert committed(local_service, table, "a") != "f:5"
 
     def test_channels_are_watched_together_before_any_is_changed(
         self, local_service: LocalService, backup: Run, restore: Run, table: str
@@ -247,22 +242,11 @@ class TestRestore:
         for channel in ("a", "busy"):
             drop(local_service, table, channel)
             commit(local_service, table, channel, ["f:1"])
-        stop = threading.Event()
-
-        def write() -> None:
-            for number in range(2, 200):
-                append(local_service, table, "busy", [f"a:{number}"])
-                if stop.wait(0.05):
-                    return
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            with pytest.raises(WriterActiveError, match="'busy' is being written to"):
-                restore(observe_seconds=30)
-        finally:
-            stop.set()
-            writer.join()
+        with (
+            writer_at_work(local_service, table, "busy"),
+            pytest.raises(WriterActiveError, match="busy"),
+        ):
+            restore(observe_seconds=30)
         assert committed(local_service, table, "a") == "f:1"
 
     def test_names_a_channel_that_the_backup_does_not_hold(

@@ -27,7 +27,8 @@ def _start(script: str) -> subprocess.Popen[str]:
     ],
 )
 def test_descendants_end_with_the_process(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_snowpipe.operators.process._REAP_SECONDS", 0.3)
+    for name in ("_GRACE_SECONDS", "_REAP_SECONDS"):
+        monkeypatch.setattr(f"airflow_provider_snowpipe.operators.process.{name}", 0.3)
     process = _start(script)
     family = psutil.Process(process.pid).children(recursive=True)
     assert family

@@ -215,7 +215,14 @@ class TestResult:
             "rejected": 0,
             "dead_lettered": 0,
         }
-        assert instance.xcoms["targets"] == {"p_src_EWR": "a:2", "p_src_JFK": "b:1"}
+        assert instance.xcoms["targets"] == {
+            channel: {"token": token, "offset_format": "file:line", "rejected_baseline": 0, "rows": rows}
+            for channel, token, rows in (
+                ("p_src_EWR", "a:2", 2),
+                ("p_src_JFK", "b:1", 0),
+                ("p_src_LGA", None, 0),
+            )
+        }
         assert json.loads(json.dumps(value)) == value
         assert list(temporary_files.iterdir()) == []
 

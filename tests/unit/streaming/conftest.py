@@ -1,4 +1,4 @@
-"""A scripted service and a client for it."""
+"""A scripted service and a client for it; and one that needs no socket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from airflow_provider_snowpipe.streaming.transport import Timeouts
+from tests.fake_snowpipe import snowpipe
 from tests.scripted_service import ScriptedService
+
+__all__ = ["client", "make_client", "service", "snowpipe"]
 
 PIPE = PipeName("DB", "S", "T-STREAMING")
 

@@ -32,7 +32,7 @@ DOWN = RetriesExhaustedError("service is away")
 def watch(
     targets: dict[str, str] = TARGETS, offset: type[Offset] = FileLineOffset, **patience: Any
 ) -> CommitWatch:
-    return CommitWatch(CommitTargets.parse(targets, offset), Patience(**patience))
+    return CommitWatch(CommitTargets.parse(targets, offset.format_name), Patience(**patience))
 
 
 def seen(**tokens: str | None) -> StatusLook:

@@ -1,5 +1,6 @@
 """Rows that do not fit the table, put aside in a topic of librdkafka's mock brokers."""
 
+import itertools
 import json
 
 import pytest
@@ -21,14 +22,17 @@ from tests.kafka_topics import MockCluster, keyed_records, produce
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"), TableColumn("NOTE", "VARCHAR"))
 
 
+_numbers = itertools.count(1)
+
+
 @pytest.fixture(scope="module")
 def cluster():
     return MockCluster()
 
 
 @pytest.fixture
-def topic(request, cluster):
-    name = "t" + str(abs(hash(request.node.nodeid)) % 10**9)
+def topic(cluster):
+    name = f"letters{next(_numbers)}"
     cluster.make_topic(name)
     return name
 

@@ -1,5 +1,6 @@
 """The Kafka source on librdkafka's mock brokers."""
 
+import itertools
 import json
 import pickle
 
@@ -19,6 +20,8 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 
 from tests.kafka_topics import MockCluster, commit_group, group_offsets, numbered, produce
 
+_numbers = itertools.count(1)
+
 
 @pytest.fixture(scope="module")
 def cluster():
@@ -31,9 +34,9 @@ def brokers(cluster):
 
 
 @pytest.fixture
-def topic(request, cluster):
+def topic(cluster):
     """A topic of four partitions, as many as the mock gives each."""
-    name = "t" + str(abs(hash(request.node.nodeid)) % 10**9)
+    name = f"source{next(_numbers)}"
     cluster.make_topic(name)
     return name
 

@@ -1,0 +1,199 @@
+"""The mutation run of make mutants: each line of the exactly-once core changes, and a unit test has to fail.
+
+    python scripts/mutants.py [--tests PATH]… [--processes N] [MODULE]…      a module: streaming/progress
+
+mutmut changes one expression at a time in a copy (``mutants/``; the working tree is never touched) and runs
+the unit tests that reach it. The modules, the tests and what is left as it is are ``[tool.mutmut]`` of
+pyproject.toml. A mutant that no test notices has to be on a list of tests/mutants.toml, with the reason. Exit
+code 1: a survivor that is on no list, a mutant without a verdict, or less than 90 % killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import shutil
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "airflow_provider_snowpipe"
+ACCEPTED = ROOT / "tests" / "mutants.toml"
+KINDS = ("equivalent", "gap")
+KILLED_AT_LEAST = 90.0
+# mutmut's words for an outcome; others ("not checked", "suspicious", "segfault") are no verdict.
+KILLED = ("killed", "timeout")
+SURVIVED = ("survived", "no tests")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed expression and what the tests said to it.
+
+    :param module: the file below the package without its ending, as ``streaming/progress``
+    :param function: the function, or ``Class.method``
+    :param outcome: mutmut's word
+    :param diff: the change as a unified diff of the function
+    """
+
+    module: str
+    function: str
+    outcome: str
+    diff: str = ""
+
+    def changed(self, sign: str) -> list[str]:
+        """The lines that the change removes (``-``) or adds (``+``)."""
+        lines = self.diff.splitlines()[2:]
+        return [line[1:].strip() for line in lines if line.startswith(sign)]
+
+    @property
+    def name(self) -> str:
+        """What the lists call this mutant: its function and the change, which stays when lines move."""
+        old, new = (" ".join(self.changed(sign)) for sign in ("-", "+"))
+        return f"{self.module} {self.function} | {old} -> {new}"
+
+    def line(self, source: str) -> int:
+        """The line that is changed in the text of the module."""
+        first, last = span_of(source, self.function)
+        expected = (self.changed("-") or [""])[0]
+        lines = source.splitlines()
+        return next((n for n in range(first, last + 1) if lines[n - 1].strip() == expected), first)
+
+
+def span_of(source: str, function: str) -> tuple[int, int]:
+    """The first and the last line of a function in a module's text; line 1 when it is not there."""
+    body: Sequence[ast.stmt] = ast.parse(source).body
+    node: ast.stmt | None = None
+    for part in function.split("."):
+        node = next((n for n in body if getattr(n, "name", None) == part), None)
+        body = getattr(node, "body", [])
+    return (node.lineno, node.end_lineno or node.lineno) if node else (1, 1)
+
+
+def read_accepted(text: str) -> dict[str, str]:
+    """The mutants that may survive, each with its kind.
+
+    :param text: the lists in TOML: ``[[accepted]]`` with ``kind``, ``why`` and ``mutants``
+    :raises ValueError: if a list has no reason or an unknown kind, or a mutant is named twice
+    """
+    kinds: dict[str, str] = {}
+    for entry in tomllib.loads(text).get("accepted", []):
+        if entry.get("kind") not in KINDS or not entry.get("why", "").strip():
+            raise ValueError(f"each list needs a kind of {KINDS} and a reason: {entry}")
+        for name in entry["mutants"]:
+            if name in kinds:
+                raise ValueError(f"named twice: {name}")
+            kinds[name] = entry["kind"]
+    return kinds
+
+
+def judge(
+    mutants: Sequence[Mutant], accepted: Mapping[str, str], sources: Mapping[str, str]
+) -> tuple[list[str], bool]:
+    """The report of a run, line by line, and whether it passes.
+
+    :param mutants: all mutants of the run
+    :param accepted: the mutants that may survive, each with its kind
+    :param sources: the text of each module
+    """
+    modules = sorted({mutant.module for mutant in mutants})
+    survivors = [mutant for mutant in mutants if mutant.outcome in SURVIVED]
+    undecided = [mutant for mutant in mutants if mutant.outcome not in KILLED + SURVIVED]
+    lines = {id(mutant): mutant.line(sources[mutant.module]) for mutant in survivors + undecided}
+    kinds = {id(mutant): accepted.get(mutant.name, "on no list") for mutant in survivors}
+    report: list[str] = []
+    for mutant in sorted(survivors + undecided, key=lambda mutant: (mutant.module, lines[id(mutant)])):
+        where = f"{PACKAGE}/{mutant.module}.py:{lines[id(mutant)]}"
+        report.append(f"{where}: {mutant.outcome}: {kinds.get(id(mutant), 'no verdict')}")
+        report += [*mutant.diff.splitlines()[2:], f"    {json.dumps(mutant.name, ensure_ascii=False)},", ""]
+    alive = {mutant.name for mutant in survivors}
+    gone = [name for name in accepted if name.split(" ")[0] in modules and name not in alive]
+    report += [f"on a list, but killed or no longer there: {name}" for name in gone]
+    report += [f"{module:32} {counts([m for m in mutants if m.module == module])}" for module in modules]
+    report.append(f"{'all':32} {counts(mutants)}")
+    report.append(f"survivors: {dict(Counter(kinds.values()))}; without a verdict: {len(undecided)}")
+    listed = "on no list" not in kinds.values()
+    return report, killed_percent(mutants) >= KILLED_AT_LEAST and listed and not undecided
+
+
+def killed_percent(mutants: Sequence[Mutant]) -> float:
+    """The share of mutants that a test noticed, in percent."""
+    return 100 * sum(mutant.outcome in KILLED for mutant in mutants) / len(mutants) if mutants else 0.0
+
+
+def counts(mutants: Sequence[Mutant]) -> str:
+    """How many mutants there are and how many were killed, in words."""
+    outcomes = Counter(mutant.outcome for mutant in mutants)
+    return f"{killed_percent(mutants):5.1f} % of {len(mutants):5} killed {dict(sorted(outcomes.items()))}"
+
+
+def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mutant]:
+    """Run mutmut anew and collect what it found.
+
+    :param modules: mutate these alone; all of pyproject.toml when empty
+    :param tests: run these unit tests alone; those of pyproject.toml when empty
+    :param processes: how many mutants are tested at a time
+    """
+    # Not above: the unit test of this script runs where mutmut is not installed.
+    import mutmut.__main__ as mutmut_cli
+    from mutmut.configuration import config
+    from mutmut.mutation.diff_apply import get_diff_for_mutant
+    from mutmut.stats import status_by_exit_code
+    from mutmut.utils.format_utils import orig_function_and_class_names_from_key
+
+    shutil.rmtree(ROOT / "mutants", ignore_errors=True)
+    settings = config()
+    settings.only_mutate = chosen(modules, settings.only_mutate)
+    if tests:
+        selected = settings.pytest_add_cli_args_test_selection
+        selected[:] = [*tests, *(option for option in selected if not option.startswith("tests/"))]
+    mutmut_cli._run((), processes)
+    found: list[Mutant] = []
+    for data, key, outcome in mutmut_cli.collect_source_file_mutation_data(mutant_names=())[0]:
+        function, owner = orig_function_and_class_names_from_key(key)
+        status = status_by_exit_code[outcome]
+        diff = "" if status in KILLED else get_diff_for_mutant(key, path=data.path)
+        module = str(Path(data.path).relative_to(PACKAGE).with_suffix(""))
+        found.append(Mutant(module, f"{owner}.{function}" if owner else function, status, diff))
+    return found
+
+
+def chosen(modules: Iterable[str], all_files: Sequence[str]) -> list[str]:
+    """The files of the modules named, or all.
+
+    :param modules: as ``streaming/progress``
+    :param all_files: the files of pyproject.toml
+    :raises SystemExit: if a module is not one of them
+    """
+    files = [f"{PACKAGE}/{module.removesuffix('.py')}.py" for module in modules]
+    unknown = [file for file in files if file not in all_files]
+    if unknown:
+        raise SystemExit(f"not in [tool.mutmut] of pyproject.toml: {', '.join(unknown)}")
+    return files or list(all_files)
+
+
+def main() -> int:
+    """Run, report, and return the exit code."""
+    parser = argparse.ArgumentParser(description="The mutation run of the exactly-once core.")
+    parser.add_argument("modules", nargs="*", metavar="MODULE")
+    parser.add_argument("--tests", action="append", default=[], metavar="PATH", help="these unit tests alone")
+    parser.add_argument("--processes", type=int, default=2, help="how many mutants are tested at a time")
+    options = parser.parse_args()
+    accepted = read_accepted(ACCEPTED.read_text())
+    began = time.monotonic()
+    mutants = run(options.modules, options.tests, options.processes)
+    sources = {mutant.module: (ROOT / PACKAGE / f"{mutant.module}.py").read_text() for mutant in mutants}
+    report, passed = judge(mutants, accepted, sources)
+    print("\n".join(report))
+    print(f"{time.monotonic() - began:.0f} s; {'passed' if passed else 'FAILED'}")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

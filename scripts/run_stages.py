@@ -1,0 +1,263 @@
+"""Run the stages of ``make quick``, ``make test`` and ``make nightly``; sum up what they took and skipped.
+
+    python scripts/run_stages.py RUN [STAGE…]
+
+``scripts/stages.toml`` says which stages a run has and what each executes. A stage that fails fails the run;
+the others still run and report. What a stage prints is kept in ``.stages/RUN/STAGE.log`` and shown when it
+ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[1]
+STAGES = REPOSITORY / "scripts" / "stages.toml"
+CORES = 2
+GROWTH = 1.2
+SLOWEST = 10
+_END_SECONDS = 90.0  # for fixtures to end what they started
+_SKIPPED_STAGE = re.compile(r"^\S+: SKIPPED: (.+)$", re.MULTILINE)
+_MISSING = {
+    "Chromium": re.compile("chromium|chromedriver", re.IGNORECASE),
+    "Maven": re.compile(r"maven|\bmvn\b|cannot be fetched", re.IGNORECASE),
+    "PyPI": re.compile(r"pypi|cannot be installed", re.IGNORECASE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One command of a run.
+
+    :param cores: how many of the two cores it keeps busy; 0 when it mostly waits
+    :param cpu_seconds: the committed figure, on a quiet machine
+    :param minutes: after which it is stopped
+    """
+
+    name: str
+    command: str
+    cores: int = 1
+    cpu_seconds: float | None = None
+    minutes: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a stage; ``result`` is ``passed``, ``skipped``, or what went wrong."""
+
+    stage: Stage
+    result: str
+    wall: float = 0.0
+    cpu: float = 0.0
+    tests: Sequence[tuple[str, float, float]] = ()
+    skips: Sequence[tuple[str, str, int]] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run fails with it."""
+        return self.result not in ("passed", "skipped")
+
+    @property
+    def grew(self) -> bool:
+        """Whether it took more than a fifth over its committed figure."""
+        return self.stage.cpu_seconds is not None and self.cpu > GROWTH * self.stage.cpu_seconds
+
+
+@dataclass(slots=True)
+class Run:
+    """A run of stages, as many beside each other as there are cores, begun in their order.
+
+    :param minutes: after which what runs is stopped, and what did not run is left out
+    """
+
+    stages: Sequence[Stage]
+    minutes: float
+    folder: Path
+    environment: Mapping[str, str]
+    outcomes: list[Outcome] = field(default_factory=list)
+    _free: int = CORES
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _processes: set[subprocess.Popen[bytes]] = field(default_factory=set)
+
+    def execute(self) -> list[Outcome]:
+        """Run all of them; the outcomes in the order of the stages."""
+        end = time.monotonic() + 60 * self.minutes
+        threads = []
+        try:
+            for stage in self.stages:
+                cores = min(stage.cores, CORES)
+                with self._changed:
+                    while self._free < cores:
+                        self._changed.wait()
+                    self._free -= cores
+                threads.append(threading.Thread(target=self._run, args=(stage, cores, end)))
+                threads[-1].start()
+            for thread in threads:
+                thread.join()
+        finally:
+            with self._changed:
+                for process in self._processes:
+                    _signal(process, signal.SIGINT)
+        return sorted(self.outcomes, key=lambda one: self.stages.index(one.stage))
+
+    def _run(self, stage: Stage, cores: int, end: float) -> None:
+        seconds = min(60 * stage.minutes, end - time.monotonic())
+        outcome = Outcome(stage, "failed: no result")
+        try:
+            if seconds > 0:
+                outcome = self._execute(stage, seconds)
+            else:
+                outcome = Outcome(stage, "not run: the run is out of time")
+        finally:
+            with self._changed:
+                self.outcomes.append(outcome)
+                self._free += cores
+                self._changed.notify_all()
+
+    def _execute(self, stage: Stage, seconds: float) -> Outcome:
+        log, reports = self.folder / f"{stage.name}.log", self.folder / f"{stage.name}.tests"
+        reports.mkdir(parents=True, exist_ok=True)
+        for old in reports.iterdir():
+            old.unlink()
+        began = time.monotonic()
+        print(f"==> {stage.name}: {stage.command.strip()}", flush=True)
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", stage.command],
+                cwd=REPOSITORY,
+                env={**self.environment, "SNOWPIPE_TEST_REPORTS": str(reports)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a stage that is stopped takes its processes with it
+            )
+            with self._changed:
+                self._processes.add(process)
+            with _stopped_after(process, seconds) as stopped:
+                _, status, used = os.wait4(process.pid, 0)
+            with self._changed:
+                self._processes.discard(process)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        text = log.read_text(errors="replace")
+        result = "passed" if process.returncode == 0 else f"failed: exit {process.returncode}"
+        skips: list[tuple[str, str, int]] = [(stage.name, why, 1) for why in _SKIPPED_STAGE.findall(text)]
+        if stopped.is_set():
+            result = f"stopped after {seconds / 60:.0f} minutes"
+        elif skips and process.returncode == 0:
+            result = "skipped"
+        tests: list[tuple[str, float, float]] = []
+        for report in sorted(reports.glob("*.json")):
+            found = json.loads(report.read_text())
+            tests += map(tuple, found["tests"])
+            skips += map(tuple, found["skips"])
+        wall, cpu = time.monotonic() - began, used.ru_utime + used.ru_stime
+        with self._changed:
+            print(f"\n===== {stage.name}\n{text}", end="")
+            print(f"===== {stage.name}: {result}, {wall:.0f} s, {cpu:.0f} CPU-s", flush=True)
+        return Outcome(stage, result, wall, cpu, tests, skips)
+
+
+@contextlib.contextmanager
+def _stopped_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator[threading.Event]:
+    """Interrupt the process group after some seconds, so that fixtures clean up, and then kill it."""
+    stopped, ended = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if not ended.wait(seconds):
+            stopped.set()
+            _signal(process, signal.SIGINT)
+            if not ended.wait(_END_SECONDS):
+                _signal(process, signal.SIGKILL)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield stopped
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def summary(outcomes: Sequence[Outcome], wall: float) -> Iterator[str]:
+    """What a run ends with: seconds of each stage, the slowest tests, all skips, and what was not proved."""
+    yield f"{'stage':18} {'seconds':>8} {'CPU-s':>7} {'committed':>9}  result"
+    for one in outcomes:
+        committed = "-" if one.stage.cpu_seconds is None else f"{one.stage.cpu_seconds:.0f}"
+        yield f"{one.stage.name:18} {one.wall:8.0f} {one.cpu:7.0f} {committed:>9}  {one.result}"
+    yield f"{'all':18} {wall:8.0f} {sum(one.cpu for one in outcomes):7.0f}"
+    for one in outcomes:
+        if one.grew:
+            yield f"grew: {one.stage.name} took {one.cpu:.0f} CPU-s, committed: {one.stage.cpu_seconds:.0f}"
+    tests = sorted((test for one in outcomes for test in one.tests), key=lambda test: -test[1])
+    if tests:
+        yield f"\nslowest of {len(tests)} tests (seconds, CPU-s of the test's process)"
+        yield from (f"{wall:8.1f} {cpu:7.1f}  {name}" for name, wall, cpu in tests[:SLOWEST])
+    yield from _skips(outcomes)
+    yield from (f"FAILED: {one.stage.name}: {one.result}" for one in outcomes if one.failed)
+
+
+def _skips(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    skips = Counter[tuple[str, str]]()
+    for one in outcomes:
+        for where, why, count in one.skips:
+            skips[where, " ".join(why.split())] += count
+    yield f"\nskipped: {sum(skips.values())}"
+    yield from (f"{count:8}  {where}: {why}" for (where, why), count in sorted(skips.items()))
+    for name, pattern in _MISSING.items():
+        if less := sum(count for (_, why), count in skips.items() if pattern.search(why)):
+            yield f"proved less: {name} was missing, so {less} skipped"
+
+
+def read_run(content: Mapping[str, Any], name: str, only: Sequence[str] = ()) -> tuple[list[Stage], float]:
+    """The stages of a run, or those of them that are named, and its minutes."""
+    run = content["run"][name]
+    known = ", ".join(run["stages"])
+    if unknown := set(only) - set(run["stages"]):
+        raise SystemExit(f"{name} has no stage {', '.join(sorted(unknown))}; it has {known}")
+    stages = [Stage(one, **content["stage"][one]) for one in run["stages"] if not only or one in only]
+    return stages, run["minutes"]
+
+
+def main() -> None:
+    """Run what the command line names; exits with 1 when a stage failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run")
+    parser.add_argument("stage", nargs="*", help="only these")
+    given = parser.parse_args()
+    content = tomllib.loads(STAGES.read_text())
+    stages, minutes = read_run(content, given.run, given.stage)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = REPOSITORY / ".stages" / given.run
+    folder.mkdir(parents=True, exist_ok=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, **content["environment"], "PATH": path}
+    began = time.monotonic()
+    outcomes = Run(stages, minutes, folder, environment).execute()
+    text = "\n".join(summary(outcomes, time.monotonic() - began))
+    (folder / "summary.txt").write_text(text + "\n")
+    print(f"\n{text}", flush=True)
+    sys.exit(any(one.failed for one in outcomes))
+
+
+if __name__ == "__main__":
+    main()

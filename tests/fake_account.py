@@ -1,0 +1,380 @@
+"""The SQL side of an account in this process: stages, COPY, load history, file pipes, offset tokens.
+
+It answers where bulk loading leaves the process: statements of a session, and requests to the SQL API and to
+a pipe's REST API. Every call is listed. A fault strikes a call before it is done, or after it, when its
+answer is lost. A record of a file is a line, and one with the word "bad" does not fit the table.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import re
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.streaming.answer import Answer
+
+DATABASE, SCHEMA, TABLE = "LOCAL", "PUBLIC", "T"
+URL = "https://account.invalid"
+BEFORE, AFTER = "before", "after"
+CANCELLED, ENDED_ALREADY, MISSING, LOST_FILE, UNFIT = 604, 709, 2003, 91016, 100038
+_QUOTED = r"'(?:[^']|'')*'"
+_COPY = re.compile(
+    rf"COPY INTO \S+(?: \(.*?\))? FROM (?P<location>{_QUOTED}|\S+)"
+    rf"(?: FILES = \((?P<files>{_QUOTED}(?:, {_QUOTED})*)\))?(?P<options>.*)",
+    re.DOTALL,
+)
+Row = dict[str, Any]
+
+
+class CrashError(BaseException):
+    """Stands for a worker that dies at this very call: nothing of the product catches it."""
+
+
+class StatementError(Exception):
+    """A statement that fails and leaves everything as it was."""
+
+    def __init__(self, errno: int, message: str) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+@dataclass(slots=True)
+class Fault:
+    """What strikes a call: an error, a crash, or another answer of HTTP; ``call`` None means whichever."""
+
+    call: str | None
+    when: str
+    error: BaseException | Answer
+    nth: int
+
+
+@dataclass(slots=True)
+class Statement:
+    """A statement of the SQL API; it runs while it has neither rows nor a failure."""
+
+    text: str
+    tag: str
+    handle: str = field(default_factory=lambda: str(uuid.uuid4()))
+    rows: list[Row] | None = None
+    failure: StatementError | None = None
+
+
+@dataclass(slots=True)
+class Pipe:
+    """A file pipe: its COPY, the paths that it was given, and those that wait."""
+
+    statement: str
+    known: set[str] = field(default_factory=set)
+    queue: list[str] = field(default_factory=list)
+
+
+class FakeAccount:
+    """One account with one table, ``LOCAL.PUBLIC.T``."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.faults: list[Fault] = []
+        self.rows: list[str] = []
+        """The table."""
+        self.stages: dict[str, dict[str, bytes]] = {}
+        self.history: list[Row] = []
+        """Rows of COPY_HISTORY, of COPY and of pipes."""
+        self.pipes: dict[str, Pipe] = {}
+        self.tokens: dict[str, str | None] = {}
+        self.statements: dict[str, Statement] = {}
+        """Of the SQL API, by their request ids."""
+        self.executed: list[str] = []
+        self.holds = False
+        """True lets statements run and files wait until :meth:`finish`."""
+        self.names_skipped = True
+        """False leaves files that COPY skips out of its result."""
+        self._copied: set[tuple[str, str, str]] = set()
+        self._lock = threading.RLock()
+
+    def fault(self, call: str | None, when: str, error: BaseException | Answer, nth: int = 1) -> None:
+        """Let the nth call of this name from now on fail; None counts calls of every name."""
+        self.faults.append(Fault(call, when, error, nth))
+
+    def put(self, path: str, *rows: str) -> None:
+        """Stage a file of these rows."""
+        self.stages.setdefault("S", {})[path] = "".join(f"{row}\n" for row in rows).encode()
+
+    def copy(self, *paths: str, ago: float = 0.0) -> None:
+        """Let somebody else load files by COPY, so many seconds ago."""
+        self._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", None, paths)
+        for entry in self.history[-len(paths) :]:
+            entry["last_load_time"] -= dt.timedelta(seconds=ago)
+
+    def finish(self) -> None:
+        """Let every statement end, and every pipe load what waits."""
+        self.holds = False
+        for statement in self.statements.values():
+            self._execute(statement)
+        for name, pipe in self.pipes.items():
+            self._load_waiting(name, pipe)
+
+    def call(self, name: str, work: Callable[[], Any]) -> Any:
+        """Do one call, unless a fault strikes before; one that strikes after it takes the answer away."""
+        with self._lock:
+            self.calls.append(name)
+            for fault in self.faults:
+                fault.nth -= fault.call in (None, name)
+            due = next((fault for fault in self.faults if fault.nth == 0), None)
+            if due is None:
+                return work()
+            self.faults.remove(due)
+            if due.when == AFTER:
+                work()
+            if isinstance(due.error, Answer):
+                return due.error
+            raise due.error
+
+    def run(self, statement: str, values: Sequence[str] | None = None, **_: Any) -> list[Row]:
+        """Run a statement of a session; rows by lower-case column name."""
+        for begin, name, answer in (
+            ("LIST ", "LIST", self._list),
+            ("PUT ", "PUT", self._put),
+            ("GET ", "GET", self._get),
+            ("REMOVE ", "REMOVE", self._remove),
+            ("DESCRIBE STAGE ", "DESCRIBE", lambda *_: []),
+            ("DESCRIBE PIPE ", "DESCRIBE", self._describe_pipe),
+            ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
+            ("SELECT FILE_NAME", "HISTORY", self._copy_history),
+            (
+                "SELECT MAX(CREATED) AS CREATED",
+                "AGE",
+                lambda *_: [{"created": _now(), "account_now": _now()}],
+            ),
+        ):
+            if statement.startswith(begin):
+                rows: list[Row] = self.call(name, partial(answer, statement, list(values or ())))
+                return rows
+        raise AssertionError(f"a statement that the fake does not know: {statement[:100]}")
+
+    def send(self, method: str, url: str, *, query: Any, json_body: Any = None, **_: Any) -> Answer:
+        """Answer one attempt of a request to the SQL API or to a pipe's REST API."""
+        *_parts, owner, last = urlsplit(url).path.split("/")
+        work: Callable[[], Answer]
+        if "/v1/data/pipes/" in url:
+            name, work = last, partial(self._pipe_call, owner, last, json_body)
+        elif last == "statements":
+            name, work = "submit", partial(self._submit, query["requestId"], json_body)
+        else:
+            name = "cancel" if last == "cancel" else "state"
+            work = partial(self._known, owner if last == "cancel" else last, method)
+        answer: Answer = self.call(name, work)
+        return answer
+
+    def _submit(self, request_id: str, body: Any) -> Answer:
+        """One request id stands for one statement: its repetition runs nothing, and is told the state."""
+        known = self.statements.get(request_id)
+        if known is None:
+            tag = body["parameters"]["QUERY_TAG"]
+            known = self.statements[request_id] = Statement(body["statement"], tag)
+            if not self.holds:
+                self._execute(known)
+            return _answer(known)
+        assert known.text == body["statement"], "one request id for two statements"
+        return _answer(known, handle_only=True)
+
+    def _known(self, handle: str, method: str) -> Answer:
+        known = next((one for one in self.statements.values() if one.handle == handle), None)
+        if known is None:
+            return _json(404, {"code": "390404", "message": "no such statement"})
+        if method == "GET":
+            return _answer(known)
+        if known.rows is not None or known.failure is not None:
+            return _json(422, {"code": f"{ENDED_ALREADY:06}", "message": "has ended"})
+        known.failure = StatementError(CANCELLED, "SQL execution canceled")
+        return _json(200, {"statementHandle": handle})
+
+    def _execute(self, statement: Statement) -> None:
+        if statement.rows is None and statement.failure is None:
+            try:
+                statement.rows = self._copy(statement.text)
+            except StatementError as failure:
+                statement.failure = failure
+
+    def _copy(self, statement: str, pipe: str | None = None, only: Sequence[str] = ()) -> list[Row]:
+        """One COPY: all of it happens, or nothing."""
+        found = _COPY.fullmatch(statement)
+        assert found is not None, f"no COPY: {statement[:100]}"
+        (stage, path), options = _place(found["location"]), found["options"]
+        staged, folder = self.stages.setdefault(stage, {}), f"{path}/" if path else ""
+        every = [name.removeprefix(folder) for name in sorted(staged) if name.startswith(folder)]
+        results, loads, rows, marks, size = [], [], list[str](), list[tuple[str, str, str]](), 0
+        limit = re.search(r"SIZE_LIMIT = (\d+)", options)
+        for name in only or _texts(found["files"] or "") or every:
+            if folder + name not in staged:
+                raise StatementError(LOST_FILE, f"Remote file '{name}' was not found")
+            content = staged[folder + name]
+            mark = (stage, folder + name, _md5(content))
+            skipped = pipe is None and mark in self._copied and "FORCE = TRUE" not in options
+            if not skipped and limit is not None and size >= int(limit[1]):
+                break
+            size += 0 if skipped else len(content)
+            result, kept = _loaded(_listed(stage, folder + name), content, options, skipped=skipped)
+            results.append(result)
+            rows += kept
+            if not skipped:
+                loads.append(_history_entry(name, f"{stage}/{folder}", result, pipe))
+            if kept and pipe is None:
+                marks.append(mark)
+        self.executed.append(statement)
+        self.rows += rows
+        self.history += loads
+        self._copied.update(marks)
+        for _, gone, _ in marks if "PURGE = TRUE" in options else ():
+            del staged[gone]
+        hidden = set() if self.names_skipped else {"LOAD_SKIPPED"}
+        if "RETURN_FAILED_ONLY = TRUE" in options:
+            hidden = {"LOADED", "LOAD_SKIPPED"}
+        results = [row for row in results if row["status"] not in hidden]
+        return results or [{"status": "Copy executed with 0 files processed."}]
+
+    def _pipe_call(self, name: str, call: str, body: Any) -> Answer:
+        if call != "insertFiles":  # whoever asks goes on to COPY_HISTORY
+            return _json(404, {"code": "390404", "message": "no report"})
+        pipe = self.pipes[name]
+        new = [one["path"] for one in body["files"] if one["path"] not in pipe.known]
+        pipe.known.update(new)
+        pipe.queue += new
+        if not self.holds:
+            self._load_waiting(name, pipe)
+        return _json(200, {"requestId": "r", "status": "success"})
+
+    def _load_waiting(self, name: str, pipe: Pipe) -> None:
+        waiting, pipe.queue = pipe.queue, []
+        if waiting:
+            self._copy(f"{pipe.statement} ON_ERROR = CONTINUE", name, waiting)
+
+    def _list(self, _: str, values: list[str]) -> list[Row]:
+        stage, path = _place(values[0])
+        return [
+            {"name": _listed(stage, name), "size": len(content), "md5": _md5(content)}
+            for name, content in sorted(self.stages.get(stage, {}).items())
+            if name.startswith(path)
+        ]
+
+    def _put(self, statement: str, _: list[str]) -> list[Row]:
+        """A file that is there by its name is left, unless OVERWRITE says so."""
+        file = Path(_texts(statement)[0].removeprefix("file://"))
+        stage, path = _place(re.split(r"(?<=') ", statement, maxsplit=1)[1].split(" ")[0])
+        staged, name = self.stages.setdefault(stage, {}), f"{path}/{file.name}".removeprefix("/")
+        if name in staged and "OVERWRITE = TRUE" not in statement:
+            return [{"status": "SKIPPED"}]
+        staged[name] = file.read_bytes()
+        return [{"status": "UPLOADED"}]
+
+    def _get(self, statement: str, _: list[str]) -> list[Row]:
+        source, target = _texts(statement)
+        stage, path = _place(source)
+        Path(target.removeprefix("file://"), path.rpartition("/")[2]).write_bytes(self.stages[stage][path])
+        return [{"status": "DOWNLOADED"}]
+
+    def _remove(self, _: str, values: list[str]) -> list[Row]:
+        stage, path = _place(values[0])
+        for name in [name for name in self.stages.get(stage, {}) if name.startswith(path)]:
+            del self.stages[stage][name]
+        return []
+
+    def _describe_pipe(self, statement: str, _: list[str]) -> list[Row]:
+        pipe = self.pipes.get(statement.rpartition(" ")[2].replace('"', ""))
+        if pipe is None:
+            raise StatementError(MISSING, "the pipe does not exist or not authorized")
+        return [{"definition": pipe.statement, "notification_channel": None}]
+
+    def _set_token(self, _: str, values: list[str]) -> list[Row]:
+        self.tokens[values[1]] = values[2]
+        return [{"status": "ok"}]
+
+    def _copy_history(self, statement: str, values: list[str]) -> list[Row]:
+        since, more = dt.datetime.fromisoformat(values[1]), values[2:]
+        found = [one for one in self.history if one["last_load_time"] >= since]
+        if "PIPE_NAME =>" in statement:
+            name = more.pop(0).replace('"', "").rpartition(".")[2]
+            found = [one for one in found if one["pipe_name"] == name]
+        if "FILE_NAME IN (" in statement:
+            found = [one for one in found if one["file_name"] in more]
+        if "CONTAINS(FILE_NAME" in statement:
+            found = [one for one in found if more[0] in one["file_name"]]
+        return sorted(found, key=lambda one: one["last_load_time"])
+
+
+def _loaded(listed: str, content: bytes, options: str, *, skipped: bool) -> tuple[Row, list[str]]:
+    """The row of a COPY's result for one file, and the rows that it puts into the table."""
+    lines = [] if skipped else content.decode().splitlines()
+    good = [line for line in lines if "bad" not in line]
+    errors = len(lines) - len(good)
+    policy = found[1] if (found := re.search(r"ON_ERROR = (\w+)", options)) else "ABORT_STATEMENT"
+    if errors and policy == "ABORT_STATEMENT":
+        raise StatementError(UNFIT, f"Numeric value 'bad' is not recognized, file {listed}")
+    kept = [] if errors and policy.startswith("SKIP_FILE") else good
+    status = "LOADED" if not errors else "PARTIALLY_LOADED" if kept else "LOAD_FAILED"
+    counts = {"rows_parsed": len(lines), "rows_loaded": len(kept), "errors_seen": errors}
+    return {"file": listed, "status": "LOAD_SKIPPED" if skipped else status, **counts}, kept
+
+
+def _history_entry(name: str, place: str, result: Row, pipe: str | None) -> Row:
+    names = pipe.split(".") if pipe else (None, None, None)
+    return {
+        "file_name": name,
+        "stage_location": f"{DATABASE}.{SCHEMA}.{place}",
+        "last_load_time": _now(),
+        "row_count": result["rows_loaded"],
+        "row_parsed": result["rows_parsed"],
+        "error_count": result["errors_seen"],
+        "status": str(result["status"]).replace("_", " ").capitalize(),
+        **dict(zip(("pipe_catalog_name", "pipe_schema_name", "pipe_name"), names, strict=True)),
+    }
+
+
+def _place(location: str) -> tuple[str, str]:
+    """Stage and path of a location, whether it is written in quotes or not."""
+    reference = StageReference.parse(_texts(location)[0] if location.startswith("'") else location)
+    return reference.name.replace('"', ""), reference.path
+
+
+def _listed(stage: str, path: str) -> str:
+    return path if stage[0] in "%~" else f"{stage.lower()}/{path}"
+
+
+def _texts(written: str) -> list[str]:
+    return [text[1:-1].replace("''", "'").replace("\\\\", "\\") for text in re.findall(_QUOTED, written)]
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def _answer(statement: Statement, *, handle_only: bool = False) -> Answer:
+    handle = {"statementHandle": statement.handle}
+    if statement.failure is not None:
+        code = f"{statement.failure.errno:06}"
+        return _json(422, {"code": code, "message": str(statement.failure), **handle})
+    if statement.rows is None:
+        return _json(202, {"code": "333334", **handle})
+    if handle_only:
+        return _json(200, handle)
+    names = list(statement.rows[0])
+    data = [[str(row[name]) for name in names] for row in statement.rows]
+    described = {"rowType": [{"name": name.upper()} for name in names], "partitionInfo": [{}]}
+    return _json(200, {**handle, "resultSetMetaData": described, "data": data})
+
+
+def _json(status: int, body: Any) -> Answer:
+    return Answer(status, json.dumps(body).encode())

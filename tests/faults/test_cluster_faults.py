@@ -1,0 +1,397 @@
+"""Executors on two hosts that die, stand still, come back late and speculate: each row is in the table once.
+
+The cluster, its session and its executors are real; the job and ``format("snowpipe")`` run on them alike.
+Points of the protocol at which a task dies are proved without Java, in ``test_job_faults.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_provider_snowpipe.spark import write_checked
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from tests.local_service import LocalService
+from tests.python_workers import daemons_of, kill_each, workers_of
+from tests.sdk_profile import write_sdk_profile
+from tests.spark_cluster import HOSTS, SPECULATION, StandaloneCluster, session_on
+from tests.spark_deeds import Deed, Deeds, deeds_of, doing
+from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds, seeds
+from tests.spark_job import SparkJob, new_table, wait_until
+from tests.spark_session import Door
+from tests.table_loads import TableLoads
+
+pytestmark = pytest.mark.spark
+
+_TESTS = Path(__file__).parents[1]
+_KEYS = ("a", "b", "c")
+_WRITTEN = 1500
+_TRIES = 5
+_STALL_SECONDS = 300.0
+_WRITE_SECONDS = 900.0
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    cluster = StandaloneCluster(tmp_path_factory.mktemp("cluster"), {"PYTHONPATH": str(_TESTS.parent)}, HOSTS)
+    try:
+        yield cluster.start()
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def session(cluster: StandaloneCluster) -> Iterator[Any]:
+    """A session with speculation on, as an author's own may have it."""
+    settings = {
+        **SPECULATION,
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    with session_on(cluster, "faults", settings) as session:
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+
+
+@pytest.fixture
+def spark(session: Any) -> Any:
+    return session.sparkContext
+
+
+@pytest.fixture
+def door(admin_service: LocalService, tmp_path: Path) -> Door:
+    table = f"WRITTEN_{next(_numbers)}"
+    return Door(admin_service, table, tmp_path / "credentials.json").create()
+
+
+def _delay(point: str) -> str:
+    """Commits that come late, and later for what is to happen while one is awaited."""
+    return f"commit-delay={5 if point == 'commit-wait' else 1}"
+
+
+def _kill_all_workers(cluster: StandaloneCluster) -> None:
+    assert kill_each(worker for executor in cluster.executors() for worker in workers_of(executor))
+
+
+def _kill_an_executor(cluster: StandaloneCluster) -> None:
+    """The executor's share of a shuffle is lost with it, so that Spark repeats that stage, too."""
+    cluster.executors()[0].kill()
+
+
+class TestJob:
+    @pytest.mark.parametrize(
+        "death",
+        [
+            Deed("kill-worker", "row", "b", row=300),
+            pytest.param(Deed("kill-worker", "commit-wait", "b"), marks=pytest.mark.nightly),
+            Deed("kill-executor", "commit-wait", "b"),
+            pytest.param(Deed("kill-executor", "received", "b"), marks=pytest.mark.nightly),
+            pytest.param(Deed("kill-executor", "committed", "b"), marks=pytest.mark.nightly),
+        ],
+        ids=lambda death: f"{death.what}-{death.point}",
+    )
+    def test_repeats_a_task_whose_process_died(
+        self, job: SparkJob, spark: Any, tmp_path: Path, death: Deed
+    ) -> None:
+        job.service.admin("faults", set=_delay(death.point))
+        deeds = deeds_of(tmp_path / "deeds", [death])
+
+        with doing(deeds):
+            run = load(job, spark)
+
+        assert_exact(job)
+        assert len(deeds.notes(death.what)) == 1
+        attempts = [note["attempt"] for note in deeds.notes("began") if note["partition"] == "b"]
+        assert attempts[0] == 0
+        assert len(attempts) > 1
+        found = [(one.partition, one.rows, one.committed) for one in run.channels]
+        assert found == [(group, ROWS, True) for group in GROUPS]
+
+    @pytest.mark.parametrize(
+        "death",
+        [
+            Deed("kill-worker", "row", "b", row=300),
+            pytest.param(Deed("raise", "received", "b"), marks=pytest.mark.nightly),
+            pytest.param(Deed("kill-executor", "commit-wait", "b"), marks=pytest.mark.nightly),
+        ],
+        ids=lambda death: f"{death.what}-{death.point}",
+    )
+    def test_whose_rows_the_sdk_carries_is_exact_too(
+        self, job: SparkJob, spark: Any, tmp_path: Path, death: Deed
+    ) -> None:
+        job.service.admin("faults", set=_delay(death.point))
+        deeds = deeds_of(tmp_path / "deeds", [death])
+        profile = write_sdk_profile(job.service, tmp_path / "profile.json")
+
+        with doing(deeds):
+            run = load(job, spark, sdk_profile=str(profile))
+
+        assert_exact(job)
+        assert len(deeds.notes(death.what)) == 1
+        assert [(one.partition, one.rows, one.committed) for one in run.channels] == [
+            (group, ROWS, True) for group in GROUPS
+        ]
+
+    def test_fences_a_worker_that_comes_back_late(self, job: SparkJob, spark: Any, tmp_path: Path) -> None:
+        deeds = deeds_of(tmp_path / "deeds", [Deed("freeze", "row", "b", row=200)])
+
+        with doing(deeds):
+            load(job, spark)
+            assert_exact(job)
+            (frozen,) = deeds.notes("freeze")
+            zombie = psutil.Process(frozen["pid"])
+            assert zombie.status() == psutil.STATUS_STOPPED
+            zombie.resume()
+            wait_until(lambda: _ends(deeds, zombie.pid), seconds=300, what="the end of the zombie's load")
+
+        (end,) = _ends(deeds, zombie.pid)
+        assert end.get("error") == "ChannelFencedError"
+        assert_exact(job)
+
+    def test_is_exact_though_the_authors_context_speculates(
+        self, job: SparkJob, spark: Any, tmp_path: Path
+    ) -> None:
+        deeds = deeds_of(tmp_path / "deeds", [Deed("stall", "row", "b", row=200)])
+        with doing(deeds), ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(load_until_it_succeeds, job, spark)
+            try:
+                wait_until(
+                    lambda: len([note for note in deeds.notes("began") if note["partition"] == "b"]) > 1,
+                    seconds=300,
+                    what="a second attempt beside the one that stands still",
+                )
+            finally:
+                deeds.release()
+            loading.result()
+
+        assert_exact(job)
+
+    def test_of_a_query_repeats_its_tasks_in_order_when_workers_died(
+        self, admin_service: LocalService, session: Any, cluster: StandaloneCluster, tmp_path: Path
+    ) -> None:
+        """The rows of all channels come out of one query, as those of tables do."""
+        loads = TableLoads(admin_service, session, tmp_path, new_table(admin_service, f"Q_{next(_numbers)}"))
+        shuffled = [number * 7919 % 3000 for number in range(3000)]
+        for file in range(4):
+            loads.write(f"{file}.parquet", shuffled[file::4])
+        admin_service.admin("faults", set="slow-append=0x3,slow-append=60x3")
+        with ThreadPoolExecutor(1) as pool:
+            source = loads.spec(partition_by="FILE")
+            loading = pool.submit(loads.load, source, limits=BatchLimits(rows=100))
+            try:
+                wait_until(lambda: loading.done() or _held(admin_service), seconds=300, what="held appends")
+                _kill_all_workers(cluster)
+            finally:
+                admin_service.admin("faults", clear=True)
+            channels = loading.result(_WRITE_SECONDS)
+
+        assert {one.committed for one in channels} == {True}
+        rows = admin_service.sql(f"SELECT ID, FILE FROM LOCAL.PUBLIC.{loads.table}")
+        for remainder in range(3):
+            found = [int(row["ID"]) for row in rows if row["FILE"] == f"g{remainder}"]
+            assert found == list(range(remainder, 3000, 3))
+
+    @pytest.mark.nightly
+    @pytest.mark.parametrize("seed", seeds(rounds=2))
+    def test_is_exact_under_faults_at_seeded_points(
+        self, job: SparkJob, spark: Any, tmp_path: Path, seed: int
+    ) -> None:
+        draw = random.Random(seed)
+        deeds = deeds_of(tmp_path / "deeds", [_drawn(draw) for _ in range(3)])
+        job.service.admin("faults", set=f"commit-delay={draw.choice(['0.1', '1', '2'])}")
+
+        with doing(deeds):
+            load_until_it_succeeds(job, spark)
+
+        assert_exact(job)
+        assert any((deeds.folder / f"deed-{number}").exists() for number in range(3)), deeds.each
+
+
+def _held(service: LocalService) -> bool:
+    """True when an append is held up by a fault that no later call will meet."""
+    return len(service.admin("faults")["faults"]) < 3
+
+
+def _ends(deeds: Deeds, pid: int) -> list[dict[str, Any]]:
+    """How a worker's load of ``b`` ended; it may have loaded another group before."""
+    notes = [*deeds.notes("failed"), *deeds.notes("ended")]
+    return [note for note in notes if note["pid"] == pid and note["partition"] == "b"]
+
+
+def _drawn(draw: random.Random) -> Deed:
+    what = draw.choice(["raise", "kill-worker", "kill-worker", "kill-executor"])
+    points = ["row", "row", "written", "received", "committed"] + ["commit-wait"] * (what != "raise")
+    point = draw.choice(points)
+    return Deed(what, point, draw.choice(GROUPS), draw.randrange(0, ROWS, 50) if point == "row" else 0)
+
+
+class TestDataSource:
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            pytest.param(_kill_all_workers, marks=pytest.mark.nightly, id="workers"),
+            pytest.param(_kill_an_executor, id="executor"),
+        ],
+    )
+    def test_write_is_repeated_by_spark_whatever_died(
+        self, session: Any, cluster: StandaloneCluster, door: Door, fault: Callable[[StandaloneCluster], None]
+    ) -> None:
+        _disturbed(session, door, lambda: fault(cluster), tries=1)
+
+        _assert_written(door)
+
+    def test_second_copy_of_a_slow_task_fences_the_first_one(
+        self, session: Any, door: Door, tmp_path: Path
+    ) -> None:
+        attempts, released = tmp_path / "attempts", tmp_path / "released"
+        attempts.mkdir()
+
+        def stall_first(batches: Iterator[Any]) -> Iterator[Any]:
+            seen = 0
+            for batch in batches:
+                seen += batch.column("P").to_pylist().count("b")
+                if seen and not (attempts / str(os.getpid())).exists():
+                    (attempts / str(os.getpid())).touch()
+                if seen >= 150:
+                    try:
+                        (attempts.parent / "stalled").touch(exist_ok=False)
+                    except FileExistsError:
+                        """This is a later attempt."""
+                    else:
+                        deadline = time.monotonic() + _STALL_SECONDS
+                        while not released.exists() and time.monotonic() < deadline:
+                            time.sleep(0.02)
+                yield batch
+
+        rows = _rows(session)
+        with _writing(rows.mapInArrow(stall_first, rows.schema), door):
+            try:
+                wait_until(
+                    lambda: len(list(attempts.iterdir())) > 1,
+                    seconds=_STALL_SECONDS,
+                    what="a second attempt beside the one that stands still",
+                )
+            finally:
+                released.touch()
+
+        _assert_written(door)
+
+    def test_workers_that_come_back_late_are_fenced(
+        self, session: Any, cluster: StandaloneCluster, door: Door
+    ) -> None:
+        frozen: list[psutil.Process] = []
+
+        def freeze() -> None:
+            """A stopped worker would get SIGHUP at the end of its daemon, so that goes first."""
+            executors = cluster.executors()
+            daemons = [daemon for executor in executors for daemon in daemons_of(executor)]
+            workers = [worker for executor in executors for worker in workers_of(executor)]
+            kill_each(daemons)
+            psutil.wait_procs(daemons, 60)
+            for worker in workers:
+                with contextlib.suppress(psutil.NoSuchProcess):  # an idle one may have ended with its daemon
+                    worker.suspend()
+                    frozen.append(worker)
+            for executor in executors:
+                executor.kill()
+
+        try:
+            _disturbed(session, door, freeze)
+            _assert_written(door)
+            assert frozen
+            assert {worker.status() for worker in frozen} == {psutil.STATUS_STOPPED}
+        finally:
+            for worker in frozen:
+                if worker.is_running():
+                    worker.resume()
+        psutil.wait_procs(frozen, 60)
+
+        assert not any(worker.is_running() for worker in frozen)
+        _assert_written(door)
+
+    @pytest.mark.nightly
+    @pytest.mark.parametrize("seed", seeds(rounds=1))
+    def test_write_is_exact_under_faults_at_seeded_points(
+        self, session: Any, cluster: StandaloneCluster, door: Door, seed: int
+    ) -> None:
+        draw = random.Random(seed)
+        door.service.admin("faults", set=f"commit-delay={draw.choice(['0.1', '1'])}")
+
+        def fence() -> None:
+            with door.service.client(door.table) as client:
+                client.open_channel(f"{door.prefix}_{draw.choice(_KEYS)}", fail_on_uncommitted_rows=False)
+
+        def some_faults() -> None:
+            for _ in range(2):
+                time.sleep(draw.uniform(0, 1.5))
+                draw.choice([fence, lambda: _kill_all_workers(cluster), lambda: _kill_an_executor(cluster)])()
+
+        _disturbed(session, door, some_faults)
+
+        _assert_written(door)
+
+
+def _rows(session: Any) -> Any:
+    keyed = session.range(_WRITTEN).selectExpr("id AS ID", f"element_at(array{_KEYS}, int(id % 3) + 1) AS P")
+    return keyed.repartition(3, "P").sortWithinPartitions("P", "ID")
+
+
+def _write(rows: Any, door: Door, tries: int = _TRIES) -> None:
+    """Write until it succeeds, as a scheduler would; what a try has committed stays."""
+    for left in reversed(range(tries)):
+        try:
+            write_checked(rows, door.options(channelColumn="P", batchId=1, batchBytes=150))
+        except Exception:
+            if not left:
+                raise
+        else:
+            return
+
+
+def _assert_written(door: Door) -> None:
+    for index, key in enumerate(_KEYS):
+        assert door.ids(f"P = '{key}'") == list(range(index, _WRITTEN, len(_KEYS)))
+    assert all(str(token).endswith("-end") for token in door.tokens(*_KEYS).values())
+
+
+@contextmanager
+def _writing(rows: Any, door: Door, tries: int = _TRIES) -> Iterator[Future[None]]:
+    """Write while the block runs, which waits for the end; where the block fails the write is given up."""
+    context = rows.sparkSession.sparkContext
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(_write, rows, door, tries)
+        try:
+            yield writing
+            writing.result(_WRITE_SECONDS)
+        except BaseException:
+            while not writing.done():
+                context.cancelAllJobs()
+                wait([writing], 0.5)
+            raise
+
+
+def _disturbed(session: Any, door: Door, fault: Callable[[], None], tries: int = _TRIES) -> None:
+    """Do something while a write has committed some rows of a channel and not all."""
+    with _writing(_rows(session), door, tries) as writing:
+
+        def under_way() -> bool:
+            tokens = [token for token in door.tokens(*_KEYS).values() if token is not None]
+            if writing.done():
+                writing.result()
+                raise AssertionError(f"the write ended undisturbed: {tokens}")
+            return any(not token.endswith("-end") for token in tokens)
+
+        wait_until(under_way, seconds=600, what="the first commit")
+        fault()

@@ -1,0 +1,25 @@
+"""What the tests of this folder share in each process: Spark and a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark_in_process import shared_spark, spark
+
+if TYPE_CHECKING:
+    from tests.noida_broker import NoidaBroker
+
+__all__ = ["shared_spark", "spark"]
+
+
+@pytest.fixture(scope="session")
+def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NoidaBroker]:
+    """A broker without Java."""
+    pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+    from tests.noida_broker import NoidaBroker
+
+    with NoidaBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running

@@ -1,0 +1,176 @@
+"""The job's file without Spark: ``python job_without_spark.py PLAN.json``, its tasks processes of their own.
+
+Driver, plan, report and tasks are the real ones; only what spreads the tasks over executors is this module's.
+So a test can kill a driver or a task for real without starting Java. Variables of the environment say more:
+``DEEDS``, a folder of :func:`tests.spark_deeds.deeds_of`; ``TASK_ATTEMPTS``; and ``READ_SECONDS``, how long
+a task waits for an answer.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Self
+from unittest.mock import patch
+
+from airflow_provider_snowpipe.spark import driver, job, sink
+from airflow_provider_snowpipe.streaming.transport import Timeouts
+from tests.spark_deeds import deeds_of, doing, read_deeds
+from tests.spark_job import SparkJob
+
+_ROOT = Path(__file__).parents[1]
+_NEVER = 3600.0
+
+
+def without_spark(job: SparkJob, deeds: Path, **environment: str) -> SparkJob:
+    """Let the runs of a job be runs of this file.
+
+    :param job: the job, which is changed
+    :param deeds: the folder for its faults
+    :param environment: more variables
+    """
+    deeds_of(deeds, [])
+    job.application, job.launcher = Path(__file__), (sys.executable,)
+    job.env = {"PYTHONPATH": str(_ROOT), "DEEDS": str(deeds), **environment}
+    return job
+
+
+class ForkedTasks:
+    """As much of a Spark context as the driver uses: a task is a forked process, tried again when it fails.
+
+    :param attempts: how often a task is tried, as ``spark.task.maxFailures`` says it
+    """
+
+    def __init__(self, attempts: int) -> None:
+        self._attempts = attempts
+        self._work: Callable[[Any], Any] = _itself
+        self._items: Sequence[Any] = ()
+
+    def parallelize(self, items: Sequence[Any], _: int) -> Self:
+        self._items = items
+        return self
+
+    def map(self, work: Callable[[Any], Any]) -> Self:
+        self._work = work
+        return self
+
+    def collect(self) -> list[Any]:
+        """Run all tasks at once and return their results; the first that fails for good ends the others."""
+        running = {number: _Attempt(self._work, item, 0) for number, item in enumerate(self._items)}
+        results: dict[int, Any] = {}
+        try:
+            while running:
+                ready = wait([one.answer for one in running.values()])
+                for number in [number for number, one in running.items() if one.answer in ready]:
+                    ended = running.pop(number)
+                    failure = ended.join()
+                    if failure is None:
+                        results[number] = ended.result
+                    elif ended.number + 1 < self._attempts:
+                        running[number] = _Attempt(self._work, self._items[number], ended.number + 1)
+                    else:
+                        raise _as_spark_says_it(number, self._attempts, failure)
+        finally:
+            for one in running.values():
+                one.kill()
+        return [results[number] for number in range(len(self._items))]
+
+
+class _Attempt:
+    """One attempt of a task in a process of its own."""
+
+    def __init__(self, work: Callable[[Any], Any], item: Any, number: int) -> None:
+        self.number = number
+        self.result: Any = None
+        self.answer, theirs = multiprocessing.Pipe(duplex=False)
+        self._process: BaseProcess = multiprocessing.get_context("fork").Process(
+            target=_attempt, args=(work, item, number, theirs)
+        )
+        self._process.start()
+        theirs.close()
+
+    def join(self) -> str | None:
+        """Take the result, or return what went wrong, as Spark writes it."""
+        try:
+            ok, answer = self.answer.recv()
+        except EOFError:
+            ok, answer = False, "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+        self._process.join()
+        self.result = answer if ok else None
+        return None if ok else str(answer)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _attempt(work: Callable[[Any], Any], item: Any, number: int, answer: Connection) -> None:
+    from pyspark import TaskContext
+
+    TaskContext._getOrCreate()._attemptNumber = number
+    try:
+        answer.send((True, work(item)))
+    except Exception:  # noqa: BLE001  whatever it is, it goes to the driver
+        answer.send((False, traceback.format_exc()))
+
+
+def _as_spark_says_it(task: int, times: int, failure: str) -> Exception:
+    from pyspark.errors import PySparkException
+
+    return PySparkException(
+        f"Task {task} in stage 0.0 failed {times} times, most recent failure: Lost task {task}.{times - 1} "
+        f"in stage 0.0 (TID {task}) (127.0.0.1 executor driver): {failure}"
+    )
+
+
+def _itself(item: Any) -> Any:
+    return item
+
+
+class ForkedSession:
+    """The job's session, which starts nothing."""
+
+    def __init__(self, _: Any) -> None:
+        self._attempts = int(os.environ.get("TASK_ATTEMPTS", "4"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to stop."""
+
+    def start(self) -> Any:
+        raise AssertionError("this source needs Spark")
+
+    def executors(self) -> ForkedTasks:
+        return ForkedTasks(self._attempts)
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+def main() -> int:
+    """Run the job past the points of its faults."""
+    deeds = read_deeds(Path(os.environ["DEEDS"]))
+    deeds.note_driver(os.getpid())
+    timeouts = partial(Timeouts, read=float(os.environ.get("READ_SECONDS", "30")))
+    # A process is forked from one thread only: the one that prints progress would be another.
+    quiet = partial(driver.ProgressLines, interval=_NEVER)
+    with (
+        patch.object(job, "JobSession", ForkedSession),
+        patch.object(sink, "Timeouts", timeouts),
+        patch.object(driver, "ProgressLines", quiet),
+        doing(deeds),
+    ):
+        return job.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

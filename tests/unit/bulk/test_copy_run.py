@@ -1,0 +1,557 @@
+"""A COPY run loads its files once, whatever becomes of workers, of answers and of the service's memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk import copy_statement
+from airflow_provider_snowpipe.bulk.copy_history import CopyHistory
+from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome
+from airflow_provider_snowpipe.bulk.copy_run import CopyRun, RunIdentity, StagedFile
+from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
+from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
+from airflow_provider_snowpipe.streaming.errors import ApiError, RetriesExhaustedError, SqlError
+from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+from airflow_provider_snowpipe.streaming.transport import ControlTransport
+from tests.fake_account import (
+    AFTER,
+    BEFORE,
+    CANCELLED,
+    DATABASE,
+    SCHEMA,
+    TABLE,
+    UNFIT,
+    URL,
+    CrashError,
+    FakeAccount,
+)
+
+HOUR = 3600.0
+STAGE = StageReference.parse("@S")
+PATHS = ("a", "b", "c", "d", "e")
+PLAIN: dict[str, Any] = {}
+FORCED = {"force": True}
+QUICK = RetryPolicy(budget_seconds=1.0, initial_seconds=0.001)
+
+
+class Loading:
+    """Five files, and the runs of one piece of work over them, two files a statement."""
+
+    def __init__(self, account: FakeAccount) -> None:
+        self.account = account
+        self.began = dt.datetime.now(dt.UTC)
+        self.paths = list(PATHS)
+        for path in PATHS:
+            account.put(path, f"{path}1", f"{path}2")
+
+    def run(self, options: dict[str, Any] = PLAIN, try_number: int = 1) -> CopyRun:
+        copy = CopyInto((DATABASE, SCHEMA, TABLE), f'@"{DATABASE}"."{SCHEMA}".S', CopyOptions(**options))
+        client = StatementClient(URL, ProgrammaticAccessToken("t"), retry=QUICK)
+        identity = RunIdentity(("d", "r", "t", "-1"), self.began, try_number)
+        return CopyRun(copy, STAGE, client, self.history, identity)
+
+    def load(self, options: dict[str, Any] = PLAIN, try_number: int = 1) -> CopyOutcome:
+        return self.run(options, try_number).load(self.files)
+
+    def history(self, paths: Sequence[str]) -> list[FileLoad]:
+        now = dt.datetime.now(dt.UTC)
+        known = CopyHistory(self.account.run, (DATABASE, SCHEMA, TABLE))
+        return known.loads([HistoryQuestion(frozenset(paths), now - REMEMBERED)], now)
+
+    @property
+    def files(self) -> list[StagedFile]:
+        listed = {row["name"].partition("/")[2]: row["md5"] for row in self.account._list("", ["@S"])}
+        return [StagedFile(path, listed[path]) for path in self.paths]
+
+    @property
+    def expected(self) -> list[str]:
+        return [f"{path}{number}" for path in self.paths for number in (1, 2)]
+
+    def assert_every_row_is_there_once(self, *before: str) -> None:
+        assert sorted(self.account.rows) == sorted([*before, *self.expected])
+
+
+def installed(patch: pytest.MonkeyPatch) -> FakeAccount:
+    account = FakeAccount()
+    patch.setattr(ControlTransport, "send", lambda _, *given, **named: account.send(*given, **named))
+    patch.setattr(copy_statement, "MOST_FILES", 2)
+    return account
+
+
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
+    return Loading(installed(monkeypatch))
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What would have been slept."""
+    slept: list[float] = []
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", slept.append)
+    return slept
+
+
+class TestLoad:
+    def test_every_file_is_loaded_once_and_reported_by_its_path(self, loading: Loading) -> None:
+        outcome = loading.load()
+
+        loading.assert_every_row_is_there_once()
+        assert [(one.path, one.status, one.rows_loaded) for one in outcome.loads] == [
+            (path, "LOADED", 2) for path in PATHS
+        ]
+        assert (outcome.rows_loaded, outcome.before) == (10, ())
+
+    def test_statements_are_submitted_one_after_the_other_under_ids_of_their_own(
+        self, loading: Loading
+    ) -> None:
+        loading.load()
+
+        assert loading.account.calls == ["submit"] * 3
+        assert len(loading.account.statements) == 3
+        assert {one.tag for one in loading.account.statements.values()} == {
+            json.dumps({"snowpipe": ["d", "r", "t", "-1"]})
+        }
+
+    def test_a_statement_that_runs_is_asked_for_at_growing_pauses(
+        self, loading: Loading, pauses: list[float]
+    ) -> None:
+        loading.paths = ["a"]
+        loading.account.holds = True
+
+        def wait(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 12:
+                loading.account.finish()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", wait)
+            loading.load()
+
+        loading.assert_every_row_is_there_once()
+        assert pauses[:2] == [0.2, pytest.approx(0.3)]
+        assert pauses == sorted(pauses)
+        assert pauses[-1] == 5.0
+
+    def test_whoever_waits_elsewhere_is_given_the_handle_and_the_statement(self, loading: Loading) -> None:
+        loading.account.holds = True
+        waited: list[tuple[str, str]] = []
+
+        def wait(handle: str, statement: str) -> list[dict[str, Any]]:
+            waited.append((handle, statement))
+            loading.account.finish()
+            return [{"file": "s/a", "status": "LOADED", "rows_loaded": 2}]
+
+        loading.paths = ["a"]
+        outcome = loading.run().load(loading.files, wait)
+
+        ((handle, statement),) = waited
+        (known,) = loading.account.statements.values()
+        assert (known.handle, known.text) == (handle, statement)
+        assert outcome.rows_loaded == 2
+
+    def test_a_look_ends_with_the_rows_or_without_them(self, loading: Loading, pauses: list[float]) -> None:
+        loading.account.holds = True
+        run = loading.run()
+        state = run.client.submit(f"COPY INTO T FROM @{STAGE.name}", "id", query_tag="t")
+
+        assert run.look(state.handle, "COPY") is None
+        assert pauses == [0.2, 0.4, 0.8]
+        loading.account.finish()
+        assert len(run.look(state.handle, "COPY") or ()) == 5
+
+
+class TestFilesLoadedBefore:
+    @pytest.fixture(autouse=True, params=[True, False], ids=["named", "left-out"])
+    def named(self, loading: Loading, request: pytest.FixtureRequest) -> None:
+        """COPY names files that it skips, or leaves them out of its result."""
+        loading.account.names_skipped = request.param
+
+    def test_a_first_try_reports_them_as_loaded_before_however_lately(self, loading: Loading) -> None:
+        loading.account.copy("a")
+        outcome = loading.load()
+
+        loading.assert_every_row_is_there_once()
+        assert [(one.path, one.status, one.rows_loaded) for one in outcome.before] == [("a", "LOADED", 2)]
+        assert [one.path for one in outcome.loads] == ["b", "c", "d", "e"]
+
+    def test_a_later_try_reports_as_its_own_what_was_loaded_since_the_run_began(
+        self, loading: Loading
+    ) -> None:
+        loading.account.copy("a", ago=HOUR)
+        loading.load()
+        loading.account.statements.clear()
+        outcome = loading.load(try_number=2)
+
+        loading.assert_every_row_is_there_once()
+        assert [one.path for one in outcome.before] == ["a"]
+        assert outcome.rows_loaded == 8
+
+    def test_what_history_has_forgotten_is_reported_as_skipped(self, loading: Loading) -> None:
+        loading.account.copy("a")
+        loading.account.history.clear()
+
+        assert [(one.path, one.status) for one in loading.load().before] == [("a", "LOAD_SKIPPED")]
+
+    def test_history_says_that_a_file_was_loaded_in_part(self, loading: Loading) -> None:
+        loading.account.put("a", "a1", "bad")
+        loading.load({"on_error": "CONTINUE"})
+        loading.account.statements.clear()
+        outcome = loading.load({"on_error": "CONTINUE"}, try_number=2)
+
+        (partly,) = [one for one in outcome.loads if one.status == "PARTIALLY_LOADED"]
+        assert (partly.path, partly.rows_loaded, partly.rows_parsed, partly.errors_seen) == ("a", 1, 2, 1)
+        assert loading.account.rows.count("a1") == 1
+
+
+def test_where_only_failures_are_reported_history_is_not_asked_for_the_rest(loading: Loading) -> None:
+    loading.account.put("a", "a1", "bad")
+    outcome = loading.load({"return_failed_only": True, "on_error": "SKIP_FILE"})
+
+    assert [(one.path, one.status) for one in outcome.loads] == [("a", "LOAD_FAILED")]
+    assert "HISTORY" not in loading.account.calls
+
+
+class TestCrashes:
+    """A worker that dies at any call, before or after it is done; the next try of the same run."""
+
+    @pytest.mark.parametrize("when", [BEFORE, AFTER])
+    @pytest.mark.parametrize("options", [PLAIN, FORCED], ids=["plain", "forced"])
+    @pytest.mark.parametrize("runs", [False, True], ids=["at-once", "runs-on"])
+    @pytest.mark.parametrize("remembers", [True, False], ids=["remembers", "forgets"])
+    def test_the_next_try_leaves_every_row_once(
+        self, monkeypatch: pytest.MonkeyPatch, when: str, options: dict[str, Any], runs: bool, remembers: bool
+    ) -> None:
+        crashes = 0
+        for number in range(1, 20):
+            account = installed(monkeypatch)
+            loading = Loading(account)
+            account.copy("b", ago=HOUR)
+            before = list(account.rows) if options else []
+            account.holds = runs
+            account.fault(None, when, CrashError(), nth=number)
+            try:
+                loading.run(options).load(loading.files, finished(loading))
+            except CrashError:
+                crashes += 1
+            account.faults.clear()
+            account.finish()
+            if not remembers:
+                account.statements.clear()
+            loading.load(options, try_number=2)
+            loading.assert_every_row_is_there_once(*before)
+        assert crashes >= 3
+
+    def test_a_statement_of_an_earlier_try_that_still_runs_is_joined(self, loading: Loading) -> None:
+        loading.paths = ["a"]
+        loading.account.holds = True
+        loading.account.fault("submit", AFTER, CrashError())
+        with pytest.raises(CrashError):
+            loading.load(FORCED)
+        loading.run(FORCED, try_number=3).load(loading.files, finished(loading))
+
+        loading.assert_every_row_is_there_once()
+        assert len(loading.account.statements) == 1
+
+    def test_a_statement_of_an_earlier_try_that_failed_is_followed_by_another(self, loading: Loading) -> None:
+        good = loading.account.stages["S"]["a"]
+        loading.account.put("a", "a1", "bad")
+        with pytest.raises(SqlError) as failed:
+            loading.load()
+        assert failed.value.errno == UNFIT
+        assert loading.account.rows == []
+        marks = loading.files
+        loading.account.stages["S"]["a"] = good
+
+        loading.run(try_number=2).load(marks)
+        loading.assert_every_row_is_there_once()
+
+    def test_the_last_try_raises_what_its_own_statement_failed_of(self, loading: Loading) -> None:
+        loading.account.put("a", "bad")
+        for number in (1, 2):
+            with pytest.raises(SqlError):
+                loading.load(try_number=number)
+        assert len(loading.account.statements) == 2
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("when", [BEFORE, AFTER])
+    @pytest.mark.parametrize("options", [PLAIN, FORCED], ids=["plain", "forced"])
+    def test_a_lost_answer_is_asked_for_again_under_the_same_request_id(
+        self, loading: Loading, when: str, options: dict[str, Any]
+    ) -> None:
+        loading.account.fault("submit", when, UnreachableError("cut"))
+        loading.load(options)
+
+        loading.assert_every_row_is_there_once()
+        assert len(loading.account.statements) == 3
+
+    @pytest.mark.parametrize("status", [408, 429, 500, 503])
+    def test_an_overloaded_service_is_asked_again(self, loading: Loading, status: int) -> None:
+        loading.account.fault("submit", BEFORE, Answer(status, b"{}"))
+        loading.load(FORCED)
+        loading.assert_every_row_is_there_once()
+
+    def test_a_service_that_stays_away_leaves_the_outcome_open_and_the_next_try_settles_it(
+        self, loading: Loading
+    ) -> None:
+        loading.account.fault("submit", AFTER, UnreachableError("cut"))
+        for nth in range(2, 60):
+            loading.account.fault("submit", BEFORE, UnreachableError("cut"), nth)
+        run = loading.run(FORCED)
+        run.client = StatementClient(
+            URL, ProgrammaticAccessToken("t"), retry=RetryPolicy(0.01, initial_seconds=0.002)
+        )
+        with pytest.raises(RetriesExhaustedError):
+            run.load(loading.files)
+        loading.account.faults.clear()
+        loading.load(FORCED, try_number=2)
+
+        loading.assert_every_row_is_there_once()
+
+    @pytest.mark.parametrize("options", [PLAIN, FORCED], ids=["plain", "forced"])
+    @pytest.mark.parametrize("done", [True, False], ids=["done", "not-done"])
+    def test_where_the_service_has_lost_the_statement_history_says_whether_it_ran(
+        self, loading: Loading, options: dict[str, Any], done: bool
+    ) -> None:
+        account, forgotten = loading.account, False
+
+        def forget(handle: str, statement: str) -> list[dict[str, Any]]:
+            nonlocal forgotten
+            if not forgotten:
+                forgotten = True
+                if done:
+                    account.finish()
+                account.statements.clear()
+                account.holds = False
+            return run.client.state(handle, statement).rows or []
+
+        account.holds = True
+        run = loading.run(options)
+        outcome = run.load(loading.files, forget)
+
+        loading.assert_every_row_is_there_once()
+        assert outcome.rows_loaded == 10
+
+    def test_a_service_that_loses_every_statement_ends_the_run(self, loading: Loading) -> None:
+        loading.account.holds = True
+
+        def lost(handle: str, statement: str) -> list[dict[str, Any]]:
+            loading.account.statements.clear()
+            return run.client.state(handle, statement).rows or []
+
+        run = loading.run()
+        with pytest.raises(ApiError) as error:
+            run.load(loading.files, lost)
+        assert error.value.http_status == 404
+        assert loading.account.calls.count("submit") == 4
+
+    def test_another_refusal_is_raised_at_once(self, loading: Loading) -> None:
+        loading.account.fault("submit", BEFORE, Answer(400, b'{"code": "1"}'))
+        with pytest.raises(ApiError) as error:
+            loading.load()
+        assert error.value.http_status == 400
+        assert loading.account.calls == ["submit"]
+
+
+class TestForce:
+    """FORCE loads again what others have loaded, and never what this run has loaded."""
+
+    @pytest.fixture(autouse=True)
+    def two_files(self, loading: Loading) -> None:
+        loading.paths = ["a", "b"]
+
+    def forget(self, loading: Loading) -> None:
+        """The SQL API forgets its statements, so that only history tells."""
+        loading.account.statements.clear()
+
+    def test_files_of_others_are_loaded_again(self, loading: Loading) -> None:
+        loading.account.copy("a", "b", ago=HOUR)
+        loading.load(FORCED)
+        loading.assert_every_row_is_there_once("a1", "a2", "b1", "b2")
+
+    def test_a_later_try_loads_nothing_again_by_history_alone(self, loading: Loading) -> None:
+        loading.load(FORCED)
+        self.forget(loading)
+        outcome = loading.load(FORCED, try_number=2)
+
+        loading.assert_every_row_is_there_once()
+        assert (outcome.rows_loaded, outcome.before) == (4, ())
+        assert len(loading.account.executed) == 1
+
+    def test_files_that_were_loaded_in_part_are_not_loaded_again(self, loading: Loading) -> None:
+        options = {**FORCED, "on_error": "CONTINUE"}
+        loading.account.put("a", "a1", "bad")
+        loading.account.put("b", "b1", "bad")
+        loading.load(options)
+        self.forget(loading)
+        loading.load(options, try_number=2)
+
+        assert sorted(loading.account.rows) == ["a1", "b1"]
+
+    def test_files_that_failed_are_tried_again(self, loading: Loading) -> None:
+        options = {**FORCED, "on_error": "SKIP_FILE"}
+        for path in loading.paths:
+            loading.account.put(path, "bad")
+        loading.load(options)
+        self.forget(loading)
+        loading.load(options, try_number=2)
+
+        assert len(loading.account.executed) == 2
+
+    def test_a_file_that_somebody_else_loaded_meanwhile_does_not_stand_for_the_others(
+        self, loading: Loading
+    ) -> None:
+        loading.account.fault("submit", BEFORE, CrashError())
+        with pytest.raises(CrashError):
+            loading.load(FORCED)
+        loading.account.copy("a")
+        loading.load(FORCED, try_number=2)
+
+        loading.assert_every_row_is_there_once("a1", "a2")
+
+    def test_with_a_size_limit_some_files_stand_for_the_statement(self, loading: Loading) -> None:
+        options = {**FORCED, "size_limit": 1}
+        loading.load(options)
+        self.forget(loading)
+        outcome = loading.load(options, try_number=2)
+
+        assert loading.account.rows == ["a1", "a2"]
+        assert outcome.rows_loaded == 2
+
+    def test_a_first_try_does_not_ask_history(self, loading: Loading) -> None:
+        loading.load(FORCED)
+        assert loading.account.calls == ["submit"]
+
+    def test_without_force_copy_itself_skips_and_history_is_asked_for_what_it_skipped(
+        self, loading: Loading
+    ) -> None:
+        loading.load()
+        self.forget(loading)
+        loading.load(try_number=2)
+
+        loading.assert_every_row_is_there_once()
+        assert loading.account.calls == ["submit", "submit", "HISTORY"]
+
+
+class TestStop:
+    def test_a_stopped_run_submits_nothing(self, loading: Loading) -> None:
+        run = loading.run()
+        run.stop()
+        with pytest.raises(SqlError) as stopped:
+            run.load(loading.files)
+
+        assert stopped.value.errno == CANCELLED
+        assert loading.account.calls == []
+
+    def test_the_statement_that_runs_is_cancelled_and_no_other_one_begins(self, loading: Loading) -> None:
+        loading.account.holds = True
+        run = loading.run()
+
+        def killed(handle: str, statement: str) -> list[dict[str, Any]]:
+            run.stop()
+            return run.client.state(handle, statement).rows or []
+
+        with pytest.raises(SqlError) as stopped:
+            run.load(loading.files, killed)
+        loading.account.finish()
+
+        assert stopped.value.errno == CANCELLED
+        assert loading.account.calls == ["submit", "cancel", "state"]
+        assert loading.account.rows == []
+
+    @pytest.mark.parametrize("try_number", [1, 2])
+    def test_a_run_that_is_stopped_when_a_statement_has_ended_begins_no_other(
+        self, loading: Loading, try_number: int
+    ) -> None:
+        loading.account.holds = True
+        run = loading.run(try_number=try_number)
+
+        def too_late(handle: str, statement: str) -> list[dict[str, Any]]:
+            loading.account.finish()
+            loading.account.holds = True
+            run.stop()
+            return run.client.state(handle, statement).rows or []
+
+        with pytest.raises(SqlError) as stopped:
+            run.load(loading.files, too_late)
+        loading.account.finish()
+
+        assert stopped.value.errno == CANCELLED
+        assert sorted(loading.account.rows) == ["a1", "a2", "b1", "b2"]
+
+    def test_a_cancelled_statement_of_an_earlier_try_is_not_followed_by_another(
+        self, loading: Loading
+    ) -> None:
+        loading.account.holds = True
+        loading.account.fault("submit", AFTER, CrashError())
+        with pytest.raises(CrashError):
+            loading.load()
+        run = loading.run(try_number=2)
+
+        def killed(handle: str, statement: str) -> list[dict[str, Any]]:
+            run.stop()
+            return run.client.state(handle, statement).rows or []
+
+        with pytest.raises(SqlError):
+            run.load(loading.files, killed)
+        loading.account.finish()
+        assert loading.account.rows == []
+        assert len(loading.account.statements) == 1
+
+    def test_a_run_that_has_ended_has_nothing_to_cancel(self, loading: Loading) -> None:
+        loading.account.holds = True
+        run = loading.run()
+        run.load(loading.files, finished(loading))
+        run.stop()
+        assert "cancel" not in loading.account.calls
+
+
+class TestIdentity:
+    WORK = RunIdentity(("d", "r", "t", "-1"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), 3)
+
+    def test_every_try_derives_the_ids_of_those_before_it(self) -> None:
+        first = dataclasses.replace(self.WORK, try_number=1).request_ids("COPY", ["m"])
+        third = self.WORK.request_ids("COPY", ["m"])
+
+        assert third[:1] == first
+        assert len(set(third)) == 3
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            lambda work: work.request_ids("COPY 2", ["m"]),
+            lambda work: work.request_ids("COPY", ["n"]),
+            lambda work: dataclasses.replace(work, names=("d", "r2", "t", "-1")).request_ids("COPY", ["m"]),
+        ],
+        ids=["statement", "contents", "run"],
+    )
+    def test_other_work_has_other_ids(self, other: Callable[[RunIdentity], list[str]]) -> None:
+        assert set(other(self.WORK)).isdisjoint(self.WORK.request_ids("COPY", ["m"]))
+
+    def test_a_file_that_was_staged_anew_is_other_work(self, loading: Loading) -> None:
+        loading.paths = ["a"]
+        loading.load()
+        loading.account.put("a", "a3")
+        loading.load()
+        assert loading.account.rows == ["a1", "a2", "a3"]
+
+
+def finished(loading: Loading) -> Callable[[str, str], list[dict[str, Any]]]:
+    """Waits for a statement, which ends thereby."""
+
+    def wait(handle: str, statement: str) -> list[dict[str, Any]]:
+        loading.account.finish()
+        return loading.run().client.state(handle, statement).rows or []
+
+    return wait

@@ -1,0 +1,103 @@
+"""One load of one file, as reports, COPY_HISTORY and COPY itself tell it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.file_load import FileLoad, FirstError
+
+WHEN = dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC)
+HISTORY: dict[str, Any] = {"file_name": "a", "stage_location": "S/", "status": "Loaded", "row_count": 2}
+REPORT: dict[str, Any] = {"path": "a", "stageLocation": "S/", "status": "LOADED", "rowsInserted": 2}
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "is_final"),
+    [
+        ("Loaded", "LOADED", True),
+        ("Partially loaded", "PARTIALLY_LOADED", True),
+        ("Load failed", "LOAD_FAILED", True),
+        ("Load in progress", "LOAD_IN_PROGRESS", False),
+        ("Load skipped", "LOAD_SKIPPED", False),
+        (None, "", False),
+    ],
+)
+def test_every_status_of_history_has_one_name(told: str | None, status: str, is_final: bool) -> None:
+    load = FileLoad.from_copy_history({**HISTORY, "status": told})
+    assert (load.status, load.is_final) == (status, is_final)
+
+
+@pytest.mark.parametrize(("complete", "status"), [(True, "LOADED"), (False, "LOAD_IN_PROGRESS")])
+def test_a_load_that_a_report_calls_incomplete_has_not_ended(complete: bool, status: str) -> None:
+    assert FileLoad.from_report({**REPORT, "complete": complete}).status == status
+
+
+@pytest.mark.parametrize(
+    ("names", "pipe"),
+    [(("DB", "S", "P"), "DB.S.P"), ((None, None, "P"), "P"), (("DB", "S", None), None), ((None,) * 3, None)],
+)
+def test_a_load_without_the_name_of_a_pipe_is_copys_own(
+    names: tuple[str | None, str | None, str | None], pipe: str | None
+) -> None:
+    keys = ("pipe_catalog_name", "pipe_schema_name", "pipe_name")
+    assert FileLoad.from_copy_history({**HISTORY, **dict(zip(keys, names, strict=True))}).pipe == pipe
+
+
+@pytest.mark.parametrize(
+    ("told", "loaded_at"),
+    [
+        (WHEN, WHEN),
+        (WHEN.replace(tzinfo=None), WHEN),
+        (WHEN.isoformat(), WHEN),
+        ("2026-01-02T03:04:00", WHEN),
+        ("", None),
+        (None, None),
+    ],
+    ids=["aware", "naive", "text", "naive-text", "empty", "none"],
+)
+def test_a_time_without_a_zone_is_in_utc(told: object, loaded_at: dt.datetime | None) -> None:
+    assert FileLoad.from_copy_history({**HISTORY, "last_load_time": told}).loaded_at == loaded_at
+
+
+def test_history_and_report_tell_the_same_load_alike() -> None:
+    history = {
+        **HISTORY,
+        "status": "Partially loaded",
+        "row_parsed": "3",
+        "error_count": 1,
+        "first_error_message": "no\n number",
+        "first_error_line_number": "2",
+        "first_error_character_pos": 7,
+        "first_error_column_name": '"T"["ID":1]',
+        "last_load_time": WHEN,
+    }
+    report = {
+        **REPORT,
+        "status": "PARTIALLY_LOADED",
+        "rowsParsed": 3,
+        "errorsSeen": 1,
+        "firstError": "no\n number",
+        "firstErrorLineNum": 2,
+        "firstErrorCharacterPos": 7,
+        "firstErrorColumnName": '"T"["ID":1]',
+        "lastInsertTime": WHEN.isoformat(),
+    }
+    load = FileLoad.from_copy_history(history)
+
+    assert load == FileLoad.from_report(report)
+    assert (load.rows_loaded, load.rows_parsed, load.errors_seen) == (2, 3, 1)
+    assert str(load.first_error) == 'no number (line 2, character 7, column "T"["ID":1])'
+
+
+def test_a_result_of_copy_tells_counts_as_text() -> None:
+    row = {"file": "s/a", "status": "LOADED", "rows_loaded": "2", "rows_parsed": "2", "errors_seen": None}
+    assert FileLoad.from_copy_result(row) == FileLoad("s/a", "", "LOADED", 2, 2, 0)
+
+
+@pytest.mark.parametrize("error", [None, FirstError("no", 1, 2, "C")], ids=repr)
+def test_a_tasks_value_brings_a_load_back(error: FirstError | None) -> None:
+    load = FileLoad("a", "", "PARTIALLY_LOADED", 1, 2, 1, error)
+    assert FileLoad.from_result("a", load.result()) == load

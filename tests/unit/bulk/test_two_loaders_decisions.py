@@ -1,0 +1,107 @@
+"""Which loads of load history are another loader's load of the same file."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, loads_by_others, refuse_files_of_others
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
+
+NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+PIPE = "DB.PUBLIC.P"
+
+
+def _load(path: str = "in/a.csv", age: dt.timedelta = dt.timedelta(1), **fields: Any) -> FileLoad:
+    given = {"location": "DB.PUBLIC.S/", "status": "LOADED", "pipe": PIPE, **fields}
+    return FileLoad(path, loaded_at=NOW - age, **given)
+
+
+def _files(*paths: str, stage: str = "@S", url: str | None = None) -> StagedPaths:
+    return StagedPaths(paths or ("in/a.csv",), StageReference.parse(stage), url)
+
+
+def _others(*loads: FileLoad, files: StagedPaths | None = None, loader: str | None = None) -> list[FileLoad]:
+    return loads_by_others(files or _files(), loads, loader=loader, now=NOW)
+
+
+def test_loads_that_do_not_count_hide_no_later_one() -> None:
+    counted = _load()
+
+    for ignored in (_load("x.csv"), _load(status="LOAD_FAILED"), _load(pipe=None)):
+        assert _others(ignored, counted) == [counted]
+
+
+def test_load_is_told_under_the_path_that_was_asked_for() -> None:
+    found = _others(_load("a.csv", location="DB.PUBLIC.S/in/"))
+
+    assert [load.path for load in found] == ["in/a.csv"]
+
+
+def test_no_file_was_loaded_by_others_when_there_is_none() -> None:
+    assert _others(_load(), files=StagedPaths((), StageReference.parse("@S"))) == []
+
+
+@pytest.mark.parametrize(("pipe", "days"), [(PIPE, 14), (None, 64)])
+def test_loader_remembers_to_the_end_of_its_last_day(pipe: str | None, days: int) -> None:
+    loader = PIPE if pipe is None else None
+    last, past = dt.timedelta(days), dt.timedelta(days, seconds=1)
+
+    assert len(_others(_load(age=last, pipe=pipe), loader=loader)) == 1
+    assert _others(_load(age=past, pipe=pipe), loader=loader) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "location", "same"),
+    [
+        ("@S", "DB.PUBLIC.S/", True),
+        ("@s", "DB.PUBLIC.S/", True),
+        ("@S", "@db.public.s/in/", True),
+        ("@S", "DB.PUBLIC.S2/", False),
+        ("@%T", "DB.PUBLIC.%T/", True),
+        ("@%T", "DB.PUBLIC.T/", False),
+        ("@T", "DB.PUBLIC.%T/", False),
+        ("@%T", "DB.PUBLIC.%U/", False),
+        ('@"my stage"', 'DB.PUBLIC."my stage"/', True),
+        ('@"my stage"', "DB.PUBLIC.my stage/", True),
+        ('@"a""b"', 'DB.PUBLIC."a""b"/', True),
+        ('@"a""b"', 'DB.PUBLIC."ab"/', False),
+        ("@S", "PUBLIC.OTHER/", True),
+        ("@S", "", True),
+    ],
+)
+def test_load_of_another_stage_does_not_count(stage: str, location: str, same: bool) -> None:
+    path = "a.csv" if location.endswith("/in/") else "in/a.csv"
+
+    assert bool(_others(_load(path, location=location), files=_files(stage=stage))) is same
+
+
+@pytest.mark.parametrize(
+    ("url", "location", "path", "same"),
+    [
+        ("s3://b/x/", "s3://b/x/", "in/a.csv", True),
+        ("s3://b/x", "s3://b/x", "in/a.csv", True),
+        ("s3://b/x/", "s3://b/x", "in/a.csv", True),
+        ("s3://b/x/", "s3://b/x/in/", "a.csv", True),
+        ("s3://b/x/", "s3://b/y/", "in/a.csv", False),
+        (None, "s3://b/x/", "in/a.csv", False),
+    ],
+)
+def test_load_of_another_url_does_not_count(url: str | None, location: str, path: str, same: bool) -> None:
+    assert bool(_others(_load(path, location=location), files=_files(url=url))) is same
+
+
+@pytest.mark.parametrize(("loads", "more"), [(3, None), (4, "and 1 more"), (5, "and 2 more")])
+def test_three_loads_are_named_and_the_others_counted(loads: int, more: str | None) -> None:
+    paths = tuple(f"{n}.csv" for n in range(loads))
+
+    with pytest.raises(FilesGivenTwiceError) as caught:
+        refuse_files_of_others(_files(*paths), [_load(path) for path in paths], table="T", now=NOW)
+
+    assert [f"'{path}'" in str(caught.value) for path in paths] == [True] * 3 + [False] * (loads - 3)
+    assert (more or "0 rows. COPY") in str(caught.value)
+    assert caught.value.files == paths

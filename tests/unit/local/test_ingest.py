@@ -1,0 +1,362 @@
+"""A commit puts rows, tokens and counters in place in one step, or leaves everything as it was."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from airflow_provider_snowpipe.local.engine import evolve, ingest
+from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.channel import ROW_SEQ_GAP, Channel
+from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN, TABLE_MISSING, commit_group
+from airflow_provider_snowpipe.local.errors import Refusal
+from tests.unit.local.streamed_table import Engine, StreamedTable, row
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    made = Engine(tmp_path_factory.mktemp("engine"))
+    yield made
+    made.catalog.close()
+
+
+@pytest.fixture
+def table(engine: Engine) -> StreamedTable:
+    return engine.table()
+
+
+def commit(table: StreamedTable, *appends: Append) -> None:
+    commit_group(table.database, appends)
+
+
+def code(channel: Channel) -> str:
+    return str(channel.status()["channel_status_code"])
+
+
+def is_refused(table: StreamedTable, channel: Channel) -> str:
+    with pytest.raises(Refusal) as refusal:
+        table.take(channel, row(99))
+    return refusal.value.code
+
+
+class TestCommit:
+    def test_rows_token_and_counters_are_there_together(self, table: StreamedTable) -> None:
+        channel = table.open()
+        first = table.take(channel, row(1, "x"), row(2, "y"), token="2")
+        second = table.take(channel, row(3, "z"), token="3")
+        commit(table, first, second)
+
+        assert table.rows() == [(1, "x"), (2, "y"), (3, "z")]
+        assert table.token() == "3"
+        status = channel.status()
+        assert (status["rows_inserted"], status["rows_parsed"], status["rows_error_count"]) == (3, 3, 0)
+        assert (status["last_committed_offset_token"], status["channel_status_code"]) == ("3", "SUCCESS")
+        assert first.durable.result(0) is second.durable.result(0) is None
+        table.open(fail=True)  # for no row waits any more
+
+    def test_channels_of_several_tables_share_a_commit(self, engine: Engine, table: StreamedTable) -> None:
+        other = engine.table()
+        a, b, c = table.open("a"), table.open("b"), other.open("c")
+        commit(
+            table,
+            table.take(a, row(1), token="a1"),
+            other.take(c, row(3), token="c1"),
+            table.take(b, row(2), token="b1"),
+            table.take(a, row(4), token="a2"),
+        )
+
+        assert (table.rows(), other.rows()) == ([(1, None), (2, None), (4, None)], [(3, None)])
+        assert (table.token("a"), table.token("b"), other.token("c")) == ("a2", "b1", "c1")
+
+    def test_rows_that_do_not_fit_are_counted_and_the_token_passes_them(self, engine: Engine) -> None:
+        table = engine.table(error_logging=True)
+        channel = table.open()
+        sent = [row(1), b'{"name":"x"}', b"nothing", b"\xff", row(2)]
+        commit(table, table.take(channel, *sent, token="5"), table.take(channel, row(3), token="6"))
+
+        assert table.rows() == [(1, None), (2, None), (3, None)]
+        status = channel.status()
+        assert (status["rows_inserted"], status["rows_parsed"], status["rows_error_count"]) == (3, 6, 3)
+        assert (status["last_committed_offset_token"], status["last_error_offset_upper_bound"]) == ("6", "5")
+        kept = table.database.committer_cursor.execute(
+            f"SELECT * FROM {table.database.names.hidden_schema}.rejected_rows"
+        ).fetchall()
+        assert sorted((one[-3], bytes(one[-1])) for one in kept) == [
+            (1, b'{"name":"x"}'),
+            (2, b"nothing"),
+            (3, b"\xff"),
+        ]
+
+    def test_rejected_rows_are_counted_for_their_own_channel(self, table: StreamedTable) -> None:
+        a, b, c = (table.open(name) for name in "abc")
+        commit(
+            table,
+            table.take(a, row(1), row(2), token="2"),
+            table.take(b, row(3), b"[]", b"{}", token="3"),
+            table.take(c, row(4), token="1"),
+        )
+        assert [one.status()["rows_error_count"] for one in (a, b, c)] == [0, 2, 0]
+
+    def test_a_table_returns_to_the_strict_path_after_some_commits(self, table: StreamedTable) -> None:
+        channel, name = table.open(), ("PUBLIC", table.name)
+        isolated = table.database.tables.isolated_groups
+        commit(table, table.take(channel, b"bad"))
+        left = isolated[name]
+        for _ in range(left):
+            assert isolated[name] > 0
+            commit(table, table.take(channel, row(1)))
+        assert isolated[name] == 0
+        commit(table, table.take(channel, row(1)))
+
+        assert isolated[name] == 0
+        assert len(table.rows()) == left + 1
+
+    def test_an_append_without_rows_moves_the_token(self, table: StreamedTable) -> None:
+        channel = table.open()
+        commit(table, table.take(channel, token="7"))
+        assert (table.rows(), table.token()) == ([], "7")
+
+    def test_the_elastic_channel_has_no_order_to_keep(self, table: StreamedTable) -> None:
+        channel = table.elastic()
+        first, second = table.take(channel, row(1)), table.take(channel, row(2))
+        commit(table, second, first)
+
+        assert table.rows() == [(1, None), (2, None)]
+        assert first.durable.result(0) is second.durable.result(0) is None
+
+
+class TestKeys:
+    """Keys that the first row of a commit does not have are not lost."""
+
+    def test_keys_that_appear_only_in_later_rows_are_kept(self, table: StreamedTable) -> None:
+        commit(table, table.take(table.open(), row(1), row(2, "x"), row(3)))
+        assert table.rows() == [(1, None), (2, "x"), (3, None)]
+
+    def test_keys_that_appear_only_in_later_appends_are_kept(self, table: StreamedTable) -> None:
+        a, b = table.open("a"), table.open("b")
+        commit(table, table.take(a, row(1)), table.take(b, row(2, "x")))
+        assert table.rows() == [(1, None), (2, "x")]
+
+    def test_two_spellings_of_a_key_are_one_column(self, table: StreamedTable) -> None:
+        commit(table, table.take(table.open(), b'{"ID":1,"name":"x"}', b'{"id":2,"NAME":"y"}'))
+        assert table.rows() == [(1, "x"), (2, "y")]
+
+    def test_keys_without_a_column_do_not_stand_in_the_way(self, table: StreamedTable) -> None:
+        commit(table, table.take(table.open(), b'{"other":0,"id":1}', b'{"id":2,"name":"x","more":[]}'))
+        assert table.rows() == [(1, None), (2, "x")]
+
+    def test_a_first_row_without_any_column_hides_none(self, engine: Engine) -> None:
+        table = engine.table()
+        commit(table, table.take(table.open(), b'{"other":0}', row(2, "x")))
+        assert table.rows() == [(2, "x")]
+
+
+class TestSequence:
+    """No commit moves a token past rows that are lost."""
+
+    def test_appends_after_a_lost_one_are_not_committed_and_the_channel_must_be_reopened(
+        self, table: StreamedTable
+    ) -> None:
+        channel = table.open(token="0")
+        table.take(channel, row(1), token="1")
+        late = [table.take(channel, row(2), token="2"), table.take(channel, row(3), token="3")]
+        commit(table, *late)
+
+        assert (table.rows(), table.token(), code(channel)) == ([], "0", ROW_SEQ_GAP)
+        assert all(append.durable.cancelled() for append in late)
+        assert is_refused(table, channel) == ROW_SEQ_GAP
+
+    def test_appends_before_the_gap_are_committed(self, table: StreamedTable) -> None:
+        channel = table.open()
+        appends = [table.take(channel, row(number), token=str(number)) for number in (1, 2, 3)]
+        commit(table, appends[0], appends[2])
+
+        assert (table.rows(), table.token(), code(channel)) == ([(1, None)], "1", ROW_SEQ_GAP)
+
+    def test_appends_of_an_older_session_are_not_committed(self, table: StreamedTable) -> None:
+        channel = table.open()
+        old = table.take(channel, row(1), token="1")
+        table.open()
+        commit(table, old)
+
+        assert (table.rows(), table.token()) == ([], None)
+
+    def test_a_gap_of_one_channel_does_not_hold_up_another(self, table: StreamedTable) -> None:
+        a, b = table.open("a"), table.open("b")
+        table.take(a, row(1))
+        commit(table, table.take(a, row(2), token="2"), table.take(b, row(3), token="3"))
+
+        assert (table.rows(), table.token("b"), code(b)) == ([(3, None)], "3", "SUCCESS")
+
+
+STEPS = ["restore", "evolve", "insert", "channels", "rejected", "commit"]
+
+
+class TestFailedCommit:
+    """A commit that fails at any of its steps: nothing of it stays, and its channels must be opened again."""
+
+    @pytest.fixture(params=STEPS)
+    def fail(self, request: pytest.FixtureRequest, engine: Engine) -> Iterator[Callable[[], None]]:
+        patch = pytest.MonkeyPatch()
+        database = engine.database
+
+        def broken(*_: object, **__: object) -> None:
+            raise RuntimeError(f"fault at {request.param}")
+
+        def arm() -> None:
+            owner, name = {
+                "restore": (Append, "restore"),
+                "evolve": (ingest, "_evolve"),
+                "insert": (ingest, "_insert"),
+                "channels": (database.store, "update_channels"),
+                "rejected": (database.store, "add_rejected_rows"),
+                "commit": (database, "reach"),
+            }[request.param]
+            patch.setattr(owner, name, broken)
+
+        self.repair = patch.undo
+        yield arm
+        patch.undo()
+
+    def test_nothing_stays_and_the_rows_come_once_when_they_are_sent_again(
+        self, engine: Engine, fail: Callable[[], None], tmp_path: Path
+    ) -> None:
+        table = engine.table(error_logging=True)
+        a, b, bystander = table.open("a"), table.open("b"), table.open("z")
+        commit(table, table.take(a, row(0), token="a0"))
+        group = [
+            table.take(a, row(1), b"bad", token="a1"),
+            table.take(b, row(2), token="b1"),
+            table.take(a, row(3), token="a2"),
+        ]
+        waiting = table.take(a, row(4), token="a3")
+        fail()
+        commit(table, *group)
+        self.repair()
+
+        assert (table.rows(), table.token("a"), table.token("b")) == ([(0, None)], "a0", None)
+        assert (code(a), code(b), code(bystander)) == (MUST_REOPEN, MUST_REOPEN, "SUCCESS")
+        assert a.status()["last_committed_offset_token"] == "a0"
+        assert (a.status()["rows_inserted"], a.status()["rows_error_count"]) == (1, 0)
+        assert all(append.durable.cancelled() for append in group)
+        assert is_refused(table, a) == is_refused(table, b) == MUST_REOPEN
+
+        commit(table, waiting)  # which waited in the queue behind the commit that failed
+        assert (table.rows(), table.token("a"), code(a)) == ([(0, None)], "a0", ROW_SEQ_GAP)
+        with engine.after_a_crash(tmp_path / "copy") as restored:
+            assert (table.rows(restored), table.token("a", restored)) == ([(0, None)], "a0")
+
+        table.open("a", fail=True)
+        table.open("b", fail=True)
+        commit(
+            table,
+            table.take(a, row(1), b"bad", row(3), row(4), token="a3"),
+            table.take(b, row(2), token="b1"),
+        )
+        assert [one[0] for one in table.rows()] == [0, 1, 2, 3, 4]
+        assert (table.token("a"), table.token("b")) == ("a3", "b1")
+        assert (a.status()["rows_error_count"], code(a)) == (1, "SUCCESS")
+
+    def test_the_log_says_that_channels_must_be_opened_again(
+        self, table: StreamedTable, fail: Callable[[], None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        append = table.take(table.open(), row(1))
+        fail()
+        with caplog.at_level(logging.ERROR):
+            commit(table, append)
+        assert "opened again" in caplog.text
+
+
+class TestTablesThatGo:
+    def test_appends_of_a_dropped_channel_are_not_committed(self, table: StreamedTable) -> None:
+        channel, other = table.open("c"), table.open("d")
+        gone, kept = table.take(channel, row(1), token="1"), table.take(other, row(2), token="2")
+        channel.drop()
+        commit(table, gone, kept)
+
+        assert (table.rows(), table.token("d")) == ([(2, None)], "2")
+        assert (table.token("c"), code(channel)) == (None, TABLE_MISSING)
+        assert gone.durable.cancelled()
+
+    def test_rows_for_a_table_that_was_replaced_do_not_reach_the_new_one(self, table: StreamedTable) -> None:
+        channel = table.open()
+        append = table.take(channel, row(1), token="1")
+        table.create(replace=True)
+        commit(table, append)
+
+        assert table.rows() == []
+        assert code(channel) == TABLE_MISSING
+        assert table.open().committed.offset_token is None
+
+    def test_rows_for_a_table_that_was_dropped_are_left_out(
+        self, engine: Engine, table: StreamedTable
+    ) -> None:
+        other = engine.table()
+        append = other.take(other.open(), row(1))
+        other.database.tables.drop("PUBLIC", other.name)
+        kept = table.take(table.open(), row(2), token="2")
+        commit(table, append, kept)
+
+        assert (table.rows(), table.token()) == ([(2, None)], "2")
+        assert append.durable.cancelled()
+
+
+class TestEvolution:
+    def test_rows_add_columns(self, engine: Engine) -> None:
+        table = engine.table(schema_evolution=True)
+        commit(table, table.take(table.open(), row(1), b'{"id":2,"name":"x","more":true}', token="2"))
+
+        assert table.rows() == [(1, None, None), (2, "x", True)]
+        assert table.token() == "2"
+
+    @pytest.mark.parametrize("error", [evolve.EvolutionError("no"), duckdb.Error("no")], ids=repr)
+    def test_rows_whose_columns_cannot_be_added_are_left_out_with_their_channels(
+        self, engine: Engine, table: StreamedTable, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        evolving = engine.table(schema_evolution=True)
+        channel = evolving.open()
+        appends = [evolving.take(channel, row(1), token="1"), table.take(table.open(), row(2), token="2")]
+
+        def refuse(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(evolve, "plan", refuse)
+        commit(table, *appends)
+
+        assert (evolving.rows(), evolving.token(), code(channel)) == ([], None, MUST_REOPEN)
+        assert (table.rows(), table.token()) == ([(2, None)], "2")
+
+    def test_a_table_without_evolution_keeps_its_columns(self, table: StreamedTable) -> None:
+        commit(table, table.take(table.open(), b'{"id":1,"more":true}'))
+        assert table.rows() == [(1, None)]
+
+
+class TestCrash:
+    """A process that ends at a step of the commit, and what the next one finds in the files."""
+
+    @pytest.mark.parametrize(
+        ("point", "rows", "token"),
+        [("before-commit", [(1, None)], "1"), ("after-commit", [(1, None), (2, None), (3, None)], "3")],
+    )
+    def test_rows_and_token_are_both_there_or_neither_is(
+        self, engine: Engine, tmp_path: Path, point: str, rows: list[object], token: str
+    ) -> None:
+        table = engine.table()
+        channel = table.open()
+        commit(table, table.take(channel, row(1), token="1"))
+        found: list[tuple[object, object]] = []
+
+        def reach(passed: str) -> None:
+            if passed == point:
+                with engine.after_a_crash(tmp_path / "copy") as restored:
+                    found.append((table.rows(restored), table.token("c", restored)))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table.database, "reach", reach)
+            commit(table, table.take(channel, row(2), token="2"), table.take(channel, row(3), token="3"))
+
+        assert found == [(rows, token)]

@@ -1,0 +1,197 @@
+"""A bulk load and its manifest: a worker that dies anywhere, and the try that goes on."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.run_manifest import MANIFEST_NAME, OUTCOME_NAME, RunManifest, run_folder
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.bulk_run import BulkRun
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.operators.run_stage import RunStage
+from airflow_provider_snowpipe.spark.bulk.write_plan import WriteReport, WrittenFile
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
+from tests.fake_account import AFTER, CrashError, FakeAccount
+from tests.unit.operators.account_in_task import install, task_context
+
+ROWS = [["r1", "r2"], ["r3"]]
+CALLS = 12
+"""Calls of one load that nothing disturbs."""
+WORK = ("d", "r1", "load", "-1")
+
+
+class Load:
+    """A table, a stage, and two files of rows that every try writes anew under names of its own."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.account = FakeAccount()
+        install(self.account, patch)
+        self.began = dt.datetime.now(dt.UTC)
+        self.attempts = itertools.count(1)
+        self.writes = 0
+
+    def bulk_run(self) -> BulkRun:
+        hook = SnowpipeBulkHook("account", table="T")
+        stage = RunStage(hook, "@S/in", run_folder(WORK, *hook.place(), "T"))
+        return BulkRun(hook, stage, "/".join(WORK), "T", "fail", 1, lambda *_: None)
+
+    @contextmanager
+    def write(self) -> Iterator[WriteReport]:
+        self.writes += 1
+        attempt = f"a{next(self.attempts)}"
+        files = []
+        for number, rows in enumerate(ROWS):
+            file = self.folder / attempt / f"part-{attempt}-{number}.parquet"
+            file.parent.mkdir(exist_ok=True, parents=True)
+            file.write_text("".join(f"{row}\n" for row in rows))
+            files.append(WrittenFile(file.name, file.stat().st_size, len(rows)))
+        yield WriteReport("app", (self.folder / attempt).as_uri(), attempt, tuple(files))
+
+    def copy(self, run: BulkRun, try_number: int, manifest: RunManifest) -> Mapping[str, Mapping[str, Any]]:
+        task = SnowpipeCopyOperator(
+            task_id="load",
+            table="T",
+            stage=run.stage.location,
+            files=manifest.names,
+            deferrable=False,
+            options={"file_format": {"type": "PARQUET"}},
+        )
+        copied = task.perform(task_context("r1", try_number, self.began))
+        return {**copied["loaded_before"], **copied["files"]}
+
+    def load(self, try_number: int = 1) -> dict[str, Any]:
+        run = self.bulk_run()
+        return run.load(self.write, lambda manifest: self.copy(run, try_number, manifest))
+
+    def staged(self, name: str) -> list[str]:
+        return [path for path in self.account.stages.get("S", {}) if path.endswith(name)]
+
+    def assert_every_row_is_there_once(self) -> None:
+        assert sorted(self.account.rows) == ["r1", "r2", "r3"]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    return Load(tmp_path, monkeypatch)
+
+
+def test_files_manifest_copy_and_outcome_follow_each_other(load: Load) -> None:
+    done = load.load()
+
+    load.assert_every_row_is_there_once()
+    assert (done["rows_loaded"], done["rows"], len(done["files"])) == (3, 3, 2)
+    steps = [call for call in load.account.calls if call in ("PUT", "submit")]
+    assert steps == ["PUT", "PUT", "PUT", "submit", "PUT"]
+    assert len(load.account.calls) == CALLS
+
+
+@pytest.mark.parametrize("nth", range(1, CALLS + 1))
+def test_the_next_try_leaves_every_row_once(load: Load, nth: int) -> None:
+    load.account.fault(None, AFTER, CrashError(), nth)
+    with pytest.raises(CrashError):
+        load.load()
+    done = load.load(try_number=2)
+
+    load.assert_every_row_is_there_once()
+    assert done["rows_loaded"] == 3
+    assert len(load.staged(OUTCOME_NAME)) == 1
+
+
+@pytest.mark.parametrize("nth", range(1, CALLS + 1))
+def test_the_next_try_leaves_every_row_once_where_history_alone_remembers(load: Load, nth: int) -> None:
+    load.account.fault(None, AFTER, CrashError(), nth)
+    with pytest.raises(CrashError):
+        load.load()
+    load.account.statements.clear()
+    load.load(try_number=2)
+    load.assert_every_row_is_there_once()
+
+
+def test_a_try_after_the_manifest_has_its_files_and_writes_none(load: Load) -> None:
+    load.account.fault("submit", AFTER, CrashError())
+    with pytest.raises(CrashError):
+        load.load()
+    done = load.load(try_number=2)
+
+    assert load.writes == 1
+    assert all("/a1/" in path for path in done["files"])
+
+
+def test_a_try_before_the_manifest_leaves_files_that_nobody_loads(load: Load) -> None:
+    load.account.fault("PUT", AFTER, CrashError(), nth=2)
+    with pytest.raises(CrashError):
+        load.load()
+    done = load.load(try_number=2)
+
+    load.assert_every_row_is_there_once()
+    assert len(load.staged(".parquet")) == 4
+    assert all("/a2/" in path for path in done["files"])
+
+
+def test_what_is_done_is_not_done_again(load: Load) -> None:
+    first = load.load()
+    del load.account.calls[:]
+
+    assert load.load(try_number=2) == first
+    assert not {"PUT", "submit"} & set(load.account.calls)
+    assert load.writes == 1
+
+
+def test_a_faster_try_wins_and_its_files_are_the_ones(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = load.bulk_run()
+    put = slow.stage.put
+
+    def overtaken(*given: Any) -> None:
+        put(*given)
+        load.load(try_number=2)
+
+    monkeypatch.setattr(slow.stage, "put", overtaken)
+    done = slow.load(load.write, lambda manifest: load.copy(slow, 1, manifest))
+
+    load.assert_every_row_is_there_once()
+    assert all("/a2/" in path for path in done["files"])
+
+
+def test_a_folder_whose_manifest_is_gone_after_copy_is_refused(load: Load) -> None:
+    load.load()
+    load.account.stages["S"].clear()
+    with pytest.raises(FilesGivenTwiceError):
+        load.load(try_number=2)
+
+    load.assert_every_row_is_there_once()
+    assert load.writes == 1
+
+
+def test_a_manifest_that_lacks_files_that_were_loaded_is_refused(load: Load) -> None:
+    load.load()
+    staged = load.account.stages["S"]
+    del staged[load.staged(OUTCOME_NAME)[0]]
+    manifest = load.staged(MANIFEST_NAME)[0]
+    staged[manifest] = staged[manifest].replace(b"a1", b"a0")
+    with pytest.raises(FilesGivenTwiceError):
+        load.load(try_number=2)
+
+
+def test_a_copy_that_comes_back_without_its_manifest_is_refused(load: Load) -> None:
+    run = load.bulk_run()
+    with pytest.raises(ConfigurationError):
+        run.resume(lambda manifest: load.copy(run, 1, manifest))
+
+
+def test_a_copy_that_comes_back_is_settled_once(load: Load) -> None:
+    load.account.fault("submit", AFTER, CrashError())
+    with pytest.raises(CrashError):
+        load.load()
+    for _ in range(2):
+        run = load.bulk_run()
+        done = run.resume(lambda manifest, run=run: load.copy(run, 2, manifest))
+        assert done["rows_loaded"] == 3
+    load.assert_every_row_is_there_once()

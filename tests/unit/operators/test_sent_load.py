@@ -1,0 +1,145 @@
+"""A sent load over the deferral of its task: the baseline of rejected rows belongs to it, not to a try."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_provider_snowpipe.operators.driver_place import DriverMemory
+from airflow_provider_snowpipe.operators.sent_load import SentLoad, settle_load
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from tests.fake_snowpipe import PIPE, snowpipe
+
+__all__ = ["snowpipe"]
+
+SENT = ChannelReport(
+    "c",
+    "p",
+    None,
+    "9",
+    "9",
+    rows=10,
+    bytes=50,
+    rejected=0,
+    committed=False,
+    errors_before=5,
+    rejected_before=3,
+)
+
+
+class Hook:
+    """As much of a hook as settling asks for."""
+
+    def __init__(self, client):
+        self.channel_statuses = client.channel_statuses
+
+    def pipe_name(self):
+        return PIPE
+
+
+class TaskState:
+    """Airflow's task state, JSON in between."""
+
+    def __init__(self):
+        self.values = {}
+
+    def get(self, key):
+        return json.loads(self.values[key]) if key in self.values else None
+
+    def set(self, key, value):
+        self.values[key] = json.dumps(value)
+
+    def delete(self, key):
+        self.values.pop(key, None)
+
+
+def kept(*channels):
+    """A load as it comes back from the deferral."""
+    load = SentLoad(RunReport("app", channels or (SENT,), 1.5), "integer")
+    again = SentLoad.of(json.loads(json.dumps(load.to_kept())))
+    assert again == load
+    return again
+
+
+@pytest.fixture
+def settle(snowpipe):
+    def run(load, *, on_error="abort", awaited=True):
+        return settle_load(load, Hook(snowpipe.client()), on_error=on_error, awaited=awaited)
+
+    return run
+
+
+def test_load_is_settled_by_what_is_committed(snowpipe, settle):
+    snowpipe.channel("c", committed="9", rows_inserted=10, rows_error_count=3)
+
+    assert settle(kept()).is_committed
+
+
+@pytest.mark.parametrize("committed", [None, "8"])
+def test_event_of_success_is_not_believed_without_the_committed_token(snowpipe, settle, committed):
+    snowpipe.channel("c", committed=committed, rows_error_count=3)
+
+    with pytest.raises(AirflowException, match="CommitTimeoutError") as behind:
+        settle(kept())
+    assert type(behind.value) is AirflowException
+
+    assert not settle(kept(), awaited=False).is_committed
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_rows_that_the_tries_before_had_rejected_count_after_the_deferral(snowpipe, settle, awaited):
+    snowpipe.channel("c", committed="9", rows_error_count=5)
+
+    with pytest.raises(AirflowFailException, match=r"RowsRejectedError.*skipped 2 row"):
+        settle(kept(), awaited=awaited)
+    (channel,) = settle(kept(), on_error="continue", awaited=awaited).report.channels
+    assert channel.rejected == 2
+
+
+def test_load_that_is_not_committed_yet_is_not_refused_for_its_rejected_rows(snowpipe, settle):
+    snowpipe.channel("c", committed="3", rows_error_count=5)
+
+    assert not settle(kept(), awaited=False).is_committed
+
+
+def test_channel_without_a_row_owes_nothing(snowpipe, settle):
+    snowpipe.channel("c", rows_error_count=3)
+
+    assert settle(kept(replace(SENT, target_token=None))).is_committed
+
+
+@pytest.mark.parametrize(
+    "other", [None, {}, {"report": "{}", "offset_format": "integer"}, {"report": None, "offset_format": 5}]
+)
+def test_load_of_another_release_is_none(other):
+    assert SentLoad.of(other) is None
+
+
+class TestMemory:
+    def test_first_baseline_stays_over_all_tries(self):
+        state = {"task_state_store": TaskState()}
+        for counts in ({"c": 3}, {"c": 5, "d": 1}, {"c": 9, "d": 4}):
+            DriverMemory(state, durable=True).keep_rejected_before(counts)
+
+        assert DriverMemory(state, durable=True).rejected_before() == {"c": 3, "d": 1}
+
+    def test_driver_is_forgotten_and_the_baseline_kept_until_the_report(self):
+        state = {"task_state_store": TaskState()}
+        memory = DriverMemory(state, durable=True)
+        memory.keep_rejected_before({"c": 3})
+        memory.keep_sent(kept())
+
+        memory.forget_driver()
+        assert (memory.sent(), memory.rejected_before()) == (None, {"c": 3})
+
+        memory.forget()
+        assert memory.rejected_before() == {}
+
+    @pytest.mark.parametrize("context", [{}, {"task_state_store": TaskState()}])
+    def test_without_durability_nothing_is_known(self, context):
+        memory = DriverMemory(context, durable=False)
+        memory.keep_rejected_before({"c": 3})
+        memory.keep_sent(kept())
+
+        assert (memory.rejected_before(), memory.sent(), memory.place()) == ({}, None, None)

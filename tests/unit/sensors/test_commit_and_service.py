@@ -1,0 +1,239 @@
+"""The commit sensor over a deferral, against a scripted service: what is counted, and from which baseline."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+
+from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
+from tests.airflow_connections import PAT, SetConnection
+from tests.fake_snowpipe import URL, FakeSnowpipe, error
+from tests.local_connection import TaskInstance
+
+
+@pytest.fixture
+def conn_id(set_connection: SetConnection) -> str:
+    return set_connection(
+        "fake",
+        conn_type="snowpipe",
+        host=URL,
+        password=PAT,
+        schema="S",
+        extra={"auth": "programmatic_access_token", "database": "DB"},
+    )
+
+
+def make(conn_id: str, **options: Any) -> SnowpipeCommitSensor:
+    arguments: dict[str, Any] = {
+        "task_id": "wait",
+        "targets": {"c": "9"},
+        "offset_format": "integer",
+        "snowflake_conn_id": conn_id,
+        "table": "T",
+        "poke_interval": 0.01,
+        "timeout": 30,
+    }
+    return SnowpipeCommitSensor(**{**arguments, **options})
+
+
+def context() -> Any:
+    return {"ti": TaskInstance()}
+
+
+def resumed(sensor: SnowpipeCommitSensor, snowpipe: FakeSnowpipe, meanwhile: Any) -> Any:
+    """Defer, let something happen, wait in the triggerer, resume; everything goes through JSON."""
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context())
+    _, arguments = deferred.value.trigger.serialize()
+    trigger = SnowpipeCommitTrigger(**json.loads(json.dumps(arguments)))
+    meanwhile()
+    event = asyncio.run(asyncio.wait_for(anext(aiter(trigger.run())), 10))
+    resume = getattr(sensor, deferred.value.method_name)
+    return resume(context(), json.loads(json.dumps(event.payload)))
+
+
+@pytest.mark.parametrize("committed", [None, "0", "8"], ids=["NULL", "start", "behind"])
+def test_channel_without_its_target_is_waited_for(
+    snowpipe: FakeSnowpipe, conn_id: str, committed: str | None
+) -> None:
+    snowpipe.channel("c", committed=committed)
+
+    assert not make(conn_id).poke(context()).is_done
+
+
+@pytest.mark.parametrize("committed", ["9", "10", "80"])
+def test_channel_at_or_past_its_target_is_done(snowpipe: FakeSnowpipe, conn_id: str, committed: str) -> None:
+    snowpipe.channel("c", committed=committed)
+
+    assert make(conn_id).execute(context()) == {"c": committed}
+
+
+def test_one_channel_that_is_behind_holds_all(snowpipe: FakeSnowpipe, conn_id: str) -> None:
+    snowpipe.channel("c", committed="9")
+    snowpipe.channel("d")
+
+    assert not make(conn_id, targets={"c": "9", "d": "0"}).poke(context()).is_done
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_token_of_another_format_fails_without_a_retry(
+    snowpipe: FakeSnowpipe, conn_id: str, deferrable: bool
+) -> None:
+    snowpipe.channel("c", committed="a.log:1")
+
+    with pytest.raises(AirflowFailException, match="bad_token"):
+        make(conn_id, deferrable=deferrable).execute(context())
+
+
+def test_deferred_sensor_ends_with_the_commit(snowpipe: FakeSnowpipe, conn_id: str) -> None:
+    channel = snowpipe.channel("c")
+
+    def commit() -> None:
+        channel.committed = "12"
+
+    assert resumed(make(conn_id, deferrable=True), snowpipe, commit) == {"c": "12"}
+
+
+class TestRejectedBaseline:
+    """Rows skipped before the wait's load began do not count; those since then do, wherever it waits."""
+
+    COUNTED = (
+        pytest.param(None, 1, id="whole life"),
+        pytest.param({"c": 3}, 4, id="baseline"),
+        pytest.param('{"c": 3}', 4, id="text"),
+        pytest.param({"other": 9}, 1, id="another channel's"),
+    )
+
+    @pytest.mark.parametrize(("baseline", "too_many"), COUNTED)
+    @pytest.mark.parametrize("mode", ["poke", "deferred", "from the triggerer"])
+    def test_rows_beyond_it_fail_the_task_for_good(
+        self, snowpipe: FakeSnowpipe, conn_id: str, baseline: Any, too_many: int, mode: str
+    ) -> None:
+        channel = snowpipe.channel("c", rows_error_count=too_many - 1)
+        sensor = make(
+            conn_id,
+            fail_on_rejected_rows=True,
+            rejected_baseline=baseline,
+            deferrable=mode != "poke",
+            start_from_trigger=mode == "from the triggerer",
+        )
+
+        def reject() -> None:
+            channel.rows_error_count, channel.committed = too_many, "9"
+
+        def run() -> Any:
+            if mode != "poke":
+                return resumed(sensor, snowpipe, reject)
+            reject()
+            return sensor.execute(context())
+
+        with pytest.raises(AirflowFailException, match="rows_rejected"):
+            run()
+
+    @pytest.mark.parametrize(("baseline", "too_many"), COUNTED)
+    @pytest.mark.parametrize("deferrable", [False, True])
+    def test_rows_up_to_it_do_not(
+        self, snowpipe: FakeSnowpipe, conn_id: str, baseline: Any, too_many: int, deferrable: bool
+    ) -> None:
+        channel = snowpipe.channel("c", rows_error_count=too_many - 1)
+        sensor = make(conn_id, fail_on_rejected_rows=True, rejected_baseline=baseline, deferrable=deferrable)
+
+        def commit() -> None:
+            channel.committed = "9"
+
+        if deferrable:
+            assert resumed(sensor, snowpipe, commit) == {"c": "9"}
+        else:
+            commit()
+            assert sensor.execute(context()) == {"c": "9"}
+
+    def test_goes_to_the_scheduler_with_a_start_in_the_triggerer(self, conn_id: str) -> None:
+        sensor = make(
+            conn_id,
+            fail_on_rejected_rows=True,
+            rejected_baseline={"c": 3},
+            deferrable=True,
+            start_from_trigger=True,
+        )
+
+        arguments = sensor.start_trigger_args
+        assert arguments is not None
+        assert arguments.trigger_kwargs is not None
+        assert arguments.trigger_kwargs["rejected_baseline"] == {"c": 3}
+        assert arguments.trigger_kwargs["fail_on_rejected_rows"] is True
+
+    def test_is_nothing_where_rejected_rows_are_accepted(self, snowpipe: FakeSnowpipe, conn_id: str) -> None:
+        snowpipe.channel("c", committed="9", rows_error_count=70)
+
+        assert make(conn_id).execute(context()) == {"c": "9"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("targets", {"c": "9"}),
+        ("offset_format", "integer"),
+        ("table", "T"),
+        ("poll_interval", 0.01),
+        ("max_consecutive_errors", 4),
+        ("stall_timeout", 50.0),
+        ("end_from_trigger", True),
+        ("database", "DB"),
+        ("schema", "S"),
+    ],
+)
+def test_every_setting_reaches_the_triggerer(
+    snowpipe: FakeSnowpipe, conn_id: str, option: str, value: Any
+) -> None:
+    snowpipe.channel("c")
+    sensor = make(
+        conn_id,
+        deferrable=True,
+        max_consecutive_errors=4,
+        stall_timeout=50,
+        end_from_trigger=True,
+        database="DB",
+        schema="S",
+    )
+
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context())
+
+    assert deferred.value.trigger.serialize()[1][option] == value
+
+
+def test_channel_that_is_dropped_meanwhile_fails_the_deferred_task(
+    snowpipe: FakeSnowpipe, conn_id: str
+) -> None:
+    snowpipe.channel("c")
+
+    with pytest.raises(AirflowFailException, match="channel_missing"):
+        resumed(make(conn_id, deferrable=True), snowpipe, snowpipe.channels.clear)
+
+
+def test_first_look_that_meets_an_outage_leaves_the_wait_to_the_triggerer(
+    snowpipe: FakeSnowpipe, conn_id: str
+) -> None:
+    channel = snowpipe.channel("c")
+    snowpipe.fault(before="status", error=error(503), times=8)
+
+    def commit() -> None:
+        channel.committed = "9"
+
+    assert resumed(make(conn_id, deferrable=True), snowpipe, commit) == {"c": "9"}
+
+
+def test_outage_that_lasts_ends_the_task_and_leaves_it_its_retries(
+    snowpipe: FakeSnowpipe, conn_id: str
+) -> None:
+    snowpipe.fault(before="status", error=error(503), times=10_000)
+
+    with pytest.raises(AirflowException, match="too_many_errors") as ended:
+        make(conn_id, max_consecutive_errors=2).execute(context())
+
+    assert type(ended.value) is AirflowException

@@ -1,0 +1,324 @@
+"""The driver's steps: resume, rounds, and the committed tokens as the only evidence."""
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_snowpipe.spark.driver import Run
+from airflow_provider_snowpipe.spark.failures import TaskFailedError
+from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.sink import PartitionResult
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    CommitTimeoutError,
+    OffsetTokenError,
+    PipeNotFoundError,
+    RowsRejectedError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.fake_snowpipe import PIPE, STALE, URL, error
+from tests.memory_source import (
+    InProcessSpark,
+    MemoryFramePartition,
+    MemoryFrameSource,
+    MemoryPartition,
+    MemorySource,
+    MemorySpec,
+    rows,
+)
+
+PLAN = JobPlan(
+    "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", commit_timeout=60.0,
+    limits=BatchLimits(requests_per_second=10_000),
+)  # fmt: skip
+P, Q = MemoryPartition("p", rows(6)), MemoryPartition("q", rows(4))
+
+
+@pytest.fixture
+def make_run(snowpipe, monkeypatch):
+    """A run over partitions in memory; the source that it opened is its ``source``."""
+
+    def make(*partitions, **plan):
+        source = (
+            MemoryFrameSource(partitions)
+            if isinstance(partitions[0], MemoryFramePartition)
+            else MemorySource(partitions)
+        )
+        monkeypatch.setattr(
+            "airflow_provider_snowpipe.spark.driver.open_source", lambda spec, on_data_loss, secrets: source
+        )
+        run = Run(replace(PLAN, **plan), snowpipe.client(), object)
+        run.source = source
+        return run
+
+    return make
+
+
+def load(run, spark=None):
+    run.prepare()
+    run.load(spark or InProcessSpark())
+
+
+def whole(run, spark=None):
+    load(run, spark)
+    run.verify()
+    run.finish()
+
+
+def ids(snowpipe, channel="job_src_p"):
+    return [row["ID"] for row in snowpipe.channels[channel].rows]
+
+
+def by_channel(run, field):
+    return {one.channel: getattr(one, field) for one in run.channels}
+
+
+def test_run_loads_every_partition_verifies_and_moves_the_bookmark(snowpipe, make_run):
+    run = make_run(P, Q)
+
+    whole(run)
+
+    assert (ids(snowpipe), ids(snowpipe, "job_src_q")) == ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3])
+    assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3"}
+    assert by_channel(run, "rows") == {"job_src_p": 6, "job_src_q": 4}
+    assert all(by_channel(run, "committed").values())
+    assert run.source.bookmark == {"p": IntegerOffset(5), "q": IntegerOffset(3)}
+
+
+def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):
+    snowpipe.channel("job_src_p", committed="3", rows_inserted=4)
+    snowpipe.channel("job_src_q", committed="3", rows_inserted=4)
+    run = make_run(P, Q)
+
+    whole(run)
+
+    assert snowpipe.did("append") == ["append job_src_p 4..5"]
+    assert by_channel(run, "from_token") == {"job_src_p": "3", "job_src_q": "3"}
+    assert by_channel(run, "rows") == {"job_src_p": 2, "job_src_q": 0}
+    assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3"}
+
+
+class TestPrepare:
+    def test_opens_no_channel(self, snowpipe, make_run):
+        make_run(P).prepare()
+
+        assert snowpipe.did() == ["hostname", "token", "pipe_info", "status job_src_p"]
+
+    def test_unknown_pipe_is_reported_before_the_source_is_asked(self, snowpipe, make_run):
+        snowpipe.fault(before="pipe_info", error=error(404, "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"))
+        run = make_run(P)
+        run.source.partitions = None
+
+        with pytest.raises(PipeNotFoundError):
+            run.prepare()
+
+    @pytest.mark.parametrize("token", ["a.log:3", "4:1"])
+    def test_token_of_another_format_names_channel_and_format(self, snowpipe, make_run, token):
+        snowpipe.channel("job_src_q", committed=token)
+
+        with pytest.raises(OffsetTokenError, match=r"job_src_q.*integer"):
+            make_run(P, Q).prepare()
+        assert snowpipe.did("open") == []
+
+    def test_position_that_the_source_has_no_more_names_the_channel(self, snowpipe, make_run):
+        snowpipe.channel("job_src_q", committed="1")
+
+        with pytest.raises(SourcePositionError, match="job_src_q"):
+            make_run(P, replace(Q, first=10)).prepare()
+
+    def test_baseline_is_what_was_skipped_before_the_run(self, snowpipe, make_run):
+        snowpipe.channel("job_src_p", rows_error_count=3)
+        run = make_run(P, Q)
+
+        run.prepare()
+
+        assert run.rejected_before == {"job_src_p": 3, "job_src_q": 0}
+
+    def test_baseline_of_an_earlier_try_stays(self, snowpipe, make_run):
+        snowpipe.channel("job_src_p", rows_error_count=3)
+        run = make_run(P, Q, rejected_before={"job_src_p": 1})
+
+        run.prepare()
+
+        assert run.rejected_before == {"job_src_p": 1, "job_src_q": 0}
+
+
+class TestRounds:
+    SLOW = replace(P, seconds_per_part=1000.0)
+
+    @pytest.mark.parametrize(
+        "partition",
+        [SLOW, MemoryFramePartition("p", rows(6), seconds_per_part=1000.0)],
+        ids=["tasks", "query"],
+    )
+    def test_run_needs_more_rounds_than_one_token_lives(self, snowpipe, make_run, partition):
+        run = make_run(partition)
+
+        whole(run)
+
+        assert len(snowpipe.did("token")) > 1
+        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+        assert by_channel(run, "rows") == {"job_src_p": 6}
+        assert by_channel(run, "requests") == {"job_src_p": len(snowpipe.did("append"))}
+
+    def test_query_of_the_next_round_begins_behind_what_is_committed(self, make_run):
+        run = make_run(MemoryFramePartition("p", rows(6), seconds_per_part=700.0))
+
+        whole(run)
+
+        first, *later = [asked["job_src_p"] for asked in run.source.asked]
+        assert (first, set(later)) == (None, {IntegerOffset(2)})
+
+    def test_rows_and_seconds_of_all_rounds_are_summed_by_the_run_itself(self, make_run):
+        run = make_run(self.SLOW, wait_for_commit=False)
+
+        whole(run)
+
+        assert by_channel(run, "rows") == {"job_src_p": 6}
+        assert by_channel(run, "bytes") == {"job_src_p": 6 * len('{"ID": 0}\n')}
+        assert by_channel(run, "append_seconds")["job_src_p"] >= 3000
+
+    def test_position_of_an_earlier_round_stays_when_the_token_ends_a_later_one(self, snowpipe, make_run):
+        run = make_run(self.SLOW, wait_for_commit=False)
+        run.prepare()
+        run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(3), rows=4)}
+
+        run._take([PartitionResult("job_src_p", complete=False)])
+        run.verify()
+
+        assert by_channel(run, "target_token") == {"job_src_p": "3"}
+
+    def test_finished_channels_are_not_loaded_again(self, snowpipe, make_run):
+        spark = InProcessSpark()
+        # The quick channel is loaded first: the slow one uses up the token.
+        run = make_run(replace(Q, name="a"), self.SLOW)
+
+        whole(run, spark)
+
+        assert spark.jobs[0] == 2
+        assert set(spark.jobs[1:]) == {1}
+        assert len([call for call in snowpipe.did("open") if call == "open job_src_a"]) == 1
+
+    def test_rounds_in_which_nothing_moves_end_the_run(self, snowpipe, make_run):
+        run = make_run(replace(P, seconds_per_part=7200.0))
+
+        with pytest.raises(AuthenticationError, match="clock"):
+            load(run)
+
+        assert len(snowpipe.did("open")) == 3
+        assert snowpipe.did("append") == []
+
+
+class TestFailure:
+    def test_final_error_of_a_task_ends_the_run_and_counts_the_others(self, snowpipe, make_run):
+        snowpipe.fault(before="append", error=error(401, "390303"), times=1000)
+
+        with pytest.raises(AuthenticationError, match="1 more"):
+            load(make_run(P, Q))
+
+    def test_fenced_task_ends_the_run(self, snowpipe, make_run):
+        snowpipe.fault(before="append", error=error(409, STALE), times=1000)
+
+        with pytest.raises(TaskFailedError) as failed:
+            load(make_run(P, Q))
+
+        assert failed.value.error_type == "ChannelFencedError"
+
+    def test_next_run_loads_what_is_missing(self, snowpipe, make_run):
+        snowpipe.fault(before="append", channel="job_src_q", error=error(400, "BAD"))
+        with pytest.raises(TaskFailedError):
+            load(make_run(P, Q))
+
+        run = make_run(P, Q)
+        whole(run)
+
+        assert (ids(snowpipe), ids(snowpipe, "job_src_q")) == ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3])
+        assert snowpipe.did("append").count("append job_src_p 0..5") == 1
+
+
+class TestVerify:
+    @pytest.mark.parametrize("token", [None, "4"])
+    def test_task_that_reported_success_is_not_believed_without_the_committed_token(
+        self, snowpipe, make_run, token
+    ):
+        run = make_run(P, Q)
+        load(run)
+        snowpipe.channels["job_src_q"].committed = token and "2"
+
+        with pytest.raises(CommitTimeoutError) as missing:
+            run.verify()
+
+        assert (missing.value.channel, missing.value.target) == ("job_src_q", "3")
+        assert by_channel(run, "committed") == {"job_src_p": True, "job_src_q": False}
+
+    def test_channel_that_is_gone_is_a_missing_commit(self, snowpipe, make_run):
+        run = make_run(P)
+        load(run)
+        del snowpipe.channels["job_src_p"]
+
+        with pytest.raises(CommitTimeoutError, match="ERR_CHANNEL_DOES_NOT_EXIST"):
+            run.verify()
+
+    def test_asks_after_a_hundred_channels_at_a_time(self, snowpipe, make_run):
+        run = make_run(*(MemoryPartition(f"{n:03}", rows(1)) for n in range(101)))
+        load(run)
+        before = len(snowpipe.did("status"))
+
+        run.verify()
+
+        assert [call.count(",") + 1 for call in snowpipe.did("status")[before:]] == [100, 1]
+
+    @pytest.mark.parametrize("on_error", ["abort", "continue"])
+    def test_rejected_rows_fail_the_run_unless_it_continues(self, snowpipe, make_run, on_error):
+        snowpipe.channel("job_src_p", rows_error_count=9)
+        snowpipe.rejects = lambda row: row["ID"] in (1, 4)
+        run = make_run(P, on_error=on_error)
+        load(run)
+
+        if on_error == "abort":
+            with pytest.raises(RowsRejectedError) as refused:
+                run.verify()
+            assert refused.value.rejected == 2
+        else:
+            run.verify()
+
+        assert by_channel(run, "rejected") == {"job_src_p": 2}
+        assert by_channel(run, "rows") == {"job_src_p": 6}
+
+    def test_next_try_reports_what_an_earlier_one_had_rejected(self, snowpipe, make_run):
+        snowpipe.rejects = lambda row: row["ID"] == 1
+        first = make_run(P)
+        load(first)
+
+        again = make_run(P, rejected_before=first.rejected_before)
+        load(again)
+        with pytest.raises(RowsRejectedError) as refused:
+            again.verify()
+
+        assert refused.value.rejected == 1
+        assert snowpipe.did("append") == ["append job_src_p 0..5"]
+
+    def test_run_that_does_not_wait_reports_what_it_sent_and_nothing_as_committed(self, snowpipe, make_run):
+        snowpipe.holds_commits = True
+        run = make_run(P, wait_for_commit=False)
+        load(run)
+        calls = len(snowpipe.calls)
+
+        run.verify()
+        run.finish()
+
+        assert by_channel(run, "target_token") == {"job_src_p": "5"}
+        assert by_channel(run, "committed") == {"job_src_p": False}
+        assert run.source.bookmark == {}
+        assert snowpipe.did()[calls:] == ["status job_src_p"]
+
+    def test_bookmark_of_a_run_that_does_not_wait_is_what_is_committed_by_then(self, snowpipe, make_run):
+        snowpipe.channel("job_src_p", committed="2")
+        snowpipe.holds_commits = True
+        run = make_run(P, wait_for_commit=False)
+
+        whole(run)
+
+        assert run.source.bookmark == {"p": IntegerOffset(2)}

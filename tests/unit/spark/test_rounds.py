@@ -1,0 +1,169 @@
+"""How partitions become tasks, and what a round leaves for the next one."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_provider_snowpipe.spark.failures import TaskFailedError
+from airflow_provider_snowpipe.spark.frames import FrameWork
+from airflow_provider_snowpipe.spark.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
+from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
+from airflow_provider_snowpipe.spark.versions import Versions
+from airflow_provider_snowpipe.streaming.errors import (
+    ChannelFencedError,
+    ConfigurationError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.fake_snowpipe import PIPE, STALE, URL, error
+from tests.memory_source import (
+    InProcessSpark,
+    MemoryFramePartition,
+    MemoryFrameSource,
+    MemoryPartition,
+    MemorySource,
+    rows,
+)
+
+SETTINGS = SinkSettings(URL, None, PIPE, True, 60.0, BatchLimits(requests_per_second=10_000))
+PARTITIONS = {f"c{number}": MemoryPartition(str(number), rows(4)) for number in range(3)}
+
+
+@pytest.fixture
+def spark():
+    return InProcessSpark()
+
+
+def test_channels_without_a_token_begin_at_the_start_and_no_task_is_asked(spark):
+    works = TaskRounds(spark).locate(PARTITIONS, dict.fromkeys(PARTITIONS))
+
+    assert [(work.channel, work.committed, work.place) for work in works] == [
+        ("c0", None, 0), ("c1", None, 0), ("c2", None, 0),
+    ]  # fmt: skip
+    assert spark.jobs == []
+
+
+def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_left_out(spark):
+    committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
+
+    works = TaskRounds(spark).locate(PARTITIONS, committed)
+
+    assert [(work.channel, work.committed, work.place) for work in works] == [
+        ("c0", IntegerOffset(1), 2), ("c2", None, 0),
+    ]  # fmt: skip
+    assert spark.jobs == [2]
+
+
+def test_position_that_is_gone_names_the_channel_before_anything_is_sent(spark):
+    with pytest.raises(SourcePositionError, match="'c1'"):
+        TaskRounds(spark).locate(PARTITIONS, {"c0": None, "c1": IntegerOffset(70), "c2": None})
+
+
+def test_round_runs_one_task_for_each_channel(snowpipe, spark):
+    rounds = TaskRounds(spark)
+    works = rounds.locate(PARTITIONS, dict.fromkeys(PARTITIONS))
+
+    results = rounds.run(SETTINGS, snowpipe.scoped_token(), works)
+
+    assert [(one.channel, one.rows, one.position) for one in results] == [
+        (name, 4, IntegerOffset(3)) for name in PARTITIONS
+    ]
+    assert spark.jobs == [3]
+
+
+def test_task_that_was_fenced_is_tried_again_by_spark_and_no_row_doubled(snowpipe):
+    spark = InProcessSpark(attempts=2)
+    snowpipe.fault(after="append", channel="c1", error=error(409, STALE))
+    rounds = TaskRounds(spark)
+
+    results = rounds.run(
+        SETTINGS, snowpipe.scoped_token(), rounds.locate(PARTITIONS, dict.fromkeys(PARTITIONS))
+    )
+
+    assert [one.position for one in results] == [IntegerOffset(3)] * 3
+    assert [row["ID"] for row in snowpipe.channels["c1"].rows] == [0, 1, 2, 3]
+
+
+def test_error_of_a_task_that_failed_for_good_is_told_as_it_was_there(snowpipe, spark):
+    snowpipe.fault(before="append", error=error(409, STALE))
+    rounds = TaskRounds(spark)
+
+    with pytest.raises(TaskFailedError, match="another writer") as failed:
+        rounds.run(SETTINGS, snowpipe.scoped_token(), rounds.locate(PARTITIONS, dict.fromkeys(PARTITIONS)))
+
+    assert failed.value.error_type == ChannelFencedError.__name__
+
+
+def test_error_that_is_not_ours_stays_as_it_is(spark):
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match="ZeroDivisionError"):
+        one_task_each(spark, lambda item: 1 // item, [0])
+
+
+def test_executor_of_another_version_is_refused_before_it_works(spark, monkeypatch):
+    here = Versions.here()
+    work = []
+    versions = iter([here, replace(here, package="0.0.0")])
+    monkeypatch.setattr(Versions, "here", lambda: next(versions))
+
+    with pytest.raises((TaskFailedError, ConfigurationError), match=r"0\.0\.0"):
+        one_task_each(spark, work.append, ["item"])
+
+    assert work == []
+
+
+@pytest.mark.parametrize("rounds", [TaskRounds(None), FrameRounds(None, None)])
+def test_next_round_has_the_channels_that_stopped_ahead_of_the_tokens_end(rounds):
+    works = [FrameWork(name, None, None) for name in "abc"]
+    results = [
+        PartitionResult("a"),
+        PartitionResult("b", complete=False),
+        PartitionResult("c", error_type="X"),
+    ]
+
+    assert [work.channel for work in rounds.unfinished(works, results)] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("before", "reached", "after"), [(None, 4, 4), (2, 4, 4), (2, None, 2), (None, None, None), (0, None, 0)]
+)
+def test_next_round_of_a_query_goes_on_from_the_new_committed_position(before, reached, after):
+    def position(number):
+        return None if number is None else IntegerOffset(number)
+
+    work = FrameWork("c", None, position(before), IntegerOffset(9))
+    result = PartitionResult("c", position(reached), complete=False)
+
+    (again,) = FrameRounds(None, None).unfinished([work], [result])
+
+    assert again == replace(work, committed=position(after))
+
+
+def test_source_decides_how_its_partitions_become_tasks(spark):
+    frames = MemoryFrameSource([MemoryFramePartition("p", rows(1))])
+
+    assert isinstance(rounds_of(frames, spark), FrameRounds)
+    assert isinstance(rounds_of(MemorySource([]), spark), TaskRounds)
+    assert isinstance(rounds_of(None, spark), TaskRounds)
+
+
+class Tracker:
+    """Spark's status tracker: one job whose last stage loads, one that has ended, one without a stage."""
+
+    def getActiveJobsIds(self):  # noqa: N802  Spark's name
+        return [1, 2, 3]
+
+    def getJobInfo(self, job):  # noqa: N802  Spark's name
+        return {1: SimpleNamespace(stageIds=[4, 5]), 2: None, 3: SimpleNamespace(stageIds=[])}[job]
+
+    def getStageInfo(self, stage):  # noqa: N802  Spark's name
+        return SimpleNamespace(numCompletedTasks=stage)
+
+
+def test_finished_channels_are_those_before_and_those_of_the_loading_stage():
+    rounds = TaskRounds(SimpleNamespace(statusTracker=Tracker))
+
+    assert rounds.finished_channels(10) == 15

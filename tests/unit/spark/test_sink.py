@@ -1,0 +1,456 @@
+"""What one Spark task does with one partition, each crash point and each answer of the service included."""
+
+from dataclasses import replace
+from functools import partial
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterFolder
+from airflow_provider_snowpipe.spark.row_rules import RowRules
+from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
+from airflow_provider_snowpipe.streaming.answer import UnreachableError
+from airflow_provider_snowpipe.streaming.errors import (
+    ApiError,
+    ChannelError,
+    ChannelFencedError,
+    ChannelInvalidError,
+    CommitTimeoutError,
+    PipeFailedOverError,
+    RetriesExhaustedError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from tests.fake_snowpipe import PIPE, ROW_SEQ_GAP, STALE, URL, KilledError, error
+from tests.memory_source import MemoryPartition, rows
+
+ONE_PART_A_REQUEST = BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000)
+SETTINGS = SinkSettings(URL, None, PIPE, wait_for_commit=True, commit_timeout=60.0, limits=ONE_PART_A_REQUEST)
+SIX = MemoryPartition("p", rows(6))
+
+
+def work(partition=SIX, committed=None):
+    place = IntegerOffset(committed) if committed is not None else None
+    return PartitionWork("c", partition, place, partition.resume(place))
+
+
+@pytest.fixture
+def load(snowpipe):
+    """Run one attempt of the task, with a token of its own."""
+
+    def run(partition=SIX, committed=None, settings=SETTINGS, life=None):
+        return load_partition(settings, snowpipe.scoped_token(life), work(partition, committed))
+
+    return run
+
+
+def ids(snowpipe, channel="c"):
+    return [row["ID"] for row in snowpipe.channels[channel].rows]
+
+
+def test_task_sends_every_row_in_order_and_ends_when_the_last_one_is_committed(snowpipe, load):
+    result = load()
+
+    assert snowpipe.did() == [
+        "status c", "open c", "append c 0..1", "append c 2..3", "append c 4..5", "status c",
+    ]  # fmt: skip
+    assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+    assert (result.position, result.rows, result.complete, result.error_type) == (
+        IntegerOffset(5), 6, True, None,
+    )  # fmt: skip
+    assert (result.requests, result.retries, result.bytes) == (3, 0, 6 * len('{"ID": 0}\n'))
+
+
+def test_every_append_carries_the_tokens_of_its_own_rows_and_the_continuation_of_the_one_before(
+    snowpipe, load
+):
+    load()
+
+    appends = snowpipe.appends()
+    assert [call.query["continuationToken"] for call in appends] == ["1_0", "1_1", "1_2"]
+    assert len({call.query["requestId"] for call in appends}) == 3
+    assert [[row["ID"] for row in call.rows] for call in appends] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_received_rows_are_no_success_until_they_are_committed(snowpipe, load):
+    snowpipe.holds_commits = True
+
+    with pytest.raises(CommitTimeoutError) as late:
+        load()
+
+    assert (late.value.committed, late.value.target) == (None, "5")
+    assert sum(snowpipe.clock.slept) >= 59
+
+
+def test_task_waits_until_the_commit_comes(snowpipe, load):
+    snowpipe.holds_commits = True
+    snowpipe.fault(before="status", skip=4, do=snowpipe.commit)
+
+    assert load().position == IntegerOffset(5)
+    assert len(snowpipe.did("status")) == 5
+
+
+def test_commit_of_a_part_of_the_rows_is_not_enough(snowpipe, load):
+    def commit_four():
+        snowpipe.channels["c"].committed = "3"
+
+    snowpipe.holds_commits = True
+    snowpipe.fault(before="status", skip=1, do=commit_four)
+    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
+
+    assert load().position == IntegerOffset(5)
+    assert len(snowpipe.did("status")) == 4
+
+
+def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load):
+    snowpipe.holds_commits = True
+
+    result = load(settings=replace(SETTINGS, wait_for_commit=False))
+
+    assert (result.position, result.rows) == (IntegerOffset(5), 6)
+    assert snowpipe.channels["c"].committed is None
+    assert snowpipe.did("status") == ["status c"]
+
+
+class TestCrash:
+    """The process ends at one moment; the next attempt brings each row into the table once."""
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    @pytest.mark.parametrize(
+        ("operation", "skip"),
+        [("status", 0), ("open", 0), ("append", 0), ("append", 1), ("append", 2), ("status", 1)],
+        ids=["look", "open", "append-1", "append-2", "append-3", "commit-wait"],
+    )
+    @pytest.mark.parametrize("held", [False, True], ids=["committed-at-once", "committed-late"])
+    def test_next_attempt_brings_each_row_once(self, snowpipe, load, when, operation, skip, held):
+        snowpipe.holds_commits = held
+        snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
+        with pytest.raises(KilledError):
+            load()
+        calls = len(snowpipe.calls)
+        snowpipe.fault(before="open", skip=1, do=snowpipe.commit)
+        snowpipe.fault(before="status", skip=1, do=snowpipe.commit)
+
+        result = load()
+
+        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+        assert result.position == IntegerOffset(5)
+        assert snowpipe.did()[calls:][:2] == ["status c", "open c"]
+
+    def test_killed_task_says_nothing_more(self, snowpipe, load):
+        snowpipe.fault(after="append", skip=1, error=KilledError())
+
+        with pytest.raises(KilledError):
+            load()
+
+        assert snowpipe.did("append") == ["append c 0..1", "append c 2..3"]
+        assert snowpipe.did()[-1] == "append c 2..3"
+
+
+class TestResume:
+    def test_only_rows_behind_the_committed_token_are_sent(self, snowpipe, load):
+        snowpipe.channel("c", committed="1")
+
+        result = load(committed=1)
+
+        assert snowpipe.did("append") == ["append c 2..3", "append c 4..5"]
+        assert (result.rows, result.position) == (4, IntegerOffset(5))
+
+    @pytest.mark.parametrize("found", [None, 1])
+    def test_token_is_read_again_at_open_and_the_place_found_anew(self, snowpipe, load, found):
+        snowpipe.channel("c", committed="3")
+
+        load(committed=found)
+
+        assert snowpipe.did("append") == ["append c 4..5"]
+
+    def test_token_at_the_end_leaves_nothing_to_send_and_nothing_to_wait_for(self, snowpipe, load):
+        snowpipe.channel("c", committed="5")
+
+        result = load()
+
+        assert (result.rows, result.position, result.complete) == (0, IntegerOffset(5), True)
+        assert snowpipe.did() == ["status c", "open c"]
+
+    def test_token_before_the_first_row_of_the_source_is_refused(self, snowpipe, load):
+        snowpipe.channel("c", committed="9")
+
+        result = load()
+
+        assert result.error_type == "SourcePositionError"
+        assert result.error.startswith("channel 'c': ")
+        assert snowpipe.did("append") == []
+
+    @pytest.mark.parametrize("token", ["a.log:3", "7:1", "", "-1"])
+    def test_token_of_another_format_is_reported_before_anything_is_opened(self, snowpipe, load, token):
+        snowpipe.channel("c", committed=token)
+
+        result = load()
+
+        assert result.error_type == "OffsetTokenError"
+        assert "'c'" in result.error
+        assert "integer" in result.error
+        assert snowpipe.did() == ["status c"]
+
+    def test_uncommitted_rows_of_an_earlier_attempt_are_waited_for_not_sent_again(self, snowpipe, load):
+        snowpipe.holds_commits = True
+        snowpipe.fault(after="append", error=KilledError())
+        with pytest.raises(KilledError):
+            load()
+        snowpipe.fault(before="open", skip=2, do=snowpipe.commit)
+        snowpipe.fault(before="status", skip=1, do=snowpipe.commit)
+        calls = len(snowpipe.calls)
+
+        load()
+
+        assert snowpipe.did()[calls:] == [
+            "status c", "open c", "open c", "open c", "append c 2..3", "append c 4..5", "status c",
+        ]  # fmt: skip
+        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+
+    def test_rows_that_never_commit_are_discarded_and_sent_again(self, snowpipe, load):
+        snowpipe.holds_commits = True
+        snowpipe.fault(after="append", error=KilledError())
+        with pytest.raises(KilledError):
+            load()
+        snowpipe.holds_commits = False
+
+        load()
+
+        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+        opens = [call for call in snowpipe.calls if call.operation == "open"]
+        assert [call.body["fail_on_uncommitted_rows"] for call in opens][-2:] == [True, False]
+        assert 50 < sum(snowpipe.clock.slept) < 70
+
+    def test_rows_that_commit_at_the_last_moment_are_not_sent_again(self, snowpipe, load):
+        def commit_when_forced():
+            if not snowpipe.calls[-1].body["fail_on_uncommitted_rows"]:
+                snowpipe.commit()
+
+        snowpipe.holds_commits = True
+        snowpipe.fault(after="append", error=KilledError())
+        with pytest.raises(KilledError):
+            load()
+        snowpipe.holds_commits = False
+        snowpipe.fault(before="open", do=commit_when_forced, times=1000)
+
+        load()
+
+        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+
+
+class TestAnswers:
+    """The retry table: what is repeated, what ends the attempt, what ends the run."""
+
+    REPEATED = (
+        error(503), error(500, "INTERNAL"), error(429), error(408), error(404), UnreachableError("cut"),
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("failure", REPEATED, ids=["503", "500", "429", "408", "404-html", "cut"])
+    @pytest.mark.parametrize("when", ["before", "after"])
+    @pytest.mark.parametrize(("operation", "skip"), [("open", 0), ("append", 1), ("status", 1)])
+    def test_passing_failure_is_repeated_and_no_row_doubled(
+        self, snowpipe, load, operation, skip, when, failure
+    ):
+        snowpipe.fault(**{when: operation}, skip=skip, error=failure, times=2)
+
+        result = load()
+
+        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+        assert result.retries == 2
+
+    def test_repeated_append_keeps_request_id_continuation_token_and_rows(self, snowpipe, load):
+        snowpipe.fault(after="append", skip=1)
+        snowpipe.fault(before="append", skip=1, error=error(503))
+
+        load()
+
+        again = [call for call in snowpipe.appends() if call.query["startOffsetToken"] == "2"]
+        assert [call.attempt for call in again] == [0, 1, 2]
+        assert len({call.query["requestId"] for call in again}) == 1
+        assert {call.query["continuationToken"] for call in again} == {"1_1"}
+        assert len({call.body for call in again}) == 1
+
+    def test_outage_ends_the_attempt_within_the_budget(self, snowpipe, load):
+        snowpipe.fault(before="append", skip=1, error=error(503), times=1000)
+
+        with pytest.raises(RetriesExhaustedError):
+            load()
+
+        assert 60 < sum(snowpipe.clock.slept) <= 120
+        assert ids(snowpipe) == [0, 1]
+
+    def test_pause_that_the_service_asks_for_is_kept(self, snowpipe, load):
+        snowpipe.fault(before="append", error=error(429, retry_after=17.0))
+
+        load()
+
+        assert 17.0 in snowpipe.clock.slept
+
+    @pytest.mark.parametrize(
+        ("answer", "kind"),
+        [
+            (error(409, STALE), ChannelFencedError),
+            (error(400, STALE), ChannelFencedError),
+            (error(409, ROW_SEQ_GAP), ChannelInvalidError),
+            (error(404, "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), ChannelInvalidError),
+            (error(410), PipeFailedOverError),
+            (error(400, "BAD"), ChannelError),
+            (error(413, "TOO_LARGE"), ChannelError),
+            (error(422, "BAD"), ChannelError),
+            (error(302), ChannelError),
+        ],
+        ids=str,
+    )
+    def test_refused_append_ends_the_attempt_without_another_request(self, snowpipe, load, answer, kind):
+        snowpipe.fault(before="append", skip=1, error=answer, times=1000)
+
+        with pytest.raises(ApiError) as refused:
+            load()
+
+        assert type(refused.value) is kind
+        assert snowpipe.did()[-1] == "append c 2..3"
+        assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
+
+    @pytest.mark.parametrize("status", [401, 403])
+    def test_refused_credentials_are_a_result_no_other_attempt_mends(self, snowpipe, load, status):
+        snowpipe.fault(before="append", skip=1, error=error(status, "390303"), times=1000)
+
+        result = load()
+
+        assert (result.error_type, result.complete) == ("AuthenticationError", True)
+        assert len(snowpipe.appends()) == 2, "a task cannot renew the driver's token"
+
+    @pytest.mark.parametrize("operation", ["open", "append"])
+    def test_missing_pipe_is_a_result_that_names_it(self, snowpipe, load, operation):
+        snowpipe.fault(before=operation, error=error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
+
+        result = load()
+
+        assert result.error_type == "PipeNotFoundError"
+        assert "DB.S.T-STREAMING" in result.error
+
+    def test_open_in_progress_is_repeated(self, snowpipe, load):
+        snowpipe.fault(before="open", error=error(409, "ERR_OPEN_CHANNEL_IN_PROGRESS"), times=2)
+
+        assert load().position == IntegerOffset(5)
+
+    def test_channel_that_becomes_invalid_ends_the_wait_for_its_commit(self, snowpipe, load):
+        def invalidate():
+            snowpipe.channels["c"].code = "ERR_CHANNEL_MUST_BE_REOPENED"
+
+        snowpipe.holds_commits = True
+        snowpipe.fault(before="status", skip=2, do=invalidate)
+
+        with pytest.raises(ChannelInvalidError):
+            load()
+
+        assert len(snowpipe.did("status")) == 3
+
+
+class TestFencing:
+    @pytest.mark.parametrize("appends", [0, 1, 2])
+    def test_stale_attempt_ends_and_never_opens_the_channel_again(self, snowpipe, load, appends):
+        snowpipe.fault(before="append", skip=appends, do=partial(snowpipe.open_elsewhere, "c"))
+
+        with pytest.raises(ChannelFencedError):
+            load()
+
+        assert snowpipe.did("open") == ["open c"]
+        assert ids(snowpipe) == list(range(2 * appends))
+
+    def test_newer_attempt_shuts_out_the_older_one_and_no_row_is_doubled(self, snowpipe, load):
+        snowpipe.fault(before="append", skip=1, do=load)
+
+        with pytest.raises(ChannelFencedError):
+            load()
+
+        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+
+
+class TestShortToken:
+    SLOW = replace(SIX, seconds_per_part=1000.0)
+
+    def test_task_stops_ahead_of_the_tokens_end_with_what_it_sent_committed(self, snowpipe, load):
+        result = load(self.SLOW)
+
+        assert (result.complete, result.rows, result.position) == (False, 4, IntegerOffset(3))
+        assert snowpipe.channels["c"].committed == "3"
+
+    def test_next_round_goes_on_from_there(self, snowpipe, load):
+        load(self.SLOW)
+
+        result = load(self.SLOW)
+
+        assert (result.complete, result.rows, result.position) == (True, 2, IntegerOffset(5))
+        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+
+    def test_token_that_expires_on_the_way_is_no_error(self, snowpipe, load):
+        result = load(replace(self.SLOW, seconds_per_part=7200.0))
+
+        assert (result.complete, result.error_type, result.rows) == (False, None, 0)
+
+    def test_token_that_has_expired_before_asks_nobody(self, snowpipe, load):
+        result = load(life=-1.0)
+
+        assert (result.complete, result.error_type) == (False, None)
+        assert snowpipe.calls == []
+
+
+class TestDeadLetters:
+    BAD = MemoryPartition("p", [{"ID": 0}, {"ID": "x"}, {"ID": 2}, {"ID": 3}, {"ID": "y"}, {"ID": 5}])
+
+    @pytest.fixture
+    def aside(self, tmp_path):
+        columns = (TableColumn("ID", "NUMBER(38,0)"),)
+        return replace(SETTINGS, row_rules=RowRules(columns, str(tmp_path), "app"))
+
+    def positions(self, path):
+        files = sorted(path.rglob("*.parquet"))
+        return sorted(row["position"] for file in files for row in pq.read_table(file).to_pylist())
+
+    def test_bad_rows_are_put_aside_and_the_token_passes_them(self, snowpipe, load, aside, tmp_path):
+        result = load(self.BAD, settings=aside)
+
+        assert ids(snowpipe) == [0, 2, 3, 5]
+        assert (result.rows, result.dead_lettered, snowpipe.channels["c"].committed) == (4, 2, "5")
+        assert self.positions(tmp_path) == ["1", "4"]
+
+    def test_bad_row_is_safe_before_a_row_behind_it_is_sent(self, snowpipe, load, aside, tmp_path):
+        seen = []
+        snowpipe.fault(before="append", do=lambda: seen.append(self.positions(tmp_path)))
+
+        load(self.BAD, settings=aside)
+
+        assert "1" in seen[0]
+
+    def leave_file(self, path):
+        """A zombie, which cut its parts elsewhere, puts row 4 aside once more."""
+        place = DeadLetterFolder(str(path), "c", IntegerOffset, None)
+        bad = DeadLetter(IntegerOffset(4), 1, "ID", "does not fit", b"{}")
+        place.write(IntegerOffset(3), IntegerOffset(5), [bad], "app")
+
+    def test_file_of_a_shut_out_attempt_is_removed_after_the_commit(self, snowpipe, load, aside, tmp_path):
+        snowpipe.fault(before="append", do=partial(self.leave_file, tmp_path))
+
+        load(self.BAD, settings=aside)
+
+        assert self.positions(tmp_path) == ["1", "4"]
+
+    def test_file_of_a_shut_out_attempt_stays_until_the_commit(self, snowpipe, load, aside, tmp_path):
+        snowpipe.holds_commits = True
+        snowpipe.fault(before="append", do=partial(self.leave_file, tmp_path))
+
+        with pytest.raises(CommitTimeoutError):
+            load(self.BAD, settings=aside)
+
+        assert self.positions(tmp_path) == ["1", "4", "4"]
+
+    def test_without_a_place_the_first_bad_row_ends_the_run(self, snowpipe, load, aside):
+        strict = replace(aside, row_rules=replace(aside.row_rules, dead_letter_path=None))
+
+        result = load(self.BAD, settings=strict)
+
+        assert result.error_type == "UnfitRowsError"
+        assert snowpipe.did("append") == []

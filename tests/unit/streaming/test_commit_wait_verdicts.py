@@ -1,0 +1,140 @@
+"""What a verdict says beside its state, and which failure of several is reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.streaming.commit_wait import (
+    CommitTargets,
+    CommitVerdict,
+    FailureReason,
+    WaitState,
+    judge,
+)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+
+def _judge(targets: dict[str, str], *found: ChannelStatus, **options: Any) -> CommitVerdict:
+    return judge({s.channel: s for s in found}, CommitTargets.parse(targets, IntegerOffset, **options))
+
+
+def _status(name: str, committed: str | None, code: str = "SUCCESS", **fields: Any) -> ChannelStatus:
+    return ChannelStatus(channel=name, code=code, committed=committed, **fields)
+
+
+REOPEN = "ERR_CHANNEL_MUST_BE_REOPENED"
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (_status("b", "x"), FailureReason.BAD_TOKEN),
+        (ChannelStatus.missing("b"), FailureReason.CHANNEL_MISSING),
+        (_status("b", None, REOPEN), FailureReason.CHANNEL_INVALID),
+        (_status("b", "9", rows_error_count=1), FailureReason.ROWS_REJECTED),
+    ],
+)
+def test_failed_verdict_has_tokens_totals_and_its_message(
+    found: ChannelStatus, reason: FailureReason
+) -> None:
+    verdict = _judge({"a": "5", "b": "5"}, _status("a", "7"), found, fail_on_rejected_rows=True)
+
+    assert verdict.state is WaitState.FAILED
+    assert verdict.reason is reason
+    assert (verdict.done, verdict.total, verdict.slowest) == (0, 2, None)
+    assert verdict.tokens == {"a": "7", "b": found.committed}
+    assert "'b'" in verdict.message
+    assert str(verdict) == verdict.message
+
+
+def test_complete_verdict_counts_every_channel() -> None:
+    verdict = _judge({"a": "5", "b": "5"}, _status("a", "7"), _status("b", "5"))
+
+    assert verdict == CommitVerdict(WaitState.COMPLETE, {"a": "7", "b": "5"}, done=2, total=2)
+    assert str(verdict) == "2 of 2 channels committed"
+
+
+def test_first_failure_in_the_order_of_the_targets_is_reported() -> None:
+    failing = (_status("a", "x"), ChannelStatus.missing("b"))
+
+    assert _judge({"a": "5", "b": "5"}, *failing).reason is FailureReason.BAD_TOKEN
+    assert _judge({"b": "5", "a": "5"}, *failing).reason is FailureReason.CHANNEL_MISSING
+
+
+def test_one_rejected_row_fails_where_no_baseline_is_known() -> None:
+    verdict = _judge({"a": "5"}, _status("a", "7", rows_error_count=1), fail_on_rejected_rows=True)
+
+    assert verdict.reason is FailureReason.ROWS_REJECTED
+    assert "skipped 1 row" in verdict.message
+
+
+def test_baseline_of_another_channel_does_not_count() -> None:
+    verdict = _judge(
+        {"a": "5"},
+        _status("a", "7", rows_error_count=1),
+        fail_on_rejected_rows=True,
+        rejected_baseline={"b": 1},
+    )
+
+    assert verdict.state is WaitState.FAILED
+
+
+def test_counter_that_went_below_its_baseline_is_no_failure() -> None:
+    verdict = _judge(
+        {"a": "5"},
+        _status("a", "7", rows_error_count=1),
+        fail_on_rejected_rows=True,
+        rejected_baseline={"a": 3},
+    )
+
+    assert verdict.state is WaitState.COMPLETE
+
+
+def test_invalid_channel_without_a_token_fails_and_says_null() -> None:
+    verdict = _judge({"a": "5"}, _status("a", None, REOPEN))
+
+    assert verdict.reason is FailureReason.CHANNEL_INVALID
+    assert "NULL" in verdict.message
+
+
+def test_slowest_of_many_is_told_with_its_target() -> None:
+    verdict = _judge(
+        {"a": "10", "b": "11", "c": "12"}, *(_status(n, t) for n, t in zip("abc", "978", strict=True))
+    )
+
+    assert verdict.slowest is not None
+    assert (verdict.slowest.channel, verdict.slowest.committed, verdict.slowest.target) == ("b", "7", "11")
+    assert (verdict.done, verdict.total) == (0, 3)
+
+
+def test_rejected_rows_are_accepted_unless_a_wait_asks() -> None:
+    targets = CommitTargets.parse({"a": "5"}, IntegerOffset)
+
+    assert targets == CommitTargets(IntegerOffset, {"a": IntegerOffset(5)}, False, {})
+    assert (
+        CommitTargets.parse({"a": "5"}, IntegerOffset, fail_on_rejected_rows=True).fail_on_rejected_rows
+        is True
+    )
+
+
+def test_baseline_of_no_rows_is_a_count() -> None:
+    assert CommitTargets.parse({"a": "5"}, IntegerOffset, rejected_baseline={"a": 0}).rejected_baseline == {
+        "a": 0
+    }
+
+
+@pytest.mark.parametrize("baseline", [[], "[]", "x", 5])
+def test_baseline_that_is_no_mapping_is_named(baseline: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^rejected_baseline is"):
+        CommitTargets.parse({"a": "5"}, IntegerOffset, rejected_baseline=baseline)
+
+
+def test_first_of_channels_that_are_equally_far_is_the_slowest() -> None:
+    verdict = _judge({"a": "9", "b": "9", "c": "9"}, _status("a", "8"), _status("b", "7"), _status("c", "7"))
+
+    assert verdict.slowest is not None
+    assert verdict.slowest.channel == "b"

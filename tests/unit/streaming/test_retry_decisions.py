@@ -1,0 +1,239 @@
+"""One logical request over its attempts: what is repeated, after which pause, for how long."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+
+from airflow_provider_snowpipe.streaming import retry
+from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
+from airflow_provider_snowpipe.streaming.errors import (
+    ApiError,
+    AuthenticationError,
+    ConfigurationError,
+    PipeFailedOverError,
+    RetriesExhaustedError,
+)
+from airflow_provider_snowpipe.streaming.retry import RetryPolicy, is_transient, refusal, repeat
+
+POLICY = RetryPolicy(budget_seconds=10, initial_seconds=1, multiplier=2, cap_seconds=5, jitter=0)
+
+
+class Clock:
+    """A clock that only pauses move."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(retry, "time", clock)
+    return clock
+
+
+def _answer(status: int, code: str = "", retry_after: float | None = None) -> Answer:
+    return Answer(status, json.dumps({"code": code}).encode() if code else b"", retry_after)
+
+
+def _attempts(*outcomes: Answer | Exception) -> tuple[list[int], Callable[[int], Answer]]:
+    """The retry counts that were passed, and an attempt that has these outcomes; the last one stays."""
+    made: list[int] = []
+
+    def attempt(retry_count: int) -> Answer:
+        outcome = outcomes[min(len(made), len(outcomes) - 1)]
+        made.append(retry_count)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return made, attempt
+
+
+def _never() -> bool:
+    raise AssertionError("nothing was unauthorized")
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503, 599])
+def test_transient_answer_is_repeated_with_its_count(clock: Clock, status: int) -> None:
+    made, attempt = _attempts(_answer(status), _answer(status), _answer(200))
+
+    assert repeat(POLICY, "append", attempt, refresh=_never).status == 200
+    assert made == [0, 1, 2]
+    assert clock.pauses == [1, 2]
+
+
+def test_unreachable_service_is_tried_again(clock: Clock) -> None:
+    made, attempt = _attempts(UnreachableError("refused"), _answer(200))
+
+    assert repeat(POLICY, "append", attempt, refresh=_never).status == 200
+    assert made == [0, 1]
+    assert clock.pauses == [1]
+
+
+def test_pause_that_the_service_asks_for_is_kept(clock: Clock) -> None:
+    _, attempt = _attempts(_answer(429, retry_after=7), UnreachableError("refused"), _answer(200))
+
+    repeat(POLICY, "append", attempt, refresh=_never)
+
+    assert clock.pauses == [7, 2]
+
+
+def test_budget_ends_before_a_pause_that_would_exceed_it(clock: Clock) -> None:
+    made, attempt = _attempts(_answer(503, retry_after=1.5))
+
+    with pytest.raises(RetriesExhaustedError) as caught:
+        repeat(RetryPolicy(8, 1, 2, 4, 0), "append to c", attempt, refresh=_never)
+
+    assert clock.pauses == [1.5, 2, 4]
+    assert made == [0, 1, 2, 3]
+    assert caught.value.retry_after == 1.5
+    for part in ("append to c", "8 s", "4 attempts", "503"):
+        assert part in str(caught.value)
+
+
+def test_pause_that_ends_with_the_budget_is_made(clock: Clock) -> None:
+    made, attempt = _attempts(_answer(503))
+
+    with pytest.raises(RetriesExhaustedError) as caught:
+        repeat(RetryPolicy(3, 1, 2, 4, 0), "append", attempt, refresh=_never)
+
+    assert (clock.pauses, made) == ([1, 2], [0, 1, 2])
+    assert caught.value.retry_after is None
+
+
+def test_service_that_stays_unreachable_is_reported_with_the_last_reason(clock: Clock) -> None:
+    _, attempt = _attempts(UnreachableError("connection refused"))
+
+    with pytest.raises(RetriesExhaustedError) as caught:
+        repeat(POLICY, "append", attempt, refresh=_never)
+
+    assert "connection refused" in str(caught.value)
+    assert caught.value.retry_after is None
+    assert clock.pauses == [1, 2, 4]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_credentials_are_renewed_twice(clock: Clock, status: int) -> None:
+    renewed: list[str] = []
+    made, attempt = _attempts(_answer(status))
+
+    with pytest.raises(AuthenticationError) as caught:
+        repeat(POLICY, "open", attempt, refresh=lambda: not renewed.append("once"))  # type: ignore[func-returns-value]
+
+    assert (made, len(renewed), clock.pauses) == ([0, 1, 2], 2, [1, 2])
+    assert "open" in str(caught.value)
+
+
+def test_credentials_that_cannot_be_renewed_end_the_request(clock: Clock) -> None:
+    made, attempt = _attempts(_answer(401))
+
+    with pytest.raises(AuthenticationError):
+        repeat(POLICY, "open", attempt, refresh=lambda: False)
+
+    assert (made, clock.pauses) == ([0], [])
+
+
+def test_renewed_credentials_that_are_accepted_succeed(clock: Clock) -> None:
+    made, attempt = _attempts(_answer(401), _answer(401), _answer(200))
+
+    assert repeat(POLICY, "open", attempt, refresh=lambda: True).status == 200
+    assert made == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, ""), (404, "ERR_X"), (409, "ERR_STALE"), (413, "")])
+def test_final_answer_is_not_repeated(clock: Clock, status: int, code: str) -> None:
+    made, attempt = _attempts(_answer(status, code), _answer(200))
+
+    with pytest.raises(ApiError) as caught:
+        repeat(POLICY, "append to c", attempt, refresh=_never)
+
+    assert (caught.value.http_status, caught.value.code) == (status, code)
+    assert "append to c" in str(caught.value)
+    assert made == [0]
+    assert clock.pauses == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "transient"),
+    [
+        (407, "ERR_X", False),
+        (408, "ERR_X", True),
+        (409, "ERR_OPEN_CHANNEL_IN_PROGRESS", True),
+        (409, "ERR_OTHER", False),
+        (410, "ERR_OPEN_CHANNEL_IN_PROGRESS", False),
+        (404, "", True),
+        (404, "ERR_PIPE", False),
+        (400, "", False),
+        (429, "", True),
+        (499, "ERR_X", False),
+        (500, "ERR_X", True),
+        (501, "", True),
+    ],
+)
+def test_retry_table(status: int, code: str, transient: bool) -> None:
+    assert is_transient(_answer(status, code)) is transient
+
+
+def test_pipe_that_failed_over_has_an_error_of_its_own() -> None:
+    error = refusal("append to c", _answer(410, "ERR_GONE"))
+
+    assert type(error) is PipeFailedOverError
+    assert (error.http_status, error.code) == (410, "ERR_GONE")
+    assert "append to c" in str(error)
+
+
+def test_other_refusal_is_the_services_own() -> None:
+    error = refusal("append to c", _answer(411, "ERR_X"))
+
+    assert type(error) is ApiError
+    assert (error.http_status, error.code) == (411, "ERR_X")
+
+
+def test_pause_grows_to_its_cap() -> None:
+    policy = RetryPolicy(initial_seconds=0.5, multiplier=3, cap_seconds=10, jitter=0)
+
+    assert [policy.pause(count, None) for count in (1, 2, 3, 4, 5)] == [0.5, 1.5, 4.5, 10, 10]
+    assert policy.pause(1, 0.4) == 0.5
+    assert policy.pause(1, 0.6) == 0.6
+
+
+def test_jitter_shortens_the_pause_by_its_share_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = RetryPolicy(initial_seconds=8, multiplier=1, cap_seconds=20, jitter=0.25)
+
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+    assert policy.pause(1, None) == 8
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    assert policy.pause(1, None) == 7
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"budget_seconds": -0.1},
+        {"initial_seconds": 0},
+        {"multiplier": 0.9},
+        {"jitter": -0.1},
+        {"jitter": 1.1},
+    ],
+)
+def test_setting_that_makes_no_sense_is_refused(setting: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        RetryPolicy(**setting)
+
+
+def test_settings_at_their_limits_are_accepted() -> None:
+    RetryPolicy(budget_seconds=0, initial_seconds=0.001, multiplier=1, jitter=0)
+    RetryPolicy(budget_seconds=0.5, jitter=1)

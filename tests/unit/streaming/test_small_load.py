@@ -1,0 +1,282 @@
+"""Appending a bounded number of rows without Spark: every crash point, and what a repetition finds."""
+
+import json
+
+import pytest
+
+from airflow_provider_snowpipe.streaming.answer import UnreachableError
+from airflow_provider_snowpipe.streaming.errors import (
+    ChannelFencedError,
+    CommitTimeoutError,
+    OffsetTokenError,
+    PipeFailedOverError,
+    RowsRejectedError,
+    SourcePositionError,
+    UncommittedRowsError,
+)
+from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset
+from airflow_provider_snowpipe.streaming.rows import (
+    NumberedRows,
+    RowLimits,
+    lines_of_rows,
+    numbered_by_batch,
+    numbered_by_column,
+)
+from airflow_provider_snowpipe.streaming.small_load import AppendRules, append_to_channel, rows_to_send
+from tests.fake_snowpipe import STALE, KilledError, error
+
+ROWS = [{"ID": number} for number in range(1, 5)]
+
+
+def numbered(rows=ROWS, batch=7):
+    return numbered_by_batch(lines_of_rows(rows, RowLimits()), batch)
+
+
+@pytest.fixture
+def append(snowpipe):
+    """Run one try of a batch."""
+
+    def run(rows=ROWS, batch=7, **rules):
+        own = AppendRules(batch, **{"commit_timeout": 60.0, **rules})
+        with snowpipe.client() as client:
+            return append_to_channel(client, "c", numbered(rows, batch), BatchRowOffset, own)
+
+    return run
+
+
+def ids(snowpipe):
+    return [row["ID"] for row in snowpipe.channels["c"].rows]
+
+
+def test_rows_are_appended_and_their_commit_awaited(snowpipe, append):
+    load = append()
+
+    assert ids(snowpipe) == [1, 2, 3, 4]
+    assert (load.from_token, load.target_token, load.rows, load.skipped, load.committed) == (
+        None, "7:4", 4, 0, True,
+    )  # fmt: skip
+    assert snowpipe.did("append") == ["append c 7:1..7:4"]
+
+
+def test_keys_that_appear_only_in_later_rows_are_sent(snowpipe, append):
+    append([{"ID": 1}, {"ID": 2, "LATE": "x"}])
+
+    assert snowpipe.channels["c"].rows == [{"ID": 1}, {"ID": 2, "LATE": "x"}]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("operation", "skip"), [("status", 0), ("open", 0), ("append", 0), ("status", 1)],
+    ids=["look", "open", "append", "commit-wait"],
+)  # fmt: skip
+@pytest.mark.parametrize("held", [False, True], ids=["committed-at-once", "committed-late"])
+def test_try_after_a_crash_brings_each_row_once(snowpipe, append, when, operation, skip, held):
+    snowpipe.holds_commits = held
+    snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
+    with pytest.raises(KilledError):
+        append()
+    snowpipe.fault(before="open", skip=1, do=snowpipe.commit)
+    snowpipe.fault(before="status", skip=1, do=snowpipe.commit)
+
+    load = append()
+
+    assert ids(snowpipe) == [1, 2, 3, 4]
+    assert (load.target_token, load.rows + load.skipped) == ("7:4", 4)
+
+
+@pytest.mark.parametrize("failure", [error(503), error(429), UnreachableError("cut")], ids=str)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_repeated_append_takes_rows_once(snowpipe, append, when, failure):
+    snowpipe.fault(**{when: "append"}, error=failure, times=2)
+
+    load = append()
+
+    assert (ids(snowpipe), load.retries, load.requests) == ([1, 2, 3, 4], 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"), [(error(409, STALE), ChannelFencedError), (error(410), PipeFailedOverError)]
+)
+def test_refused_append_ends_the_try(snowpipe, append, answer, kind):
+    snowpipe.fault(before="append", error=answer, times=100)
+
+    with pytest.raises(kind):
+        append()
+
+    assert snowpipe.did("append", "open") == ["open c", "append c 7:1..7:4"]
+
+
+class TestCommittedBefore:
+    @pytest.mark.parametrize(
+        ("committed", "sent"),
+        [(None, [1, 2, 3, 4]), ("6:9", [1, 2, 3, 4]), ("7:2", [3, 4]), ("7:4", [])],
+        ids=["NULL", "earlier batch", "part of it", "all of it"],
+    )
+    def test_only_the_rest_is_sent(self, snowpipe, append, committed, sent):
+        snowpipe.channel("c", committed=committed)
+
+        load = append()
+
+        assert ids(snowpipe) == sent
+        assert (load.rows, load.skipped, load.committed) == (len(sent), 4 - len(sent), True)
+        assert (load.from_token, snowpipe.channels["c"].committed) == (committed, "7:4")
+
+    @pytest.mark.parametrize("rule", ["fail", "skip"])
+    def test_channel_that_has_gone_on_to_a_later_batch(self, snowpipe, append, rule):
+        snowpipe.channel("c", committed="8:1")
+
+        if rule == "fail":
+            with pytest.raises(SourcePositionError):
+                append()
+        else:
+            load = append(on_older_batch="skip")
+            assert (load.rows, load.skipped, load.target_token, load.committed) == (0, 4, "8:1", True)
+        assert snowpipe.did("append") == []
+
+    def test_batch_with_fewer_rows_than_are_committed_is_refused(self, snowpipe, append):
+        snowpipe.channel("c", committed="7:9")
+
+        with pytest.raises(SourcePositionError, match=r"'c'.*7:9"):
+            append()
+
+    def test_token_of_another_format_stops_before_the_channel_is_opened(self, snowpipe, append):
+        snowpipe.channel("c", committed="a.log:1")
+
+        with pytest.raises(OffsetTokenError, match="'c'"):
+            append()
+        assert snowpipe.did("open") == []
+
+    def test_rows_of_another_writer_that_do_not_commit_are_never_discarded(self, snowpipe, append):
+        snowpipe.holds_commits = True
+        snowpipe.fault(after="append", error=KilledError())
+        with pytest.raises(KilledError):
+            append(batch=6)
+
+        with pytest.raises(UncommittedRowsError):
+            append(batch=7)
+
+        opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
+        assert all(opens)
+        assert len(snowpipe.appends()) == 1
+        snowpipe.commit()
+        assert ids(snowpipe) == [1, 2, 3, 4]
+
+
+class TestCommit:
+    def test_received_rows_are_no_success(self, snowpipe, append):
+        snowpipe.holds_commits = True
+
+        with pytest.raises(CommitTimeoutError) as late:
+            append()
+
+        assert (late.value.committed, late.value.target) == (None, "7:4")
+
+    def test_without_a_wait_the_rows_are_received_and_not_reported_as_committed(self, snowpipe, append):
+        snowpipe.holds_commits = True
+
+        load = append(wait_for_commit=False)
+
+        assert (load.committed, load.target_token, load.rows, load.commit_seconds) == (False, "7:4", 4, 0.0)
+
+    def test_without_a_wait_rows_that_were_committed_before_count_as_committed(self, snowpipe, append):
+        snowpipe.channel("c", committed="7:4")
+
+        assert append(wait_for_commit=False).committed
+
+    @pytest.mark.parametrize("on_error", ["abort", "continue"])
+    def test_rejected_rows_count_from_the_open_on(self, snowpipe, append, on_error):
+        snowpipe.channel("c", rows_error_count=5)
+        snowpipe.rejects = lambda row: row["ID"] in (2, 3)
+
+        if on_error == "abort":
+            with pytest.raises(RowsRejectedError, match="do not fit") as refused:
+                append()
+            assert (refused.value.channel, refused.value.rejected) == ("c", 2)
+        else:
+            assert append(on_error="continue").rejected == 2
+        assert (ids(snowpipe), snowpipe.channels["c"].committed) == ([1, 4], "7:4")
+
+
+def test_no_rows_are_no_append_and_the_target_is_what_is_committed(snowpipe, append):
+    snowpipe.channel("c", committed="6:2")
+
+    load = append([])
+
+    assert (load.rows, load.target_token, load.committed) == (0, "6:2", True)
+    assert snowpipe.did("append") == []
+
+
+def test_rows_numbered_by_a_column_may_leave_gaps(snowpipe):
+    lines = [json.dumps({"AT": at}).encode() for at in (3, 7, 20)]
+    snowpipe.channel("c", committed="3")
+
+    with snowpipe.client() as client:
+        load = append_to_channel(
+            client,
+            "c",
+            numbered_by_column(lines, "AT", IntegerOffset, channel="c"),
+            IntegerOffset,
+            AppendRules(),
+        )
+
+    assert snowpipe.channels["c"].rows == [{"AT": 7}, {"AT": 20}]
+    assert (load.skipped, load.target_token) == (1, "20")
+
+
+def test_rows_of_an_older_batch_that_are_skipped_are_none():
+    assert rows_to_send(
+        numbered(), BatchRowOffset(8, 1), AppendRules(7, on_older_batch="skip"), channel="c"
+    ) == NumberedRows((), ())
+
+
+class TestRejectedByEarlierTries:
+    """Rows that a try has sent, and whose rejection it could not report any more."""
+
+    @pytest.fixture(autouse=True)
+    def bad_row(self, snowpipe):
+        snowpipe.rejects = lambda row: row["ID"] == 2
+
+    def time_out(self, snowpipe, append, **rules):
+        snowpipe.holds_commits = True
+        with pytest.raises(CommitTimeoutError):
+            append(**rules)
+        snowpipe.holds_commits = False
+        snowpipe.commit()
+
+    def test_are_reported_by_every_later_try(self, snowpipe, append):
+        self.time_out(snowpipe, append)
+
+        for _ in range(3):
+            with pytest.raises(RowsRejectedError) as raised:
+                append()
+            assert raised.value.rejected == 1
+        assert ids(snowpipe) == [1, 3, 4]
+
+    def test_are_accepted_on_demand(self, snowpipe, append):
+        self.time_out(snowpipe, append)
+
+        assert append(on_error="continue").rejected == 1
+
+    def test_fail_the_sensor_of_a_try_that_does_not_wait(self, snowpipe, append):
+        snowpipe.holds_commits = True
+        append(wait_for_commit=False)
+        snowpipe.commit()
+        with pytest.raises(RowsRejectedError):
+            append(wait_for_commit=False)
+        assert append(wait_for_commit=False, on_error="continue").rejected_baseline == 0
+
+    def test_of_another_batch_do_not_count(self, snowpipe, append):
+        with pytest.raises(RowsRejectedError):
+            append()
+
+        assert append([{"ID": 5}], batch=8).rejected == 0
+        assert append([{"ID": 5}], batch=8).rejected == 0
+
+    def test_are_counted_from_where_the_first_try_began(self, snowpipe, append):
+        with pytest.raises(RowsRejectedError):
+            append(batch=6)
+        self.time_out(snowpipe, append)
+
+        with pytest.raises(RowsRejectedError) as raised:
+            append()
+        assert raised.value.rejected == 1

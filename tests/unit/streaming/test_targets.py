@@ -1,0 +1,203 @@
+"""Targets carry the format of their token, the rejected rows of before, and the rows of the run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_snowpipe.streaming.commit_wait import (
+    ChannelTarget,
+    CommitTargets,
+    FailureReason,
+    WaitState,
+    judge,
+)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+from airflow_provider_snowpipe.streaming.offsets import (
+    BatchRowOffset,
+    FileLineOffset,
+    IntegerOffset,
+    LexicographicOffset,
+    Offset,
+    TopicPartitionOffset,
+    known_formats,
+)
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
+
+DIGESTS = st.text("0123456789abcdef", min_size=16, max_size=16)
+NUMBERS = st.integers(0, 1200)
+FILES = st.sampled_from(["9", "10", "a.log", "a.ndjson", "log:7", "messages_10.log", "messages_9.log"])
+POSITIONS: dict[str, st.SearchStrategy[Offset]] = {
+    "integer": st.builds(IntegerOffset, NUMBERS),
+    "file:line": st.builds(FileLineOffset, FILES, NUMBERS),
+    "file:line/digest": st.builds(VerifiedFileLineOffset, FILES, NUMBERS, DIGESTS),
+    "topic:partition:offset": st.builds(TopicPartitionOffset, st.just("orders"), st.just(7), NUMBERS),
+    "batch:row": st.builds(BatchRowOffset, NUMBERS, NUMBERS),
+    "lexicographic": st.builds(LexicographicOffset, st.sampled_from(["2013-01-01", "2013-01-02", "a", "b"])),
+}
+
+
+def wait(wanted: CommitTargets, committed: str | None, **fields: int) -> WaitState:
+    return judge({"c": ChannelStatus("c", "SUCCESS", committed, **fields)}, wanted).state
+
+
+def test_carried_format_is_used() -> None:
+    wanted = CommitTargets.parse({"c": ChannelTarget("9", "integer").to_json()})
+
+    assert wait(wanted, "10") is WaitState.COMPLETE
+    assert wait(wanted, "8") is WaitState.WAITING
+    assert wanted.offset_format == "integer"
+
+
+def test_targets_survive_json() -> None:
+    target = ChannelTarget("a.log:5", "file:line", 3, 120)
+
+    text = json.dumps({"c": target.to_json()})
+
+    assert ChannelTarget.read("c", json.loads(text)["c"]) == target
+    assert CommitTargets.parse(text).rejected_baseline == {"c": 3}
+
+
+def test_format_that_contradicts_the_carried_one_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'file:line'"):
+        CommitTargets.parse({"c": ChannelTarget("9", "integer").to_json()}, "file:line")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [5, None, {}, {"token": 5}, {"token": "a:1", "rows": -1}, {"token": "a:1", "more": 1}, ["a:1"]],
+)
+def test_value_that_is_no_target_is_refused_and_named(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="'c'"):
+        CommitTargets.parse({"c": value}, "file:line")
+
+
+class TestPlainTokens:
+    @pytest.mark.parametrize(
+        ("token", "found"),
+        [
+            ("messages_1.log:20", "file:line"),
+            ("120455", "integer"),
+            ("a.ndjson@9f3a1200c4d5e6f7:600", "file:line/digest"),
+            ("17:5000/4-9f3ac1d2-5d41402a-3-end", "batch:row/digest"),
+        ],
+    )
+    def test_format_that_shows_itself_need_not_be_named(self, token: str, found: str) -> None:
+        assert CommitTargets.parse({"c": token}).offset_format == found
+
+    @pytest.mark.parametrize("token", ["17:5000", "orders:7:9", "2013-01-01", "log:7:20"])
+    def test_token_that_could_have_several_formats_is_refused(self, token: str) -> None:
+        with pytest.raises(OffsetTokenError, match="offset_format"):
+            CommitTargets.parse({"c": token})
+
+    def test_order_that_another_format_contradicts_fails_the_wait(self) -> None:
+        verdict = judge(
+            {"c": ChannelStatus("c", "SUCCESS", "9:5")}, CommitTargets.parse({"c": "10:1"}, "file:line")
+        )
+
+        assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.BAD_TOKEN)
+        assert "batch:row" in verdict.message
+
+    def test_same_order_of_a_carried_format_is_trusted(self) -> None:
+        wanted = CommitTargets.parse({"c": ChannelTarget("10:1", "file:line").to_json()})
+
+        assert wait(wanted, "9:5") is WaitState.COMPLETE
+
+
+def test_file_line_refuses_a_digest() -> None:
+    with pytest.raises(OffsetTokenError, match="file:line"):
+        FileLineOffset.parse("a.ndjson@9f3a1200c4d5e6f7:600", channel="c")
+
+
+def test_other_partitions_token_fails_the_wait() -> None:
+    wanted = CommitTargets.parse({"c": "orders:10:500"}, "topic:partition:offset")
+
+    assert wait(wanted, "orders:7:900") is WaitState.FAILED
+
+
+def test_numbers_of_unequal_length_as_texts_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    wanted = CommitTargets.parse({"c": ChannelTarget("100", "lexicographic").to_json()})
+    with caplog.at_level(logging.WARNING):
+        assert [wait(wanted, "99"), wait(wanted, "99")] == [WaitState.COMPLETE] * 2
+
+    assert caplog.text.count("unequal length") == 1
+
+
+@given(st.data())
+def test_nothing_succeeds_early_whatever_format_the_wait_was_told(data: st.DataObject) -> None:
+    """Tokens of one format, a wait that was told another, or none, or got the targets of the load."""
+    written = data.draw(st.sampled_from(sorted(POSITIONS)), "format of the tokens")
+    committed, target = data.draw(st.tuples(POSITIONS[written], POSITIONS[written]), "positions")
+    told = data.draw(st.sampled_from([None, "carried", *sorted(POSITIONS)]), "told")
+    value = ChannelTarget(str(target), written).to_json() if told == "carried" else str(target)
+    try:
+        wanted = CommitTargets.parse({"c": value}, None if told == "carried" else told)
+    except OffsetTokenError:
+        return
+
+    if wait(wanted, str(committed)) is WaitState.COMPLETE:
+        assert committed >= target
+
+
+def test_every_format_is_in_the_property() -> None:
+    assert known_formats() - set(POSITIONS) == {
+        "batch:row/digest",
+        "integer/partitions",
+        "lexicographic/partitions",
+    }
+
+
+class TestRejectedRows:
+    TARGETS = CommitTargets.parse({"c": ChannelTarget("5", "integer", rejected_baseline=2).to_json()})
+
+    @pytest.mark.parametrize(("count", "state"), [(2, WaitState.COMPLETE), (3, WaitState.FAILED)])
+    def test_fail_a_wait_by_default_where_the_target_has_a_baseline(
+        self, count: int, state: WaitState
+    ) -> None:
+        assert wait(self.TARGETS, "5", rows_error_count=count) is state
+
+    def test_are_accepted_where_the_load_accepted_them(self) -> None:
+        wanted = CommitTargets.parse({"c": ChannelTarget("5", "integer").to_json()})
+
+        assert wait(wanted, "5", rows_error_count=9) is WaitState.COMPLETE
+
+    def test_are_accepted_on_demand(self) -> None:
+        wanted = CommitTargets.parse(
+            {"c": ChannelTarget("5", "integer", rejected_baseline=2).to_json()}, fail_on_rejected_rows=False
+        )
+
+        assert wait(wanted, "5", rows_error_count=9) is WaitState.COMPLETE
+
+    def test_count_from_a_baseline_that_the_author_gives(self) -> None:
+        wanted = CommitTargets.parse(
+            {"c": ChannelTarget("5", "integer", rejected_baseline=2).to_json()}, rejected_baseline={"c": 9}
+        )
+
+        assert wait(wanted, "5", rows_error_count=9) is WaitState.COMPLETE
+
+
+@pytest.mark.parametrize("committed", [None, "5"])
+def test_channel_that_owes_nothing_is_complete(committed: str | None) -> None:
+    wanted = CommitTargets.parse({"c": ChannelTarget(None, "integer", 0, 0).to_json()})
+
+    assert wait(wanted, committed) is WaitState.COMPLETE
+
+
+def test_without_a_channel_there_is_nothing_to_wait_for() -> None:
+    assert judge({}, CommitTargets.parse({})).state is WaitState.COMPLETE
+
+
+def test_formats_of_several_loads_may_be_mixed() -> None:
+    wanted = CommitTargets.parse(
+        {"a": ChannelTarget("9", "integer").to_json(), "b": ChannelTarget("a.log:5", "file:line").to_json()}
+    )
+    for tokens in itertools.product(["9", None], ["a.log:5", "a.log:4"]):
+        found = dict(zip("ab", tokens, strict=True))
+        verdict = judge({name: ChannelStatus(name, "SUCCESS", one) for name, one in found.items()}, wanted)
+        assert (verdict.state is WaitState.COMPLETE) == (tokens == ("9", "a.log:5"))

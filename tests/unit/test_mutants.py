@@ -1,0 +1,151 @@
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+SPEC = importlib.util.spec_from_file_location(
+    "scripts_mutants", Path(__file__).parents[2] / "scripts" / "mutants.py"
+)
+mutants = importlib.util.module_from_spec(SPEC)
+sys.modules[SPEC.name] = mutants  # dataclasses look their module up
+SPEC.loader.exec_module(mutants)
+
+SOURCE = """
+def later(a, b):
+    return a > b
+
+
+class Progress:
+    def later(self, a, b):
+        # the same line in two functions
+        return a > b
+"""
+DIFF = """--- progress.py
++++ progress.py
+@@ -1,3 +1,3 @@
+ def later(self, a, b):
+     # the same line in two functions
+-    return a > b
++    return a >= b"""
+NAME = "streaming/progress Progress.later | return a > b -> return a >= b"
+
+
+def _mutant(outcome, diff=DIFF, function="Progress.later"):
+    return mutants.Mutant("streaming/progress", function, outcome, diff)
+
+
+def _judge(outcomes, accepted):
+    found = [_mutant(outcome) for outcome in outcomes]
+    return mutants.judge(found, accepted, {"streaming/progress": SOURCE})
+
+
+def test_mutant_is_named_by_its_function_and_change():
+    assert _mutant("survived").name == NAME
+
+
+def test_line_is_looked_for_in_the_mutants_own_function():
+    assert _mutant("survived").line(SOURCE) == 9
+    assert _mutant("survived", function="later").line(SOURCE) == 3
+
+
+def test_line_of_a_function_that_is_gone_is_the_first():
+    assert _mutant("survived", function="Progress.gone").line(SOURCE) == 1
+
+
+def test_name_stays_when_lines_move():
+    moved = _mutant("survived", DIFF.replace("@@ -1,3 +1,3 @@", "@@ -21,3 +21,3 @@"))
+    assert moved.name == NAME
+    assert moved.line("\n\n" + SOURCE) == 11
+
+
+def test_run_passes_when_all_are_killed():
+    report, passed = _judge(["killed", "timeout"], {})
+    assert passed
+    assert "100.0 %" in report[-2]
+
+
+@pytest.mark.parametrize("outcome", ["survived", "no tests"])
+def test_survivor_that_is_on_no_list_fails_the_run(outcome):
+    report, passed = _judge(["killed"] * 99 + [outcome], {})
+    assert not passed
+    assert report[0] == f"airflow_provider_snowpipe/streaming/progress.py:9: {outcome}: on no list"
+    assert "+    return a >= b" in report
+    assert f'    "{NAME}",' in report
+
+
+def test_report_names_a_survivor_as_the_lists_have_it():
+    diff = DIFF.replace("a > b", "split('\"') or \\")
+    mutant = _mutant("survived", diff)
+    report, _ = mutants.judge([mutant], {}, {"streaming/progress": SOURCE})
+    line = next(line for line in report if line.startswith('    "streaming'))
+
+    text = f"[[accepted]]\nkind = 'gap'\nwhy = 'x'\nmutants = [\n{line}\n]"
+
+    assert mutants.read_accepted(text) == {mutant.name: "gap"}
+
+
+def test_survivor_on_a_list_passes():
+    report, passed = _judge(["killed"] * 99 + ["survived"], {NAME: "gap"})
+    assert passed
+    assert "survivors: {'gap': 1}; without a verdict: 0" in report
+
+
+@pytest.mark.parametrize(("killed", "survived", "passes"), [(9, 1, True), (89, 11, False)])
+def test_nine_of_ten_have_to_die_even_when_all_survivors_are_listed(killed, survived, passes):
+    assert _judge(["killed"] * killed + ["survived"] * survived, {NAME: "equivalent"})[1] is passes
+
+
+@pytest.mark.parametrize("outcome", ["not checked", "suspicious", "segfault"])
+def test_mutant_without_a_verdict_fails_the_run(outcome):
+    assert not _judge(["killed"] * 99 + [outcome], {})[1]
+
+
+def test_run_without_mutants_fails():
+    assert not _judge([], {})[1]
+
+
+def test_listed_mutant_that_was_killed_is_reported():
+    report, passed = _judge(["killed"], {NAME: "gap", "bulk/copy_run run | a -> b": "gap"})
+    assert passed
+    assert report[0].endswith(NAME)
+    assert not any("copy_run" in line for line in report)
+
+
+def test_lists_are_read_with_their_kinds():
+    text = f"""
+    [[accepted]]
+    kind = "gap"
+    why = "needs a process"
+    mutants = ['{NAME}']
+    """
+    assert mutants.read_accepted(text) == {NAME: "gap"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind = 'gap'\nmutants = []",
+        "kind = 'gap'\nwhy = ' '\nmutants = []",
+        "kind = 'boring'\nwhy = 'x'\nmutants = []",
+        "kind = 'gap'\nwhy = 'x'\nmutants = ['a', 'a']",
+    ],
+)
+def test_list_without_kind_or_reason_is_refused(text):
+    with pytest.raises(ValueError, match=r"kind|twice"):
+        mutants.read_accepted(f"[[accepted]]\n{text}")
+
+
+def test_lists_of_the_project_can_be_read():
+    assert isinstance(mutants.read_accepted(mutants.ACCEPTED.read_text()), dict)
+
+
+def test_modules_are_chosen_from_those_of_pyproject():
+    files = [
+        "airflow_provider_snowpipe/streaming/progress.py",
+        "airflow_provider_snowpipe/streaming/retry.py",
+    ]
+    assert mutants.chosen([], files) == files
+    assert mutants.chosen(["streaming/retry"], files) == files[1:]
+    with pytest.raises(SystemExit):
+        mutants.chosen(["streaming/other"], files)

@@ -1,0 +1,130 @@
+"""The runner of stages behind ``make quick``, ``make test`` and ``make nightly``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scripts.run_stages import STAGES, Outcome, Run, Stage, read_run, summary
+
+Execute = Callable[..., list[Outcome]]
+
+TESTS = """
+import pytest
+
+def test_passes(): pass
+
+@pytest.mark.parametrize("n", range(2))
+def test_needs_a_browser(n): pytest.skip("no chromium on this machine")
+"""
+
+
+@pytest.fixture
+def execute(tmp_path: Path) -> Execute:
+    def run(*stages: Stage, minutes: float = 10) -> list[Outcome]:
+        environment = {**os.environ, "HERE": str(tmp_path), "PYTHON": sys.executable}
+        return Run(stages, minutes, tmp_path / "stages", environment).execute()
+
+    return run
+
+
+def waits_for(other: str) -> str:
+    return f"until [ -e $HERE/{other} ]; do sleep 0.02; done"
+
+
+def test_stages_run_beside_each_other_while_there_are_cores(execute: Execute) -> None:
+    first, second = execute(
+        Stage("first", f"touch $HERE/first; {waits_for('second')}", minutes=2),
+        Stage("second", f"touch $HERE/second; {waits_for('first')}", minutes=2),
+    )
+
+    assert (first.result, second.result) == ("passed", "passed")
+
+
+def test_stage_waits_until_its_cores_are_free(execute: Execute) -> None:
+    alone, after = execute(
+        Stage("alone", "sleep 0.2; touch $HERE/ended", cores=2), Stage("after", "[ -e $HERE/ended ]", cores=1)
+    )
+
+    assert (alone.result, after.result) == ("passed", "passed")
+
+
+def test_failed_stage_leaves_the_others_to_run(execute: Execute, capfd: pytest.CaptureFixture[str]) -> None:
+    failed, passed = execute(Stage("bad", "echo because; exit 3"), Stage("good", "true"))
+
+    assert (failed.failed, passed.failed) == (True, False)
+    assert "3" in failed.result
+    assert "because" in capfd.readouterr().out
+    assert "FAILED: bad: failed: exit 3" in summary([failed, passed], 1)
+
+
+def test_stage_that_takes_too_long_is_stopped_with_its_processes(execute: Execute, tmp_path: Path) -> None:
+    (outcome,) = execute(Stage("long", "trap 'touch $HERE/told; exit 1' INT; sleep 600 & wait", minutes=0.01))
+
+    assert outcome.result.startswith("stopped")
+    assert (tmp_path / "told").exists()
+    assert outcome.wall < 60
+
+
+def test_stage_is_left_out_when_the_run_is_out_of_time(execute: Execute, tmp_path: Path) -> None:
+    first, second = execute(
+        Stage("first", "sleep 600", cores=2), Stage("second", "touch $HERE/ran"), minutes=0.005
+    )
+
+    assert first.result.startswith("stopped")
+    assert second.result.startswith("not run")
+    assert second.failed
+    assert not (tmp_path / "ran").exists()
+
+
+def test_processor_time_of_child_processes_counts(execute: Execute) -> None:
+    spin = "import time\nwhile time.process_time() < 0.5: pass"
+
+    (outcome,) = execute(Stage("busy", f'bash -c \'"$PYTHON" -c "{spin}"; true\'', cpu_seconds=0.1))
+
+    assert outcome.cpu >= 0.5
+    assert any(line.startswith("grew: busy") for line in summary([outcome], 1))
+
+
+def test_growth_within_a_fifth_is_not_reported() -> None:
+    outcome = Outcome(Stage("s", "", cpu_seconds=100.0), "passed", cpu=119.0)
+
+    assert not any(line.startswith("grew") for line in summary([outcome], 1))
+
+
+def test_tests_and_skips_of_a_stage_are_summed_up(execute: Execute, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (outcome,) = execute(Stage("some", '"$PYTHON" -m pytest -q -p tests.report_plugin -c /dev/null $HERE'))
+
+    lines = list(summary([outcome], 1))
+
+    assert outcome.result == "passed", (tmp_path / "stages" / "some.log").read_text()
+    assert len(outcome.tests) == 3
+    assert any("test_it.py::test_passes" in line for line in lines)
+    assert "skipped: 2" in "\n".join(lines)
+    assert any(line.endswith("test_it.py: no chromium on this machine") for line in lines)
+    assert "proved less: Chromium was missing, so 2 skipped" in lines
+
+
+def test_stage_that_says_it_was_skipped_is_listed(execute: Execute) -> None:
+    (outcome,) = execute(Stage("other", "echo 'test-airflow: SKIPPED: not on Python 3.13'"))
+
+    assert outcome.result == "skipped"
+    assert any(line.endswith("other: not on Python 3.13") for line in summary([outcome], 1))
+
+
+@pytest.mark.parametrize("name", ["quick", "test", "nightly"])
+def test_committed_stages_can_be_read(name: str) -> None:
+    content = tomllib.loads(STAGES.read_text())
+
+    stages, minutes = read_run(content, name)
+
+    assert all(stage.command and stage.cores in (0, 1, 2) for stage in stages)
+    assert minutes <= 90
+    with pytest.raises(SystemExit, match="nonsense"):
+        read_run(content, name, ["nonsense"])
