@@ -151,7 +151,7 @@ def _not_fresh(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
 
 def _slow(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
     chosen = plan.estimate()
-    if not shape.bounded:
+    if not shape.bounded and shape.freshness is None:
         return None
     wanted = shape.freshness if shape.freshness is not None and not shape.backfill else policy.load_within
     if chosen.seconds <= wanted or floor_seconds(plan.path, shape, policy) > wanted:
@@ -165,7 +165,8 @@ def _slow(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
         if plan.path is LoadPath.STREAM
         else "split the load, or take COPY with a larger warehouse"
     )
-    return f"all rows take {duration(chosen.seconds)}, wanted within {duration(wanted)}: {remedy}"
+    what = "all rows" if shape.bounded else "the rows of a file"
+    return f"{what} take {duration(chosen.seconds)}, wanted within {duration(wanted)}: {remedy}"
 
 
 def _table_limit(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:

@@ -22,7 +22,7 @@ def estimate_stream(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     latency = policy.floor(LoadPath.STREAM)
     if not shape.bounded:
         per_day = volume * DAY / GB * costs.stream_credits_per_gb
-        return PathEstimate(LoadPath.STREAM, per_day, latency, latency)
+        return PathEstimate(LoadPath.STREAM, per_day, latency, latency + _file_through_channel(shape, policy))
     seconds = latency + volume / stream_bytes_per_second(shape, policy)
     return PathEstimate(LoadPath.STREAM, volume / GB * costs.stream_credits_per_gb, latency, seconds)
 
@@ -51,10 +51,11 @@ def estimate_pipe(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
         count = DAY / files.interval if files and files.interval else DAY / 60
     credits = billed / GB * costs.pipe_credits_per_gb + count / 1000 * costs.pipe_credits_per_1000_files
     latency = policy.floor(LoadPath.PIPE)
-    seconds = latency
+    one = one_thread_seconds(shape, policy)
+    seconds = latency + one
     if shape.bounded:
         together = shape.uncompressed(costs) / costs.pipe_bytes_per_second
-        seconds += _staging(shape, policy) + max(together, one_thread_seconds(shape, policy))
+        seconds = latency + _staging(shape, policy) + max(together, one)
     return PathEstimate(LoadPath.PIPE, credits, latency, seconds)
 
 
@@ -86,7 +87,8 @@ def estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     resumed = _credits(work, policy, WAREHOUSE_CREDITS[policy.warehouse])
     credits = min(resumed * DAY / interval, _always_running(work, interval, policy))
     latency = policy.floor(LoadPath.COPY) + scheduled
-    return PathEstimate(LoadPath.COPY, credits, latency, latency, warehouse=size, interval=interval)
+    seconds = latency + one_thread_seconds(shape, policy)
+    return PathEstimate(LoadPath.COPY, credits, latency, seconds, warehouse=size, interval=interval)
 
 
 def floor_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
@@ -103,15 +105,18 @@ def floor_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float
 def least_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
     """Seconds until the last row can be queried at best, with the largest warehouse that is allowed.
 
-    Of unbounded data these are the floor's, or infinitely many where more arrives than the channels take.
+    Of unbounded data this is the last row of a file, and never where more arrives than the channels take.
 
     :param path: the path
     :param shape: the data
     :param policy: whose figures count
     """
     if not shape.bounded:
+        floor = floor_seconds(path, shape, policy)
+        if path is not LoadPath.STREAM:
+            return floor + one_thread_seconds(shape, policy)
         lags = shape.uncompressed(policy.costs) > stream_bytes_per_second(shape, policy)
-        return math.inf if path is LoadPath.STREAM and lags else floor_seconds(path, shape, policy)
+        return math.inf if lags else floor + _file_through_channel(shape, policy)
     if path is LoadPath.STREAM:
         return estimate_stream(shape, policy).seconds
     if path is LoadPath.PIPE:
@@ -123,7 +128,7 @@ def least_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float
 
 
 def one_thread_seconds(shape: DataShape, policy: LoadPolicy) -> float:
-    """Seconds that the largest of the bounded data's files takes: one thread reads a file, whatever its size.
+    """Seconds that the largest file takes: one thread reads a file, whatever its size.
 
     :param shape: the data
     :param policy: whether large CSV files may be split, and whose figures count
@@ -135,7 +140,8 @@ def one_thread_seconds(shape: DataShape, policy: LoadPolicy) -> float:
     is_csv = files.format == "CSV" and not files.compressed
     if policy.splits_csv and is_csv and largest > costs.split_file_bytes:
         return 0.0
-    volume = shape.uncompressed(costs) * largest / files.bytes
+    expansion = shape.uncompressed(costs) / files.bytes if shape.bounded else files.expansion(costs)
+    volume = largest * expansion
     rate = costs.copy_bytes_per_second(files.format) / costs.warehouse_threads
     return volume / rate + costs.copy_file_seconds
 
@@ -216,8 +222,17 @@ def _interval(shape: DataShape, policy: LoadPolicy) -> float:
     costs = policy.costs
     if shape.freshness is None:
         return costs.copy_usual_interval
-    possible = max(costs.copy_shortest_interval, shape.freshness - policy.floor(LoadPath.COPY))
+    read = policy.floor(LoadPath.COPY) + one_thread_seconds(shape, policy)
+    possible = max(costs.copy_shortest_interval, shape.freshness - read)
     return min(costs.copy_usual_interval, possible)
+
+
+def _file_through_channel(shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds in which one channel takes a file of those that keep arriving: its rows have an order."""
+    costs, files = policy.costs, shape.files
+    if files is None or shape.live_into_files:
+        return 0.0
+    return files.mean * files.expansion(costs) / costs.channel_bytes_per_second
 
 
 def _staging(shape: DataShape, policy: LoadPolicy) -> float:

@@ -53,7 +53,8 @@ class PathEstimate:
     :param path: the path
     :param credits: Snowflake credits, for bounded data of all of it, for unbounded data of a day
     :param latency: seconds until the first rows can be queried, whatever the volume
-    :param seconds: seconds until all of the bounded data can be queried; of unbounded data the latency
+    :param seconds: seconds until all of the bounded data can be queried; of unbounded data, until the last
+        row of a file can
     :param unfit: why the path does not suit this shape, None where it does
     :param warehouse: for COPY the size of the warehouse
     :param interval: for COPY of unbounded data the seconds between two statements

@@ -379,6 +379,32 @@ ONE_THREAD = [
         (Concern.SLOW,),
     ),
 ]
+ARRIVING = [
+    Case(
+        "a gz of 2 GB an hour wanted in five minutes",
+        DataShape(bounded=False, files=drops(2 * GB, HOUR, compressed=True, staged=True), freshness=300),
+        PIPE,
+        (Concern.SLOW,),
+        reason="no path has all rows within 5 min",
+    ),
+    Case(
+        "the same wanted in ten minutes",
+        DataShape(bounded=False, files=drops(2 * GB, HOUR, compressed=True, staged=True), freshness=600),
+        PIPE,
+    ),
+    Case(
+        "a file of 2 GB an hour wanted in 60 seconds",
+        DataShape(bounded=False, files=drops(2 * GB, HOUR), freshness=60),
+        STREAM,
+        (Concern.SLOW,),
+    ),
+    Case(
+        "a file of 2 GB an hour wanted in 110 seconds",
+        DataShape(bounded=False, files=drops(2 * GB, HOUR), freshness=110),
+        STREAM,
+        reason="what remains",
+    ),
+]
 NOTHING = [
     Case("no file on a disk", DataShape(files=files(0, 0.0)), COPY, nothing=True, reason="nothing to load"),
     Case("no file in a stage", DataShape(files=files(0, 0.0, staged=True)), COPY, nothing=True),
@@ -399,7 +425,7 @@ NOTHING = [
     ),
     Case("a quiet stream", rows_at(0.0), STREAM),
 ]
-CASES = NAMED_IN_THE_SEEDS + BOUNDED + ENDLESS + LATE + ONE_THREAD + NOTHING
+CASES = NAMED_IN_THE_SEEDS + BOUNDED + ENDLESS + LATE + ONE_THREAD + ARRIVING + NOTHING
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "_"))
@@ -459,8 +485,9 @@ class TestWhatAPlanSays:
         shape = DataShape(bounded=False, files=drops(1 * GB, MINUTE), freshness=HOUR)
         copy = plan_load(shape).estimate(COPY)
 
-        assert copy.interval == HOUR - 30
-        assert copy.latency == HOUR
+        one_thread = 8 * GB / (573 * GB / 3600) + 0.1
+        assert copy.interval == pytest.approx(HOUR - 30 - one_thread)
+        assert copy.seconds == HOUR
 
     def test_a_schedule_of_copies_does_nothing_between_files(self) -> None:
         shape = DataShape(bounded=False, files=drops(1 * MB, DAY))
