@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.estimates import (
     floor_seconds,
+    least_seconds,
     one_thread_seconds,
     stream_bytes_per_second,
 )
@@ -142,10 +143,13 @@ def _not_fresh(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
     floor = floor_seconds(plan.path, shape, policy)
     if floor <= wanted:
         return None
+    is_kept = least_seconds(LoadPath.STREAM, shape, policy) <= wanted
+    remedy = ", or stream the rows from where they come" if is_kept else ""
+    last = plan.estimate().seconds
+    all_rows = f", all of them after {duration(last)}" if shape.bounded and last > floor else ""
     return (
-        f"rows are wanted within {duration(wanted)}, and {plan.path.value} has them after "
-        f"{duration(floor)} at "
-        "best: ask for less freshness, or stream the rows from where they come"
+        f"rows are wanted within {duration(wanted)}, and {plan.path.value} has the first ones after "
+        f"{duration(floor)} at best{all_rows}: ask for less freshness{remedy}"
     )
 
 

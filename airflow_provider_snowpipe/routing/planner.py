@@ -236,11 +236,7 @@ class _Choice:
             f"{one.value} lags behind" if math.isinf(needs[one]) else f"{one.value} {duration(needs[one])}"
             for one in suited
         )
-        what = (
-            "the soonest"
-            if len(left) == len(suited)
-            else "the soonest but for streaming, which is for no flood"
-        )
+        what = "the soonest" if len(left) == len(suited) else "the soonest that a flood may take"
         wanted = duration(self.shape.freshness or 0.0)
         return path, [f"no path has all rows within {wanted} ({words} at best): {path.value} is {what}"]
 

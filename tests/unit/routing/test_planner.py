@@ -551,6 +551,22 @@ class TestWhatAPlanSays:
         assert hurried.seconds < 60 < patient.seconds
         assert hurried.credits == pytest.approx(4 * 60 / 3600)
 
+    @pytest.mark.parametrize(("wanted", "is_advised"), [(20, True), (4, False)])
+    def test_streaming_is_advised_only_where_it_keeps_the_freshness(
+        self, wanted: float, is_advised: bool
+    ) -> None:
+        shape = DataShape(files=files(9, MB, staged=True), freshness=wanted)
+        (warning,) = plan_load(shape).warnings
+
+        assert warning.concern is Concern.NOT_FRESH
+        assert ("stream the rows" in warning.text) is is_advised
+
+    def test_where_no_path_keeps_the_freshness_the_reason_has_the_last_row_of_each(self) -> None:
+        (reason,) = plan_load(DataShape(bytes=50 * TB, freshness=1)).reasons
+
+        assert "28.9 days" in reason
+        assert "42.2 h" in reason
+
     def test_measured_latency_is_the_floor_of_its_path(self) -> None:
         shape = DataShape(files=files(24, 1 * MB, staged=True), freshness=120)
         slow_pipe = LoadPolicy(has_pipe=True, measured={PIPE: 150.0})
