@@ -174,6 +174,7 @@ def policy_of(smallest: Measured, largest: Measured) -> LoadPolicy:
         "copy_parquet_gb_per_credit": _HOUR / copy,
         "copy_statement_seconds": max(smallest.copy - smallest.stream, _NOTHING),
         "copy_file_seconds": _NOTHING,
+        "warehouse_threads": 1,
     }
     return LoadPolicy(warehouse_is_running=True, costs=CostModel.with_figures(figures))
 

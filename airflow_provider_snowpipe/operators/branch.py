@@ -109,6 +109,8 @@ class SnowpipeBranchOperator(BaseBranchOperator):
     def choose_branch(self, context: Context) -> str | Iterable[str]:
         """Plan, and say which tasks to go on with; those of the other paths are skipped.
 
+        Where there is nothing to load, those of every path are, unless one is forced.
+
         :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
         """
         with failing_at_once():
@@ -141,6 +143,8 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         return plan_load(shape, load_policy(self.policy, self.costs), before)
 
     def _branch(self, plan: LoadPlan) -> str | Iterable[str]:
+        if plan.nothing_to_load and not plan.is_forced:
+            return []
         branch: Branch = {
             LoadPath.STREAM: self.stream,
             LoadPath.COPY: self.copy,

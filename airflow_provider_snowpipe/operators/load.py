@@ -13,13 +13,19 @@ from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.deferral_timeout import is_deferral_timeout
 from airflow_provider_snowpipe.operators.file_operator import FILES_KEY
 from airflow_provider_snowpipe.operators.kafka_backlog import KafkaBacklog, is_kafka
-from airflow_provider_snowpipe.operators.load_outcome import OUTCOME_KEY, outcome_of
+from airflow_provider_snowpipe.operators.load_outcome import (
+    OUTCOME_KEY,
+    LoadAccount,
+    loads_before,
+    outcome_of,
+)
 from airflow_provider_snowpipe.operators.load_planning import (
     PLAN_KEY,
     is_staged,
     known_shape,
     load_policy,
     path_before,
+    splits_csv,
 )
 from airflow_provider_snowpipe.operators.load_traces import describe_files
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
@@ -46,7 +52,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     loaded twice where one path ends and the other begins.
 
     The XCom ``plan`` has the path, the reasons, and what each path would cost; the XCom ``outcome`` has
-    what was estimated beside what came of it.
+    what was estimated beside what came of it, and the last loads of the table, by which the next run plans.
 
     :param source: ``@stage/path``; a folder of ordered files; or the source of a stream as a mapping
         (templated)
@@ -192,7 +198,13 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
 
         files = self.source_files()
         # Whether a pipe might be worth making is no question of a task that has to load now.
-        able = {"has_pipe": bool(self.file_pipe), "may_make_pipe": False}
+        able = {
+            "has_pipe": bool(self.file_pipe),
+            "may_make_pipe": False,
+            "splits_csv": splits_csv(self.options),
+        }
+        before = context if self.remember else None
+        loads = () if before is None else loads_before(before, self._loaded_table)
         if files is None and not is_staged(self.source):
             able["may_write_files"] = False
         return LoadChoice(
@@ -201,8 +213,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             None if files is None or self.table is None else self._boundary(),
             self.bulk_hook(),
             known,
-            load_policy({**able, **(self.policy or {}), "path": self.path}, self.costs),
-            path_before(context) if self.remember and context is not None else None,
+            load_policy({**able, **(self.policy or {}), "path": self.path}, self.costs, loads),
+            None if before is None else path_before(before),
             may_lack_table=self.create_table is not None,
             backlog=self._backlog() if is_kafka(self.source) else None,
         )
@@ -243,10 +255,21 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         plan = ti.xcom_pull(task_ids=ti.task_id, key=PLAN_KEY, map_indexes=ti.map_index)
         began = getattr(ti, "start_date", None)
         here = None if began is None else (dt.datetime.now(dt.UTC) - began).total_seconds()
-        outcome = outcome_of(plan, value["path"], {"seconds": here, **actual})
-        self.log.info("%s", outcome)
+        actual = {"seconds": here, **actual}
+        account = LoadAccount(self.bulk_hook(), load_policy(self.policy, self.costs), context)
+        load = account.measured(plan, self._loaded_table, value, actual)
+        before = loads_before(context, self._loaded_table)
+        if load.path is LoadPath.COPY and value["files"]:
+            before = tuple(account.attributed(before))
+        outcome = outcome_of(plan, value["path"], actual, load, before)
+        self.log.info("%s", {name: one for name, one in outcome.items() if name != "loads"})
         ti.xcom_push(key=OUTCOME_KEY, value=outcome)
         return value
+
+    @property
+    def _loaded_table(self) -> str:
+        """The table under which loads are kept for the next plan."""
+        return ".".join(one for one in (self.database, self.schema, self.table or self.pipe) if one)
 
     def _boundary(self) -> FileBoundary:
         """The files as they were when the task began, and their channels."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.routing.measured import MeasuredLoad, measured_floors
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -16,17 +17,28 @@ PLAN_KEY = "plan"
 _BACKFILL = "backfill"
 
 
-def load_policy(policy: Mapping[str, Any] | None, costs: Mapping[str, Any] | None) -> LoadPolicy:
+def load_policy(
+    policy: Mapping[str, Any] | None,
+    costs: Mapping[str, Any] | None,
+    loads: Sequence[MeasuredLoad] = (),
+) -> LoadPolicy:
     """Make the policy of an author's arguments.
 
     :param policy: parameters of :class:`LoadPolicy`
     :param costs: figures of the cost model to replace, by name
+    :param loads: the last loads of the table, whose latency goes before floors that the author does not give
     :raises ConfigurationError: if one is wrong
     """
     from airflow_provider_snowpipe.routing.cost_model import CostModel
 
+    given = costs or {}
+    floors = {
+        path: seconds
+        for path, seconds in measured_floors(loads).items()
+        if f"{path.value}_floor_seconds" not in given
+    }
     try:
-        return LoadPolicy(costs=CostModel.with_figures(costs or {}), **(policy or {}))
+        return LoadPolicy(**{"costs": CostModel.with_figures(given), "measured": floors, **(policy or {})})
     except TypeError as error:
         raise ConfigurationError(f"policy is {policy!r}: {error}") from None
 
@@ -56,6 +68,24 @@ def path_before(context: Context) -> LoadPath | None:
     if not isinstance(kept, Mapping) or kept.get("is_forced"):
         return None
     return LoadPath(kept["path"])
+
+
+def splits_csv(options: Mapping[str, Any] | None) -> bool:
+    """True for options of COPY by which many threads read one CSV file.
+
+    :param options: the author's options
+    """
+    given = {name.lower(): value for name, value in (options or {}).items()}
+    form = given.get("file_format")
+    if not isinstance(form, Mapping):
+        return False
+    form = {str(name).lower(): value for name, value in form.items()}
+    on_error = str(given.get("on_error") or "ABORT_STATEMENT").upper()
+    return (
+        form.get("multi_line") is False
+        and str(form.get("compression", "AUTO")).upper() == "NONE"
+        and on_error in ("ABORT_STATEMENT", "CONTINUE")
+    )
 
 
 def is_staged(source: Any) -> bool:

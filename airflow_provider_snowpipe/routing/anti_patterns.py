@@ -6,7 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 
 from airflow_provider_snowpipe.routing.data_shape import DataShape
-from airflow_provider_snowpipe.routing.estimates import floor_seconds, stream_bytes_per_second
+from airflow_provider_snowpipe.routing.estimates import (
+    floor_seconds,
+    least_seconds,
+    one_thread_seconds,
+    stream_bytes_per_second,
+)
 from airflow_provider_snowpipe.routing.in_words import credit_count, duration, size
 from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath, LoadPlan, PlanWarning
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
@@ -86,9 +91,15 @@ def _huge_file(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
     largest = files.largest if files.largest is not None else files.mean
     if largest < policy.costs.huge_file_bytes:
         return None
+    one = one_thread_seconds(shape, policy)
+    reader = f"is read by one thread, for {duration(one)}," if one and shape.bounded else "takes long"
+    aborted = (
+        f", and a load may be aborted after {duration(policy.costs.copy_longest_seconds)}"
+        if one > policy.costs.copy_longest_seconds
+        else ""
+    )
     return (
-        f"a file of {size(largest)} is read by one thread and fails as a whole: split it by lines "
-        "into files of "
+        f"a file of {size(largest)} {reader} and fails as a whole{aborted}: split it by lines into files of "
         f"{size(policy.costs.smallest_file_bytes)} to {size(policy.costs.largest_file_bytes)}, by "
         "compact=True of SnowpipeStageFilesOperator"
     )
@@ -132,28 +143,34 @@ def _not_fresh(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
     floor = floor_seconds(plan.path, shape, policy)
     if floor <= wanted:
         return None
+    is_kept = least_seconds(LoadPath.STREAM, shape, policy) <= wanted
+    remedy = ", or stream the rows from where they come" if is_kept else ""
+    last = plan.estimate().seconds
+    all_rows = f", all of them after {duration(last)}" if shape.bounded and last > floor else ""
     return (
-        f"rows are wanted within {duration(wanted)}, and {plan.path.value} has them after "
-        f"{duration(floor)} at "
-        "best: ask for less freshness, or stream the rows from where they come"
+        f"rows are wanted within {duration(wanted)}, and {plan.path.value} has the first ones after "
+        f"{duration(floor)} at best{all_rows}: ask for less freshness{remedy}"
     )
 
 
 def _slow(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
     chosen = plan.estimate()
-    if not shape.bounded:
+    if not shape.bounded and shape.freshness is None:
         return None
     wanted = shape.freshness if shape.freshness is not None and not shape.backfill else policy.load_within
     if chosen.seconds <= wanted or floor_seconds(plan.path, shape, policy) > wanted:
         return None
     remedy = (
-        f"allow a larger warehouse than {policy.largest_warehouse}, or stage the files nearer"
+        "split the largest file, which one thread reads"
+        if plan.path is not LoadPath.STREAM and one_thread_seconds(shape, policy) > wanted / 2
+        else f"allow a larger warehouse than {policy.largest_warehouse}, or stage the files nearer"
         if plan.path is LoadPath.COPY
         else "use more partitions, each with its channel"
         if plan.path is LoadPath.STREAM
         else "split the load, or take COPY with a larger warehouse"
     )
-    return f"all rows take {duration(chosen.seconds)}, wanted within {duration(wanted)}: {remedy}"
+    what = "all rows" if shape.bounded else "the rows of a file"
+    return f"{what} take {duration(chosen.seconds)}, wanted within {duration(wanted)}: {remedy}"
 
 
 def _table_limit(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:

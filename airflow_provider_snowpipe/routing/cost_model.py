@@ -12,6 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.limits import (
+    CHANNEL_BYTES_PER_SECOND,
+    STREAM_LATENCY,
+    TABLE_BYTES_PER_SECOND,
+    DocumentedLimit,
+)
 
 GB = 1e9
 WRITTEN = "WRITTEN"
@@ -28,18 +34,25 @@ WAREHOUSE_CREDITS = {
     "5X-LARGE": 256,
     "6X-LARGE": 512,
 }
-"""Credits per hour of a standard warehouse, which also say its power (page "Understanding compute cost")."""
+"""Credits per hour of a standard warehouse, which also say its power (page "Overview of warehouses")."""
 
 _TERABYTES = (
-    'blog post "Loading Terabytes Into Snowflake: Speeds, Feeds and Techniques", 4.7 TB of STORE_SALES'
+    'blog post "Loading Terabytes Into Snowflake: Speeds, Feeds and Techniques", read in November 2026, '
+    "4.7 TB of STORE_SALES"
 )
-_SIZING = 'page "Preparing your data files"'
-_LIMITS = 'page "Limitations and considerations for Snowpipe Streaming with high-performance architecture"'
-_NEXT_GENERATION = 'blog post "Introducing Our Next-Gen Snowpipe Streaming Architecture"'
+_SIZING = 'page "Preparing your data files", read in November 2026'
+_COMPUTE = 'page "Overview of warehouses", read in November 2026'
+_NEXT_GENERATION = (
+    'blog post "Introducing Our Next-Gen Snowpipe Streaming Architecture", read in November 2026'
+)
 
 
 def _figure(value: float, unit: str, source: str, *, guess: bool = False) -> Any:
     return dataclasses.field(default=value, metadata={"unit": unit, "source": source, "guess": guess})
+
+
+def _limit(limit: DocumentedLimit) -> Any:
+    return _figure(limit.value, limit.unit, limit.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +89,7 @@ class CostModel:
     warehouse_credit_factor: float = _figure(
         1.0, "times the table of warehouse sizes", "1 for first generation; about 1.35 for generation 2"
     )
-    warehouse_minimum_seconds: float = _figure(
-        60.0, "s billed for every resume", 'page "Understanding compute cost"'
-    )
+    warehouse_minimum_seconds: float = _figure(60.0, "s billed for every resume", _COMPUTE)
     copy_csv_gb_per_credit: float = _figure(573.0, "uncompressed GB", f"{_TERABYTES}: 8.2 credits")
     copy_json_gb_per_credit: float = _figure(269.0, "uncompressed GB", f"{_TERABYTES}: 17.5 credits")
     copy_parquet_gb_per_credit: float = _figure(
@@ -99,7 +110,7 @@ class CostModel:
         0.1, "s of one thread for each file", "one open and one commit", guess=True
     )
     warehouse_threads: float = _figure(8.0, "files at once in an X-SMALL", "8 cores in a node", guess=True)
-    stream_floor_seconds: float = _figure(10.0, "s until a row can be queried", _NEXT_GENERATION)
+    stream_floor_seconds: float = _limit(STREAM_LATENCY)
     pipe_floor_seconds: float = _figure(
         90.0,
         "s until a file's rows can be queried",
@@ -115,10 +126,8 @@ class CostModel:
     copy_usual_interval: float = _figure(
         3600.0, "s between two scheduled COPYs at most", "an hourly DAG", guess=True
     )
-    channel_bytes_per_second: float = _figure(
-        20e6, "uncompressed bytes per channel", f"{_LIMITS}: soft limit"
-    )
-    table_bytes_per_second: float = _figure(10e9, "uncompressed bytes per table", _LIMITS)
+    channel_bytes_per_second: float = _limit(CHANNEL_BYTES_PER_SECOND)
+    table_bytes_per_second: float = _limit(TABLE_BYTES_PER_SECOND)
     pipe_bytes_per_second: float = _figure(
         300e6, "uncompressed bytes", "two X-SMALL of serverless", guess=True
     )
@@ -134,6 +143,12 @@ class CostModel:
     largest_file_bytes: float = _figure(250e6, "bytes as stored, upper end of the advice", _SIZING)
     tiny_file_bytes: float = _figure(10e6, "bytes as stored", f"{_SIZING}, lower end of its older advice")
     huge_file_bytes: float = _figure(100e9, "bytes as stored", f"{_SIZING}: not recommended from here on")
+    split_file_bytes: float = _figure(
+        128e6, "bytes of a CSV file from which on many threads may read it", f"{_SIZING}: see splits_csv"
+    )
+    copy_longest_seconds: float = _figure(
+        86_400.0, "s after which a load may be aborted", f"{_SIZING}: 24 hours"
+    )
 
     def __post_init__(self) -> None:
         for figure in self.figures():

@@ -145,6 +145,17 @@ class DataShape:
             return stored * self.files.expansion(costs)
         return (self.rows or 0) * costs.bytes_per_row
 
+    def nothing(self) -> str | None:
+        """What there is none of, in words; None for data that is there or may come."""
+        if not self.bounded:
+            return None
+        if self.files is not None and self.files.count == 0 and not self.bytes:
+            return "0 files"
+        if self.rows == 0:
+            return "0 rows"
+        stored = None if self.files is None else self.files.bytes
+        return "0 bytes" if self.bytes == 0 or (self.bytes is None and stored == 0) else None
+
     def billed_by_pipe(self, costs: CostModel) -> float:
         """Bytes that a pipe bills for the same data: of binary files those stored, of text the uncompressed.
 

@@ -19,10 +19,10 @@ def estimate_stream(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     :param policy: whose figures count
     """
     costs, volume = policy.costs, shape.uncompressed(policy.costs)
-    latency = costs.stream_floor_seconds
+    latency = policy.floor(LoadPath.STREAM)
     if not shape.bounded:
         per_day = volume * DAY / GB * costs.stream_credits_per_gb
-        return PathEstimate(LoadPath.STREAM, per_day, latency, latency)
+        return PathEstimate(LoadPath.STREAM, per_day, latency, latency + _file_through_channel(shape, policy))
     seconds = latency + volume / stream_bytes_per_second(shape, policy)
     return PathEstimate(LoadPath.STREAM, volume / GB * costs.stream_credits_per_gb, latency, seconds)
 
@@ -50,18 +50,21 @@ def estimate_pipe(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
         billed *= DAY
         count = DAY / files.interval if files and files.interval else DAY / 60
     credits = billed / GB * costs.pipe_credits_per_gb + count / 1000 * costs.pipe_credits_per_1000_files
-    latency = costs.pipe_floor_seconds
-    seconds = latency
+    latency = policy.floor(LoadPath.PIPE)
+    one = one_thread_seconds(shape, policy)
+    seconds = latency + one
     if shape.bounded:
-        seconds += _staging(shape, policy) + shape.uncompressed(costs) / costs.pipe_bytes_per_second
+        together = shape.uncompressed(costs) / costs.pipe_bytes_per_second
+        seconds = latency + _staging(shape, policy) + max(together, one)
     return PathEstimate(LoadPath.PIPE, credits, latency, seconds)
 
 
 def estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     """Estimate a load by COPY: seconds of a warehouse, with its minimum; unbounded data at an interval.
 
-    The size grows until the load takes no longer than it may, but never so far that the billed minimum
-    counts; so the credits do not depend on it.
+    The size grows until the load takes no longer than it may. Without a freshness it grows never so far that
+    the billed minimum or the largest file counts, so that the credits do not depend on it; a freshness that
+    a larger size keeps is paid for.
 
     :param shape: the data
     :param policy: the warehouse, and whose figures count
@@ -69,19 +72,23 @@ def estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     costs = policy.costs
     work = _work(shape, policy, shape.uncompressed(costs), shape.files.count if shape.files else 1)
     if shape.bounded:
-        size = _warehouse(work, _allowed(shape, policy), policy)
-        seconds = costs.copy_floor_seconds + _staging(shape, policy) + work / WAREHOUSE_CREDITS[size]
-        return PathEstimate(
-            LoadPath.COPY, _credits(work, policy), costs.copy_floor_seconds, seconds, warehouse=size
-        )
+        one, floor = one_thread_seconds(shape, policy), policy.floor(LoadPath.COPY)
+        is_wanted = shape.freshness is not None and not shape.backfill
+        size = _warehouse(work, _allowed(shape, policy), policy, one=one, whatever_it_costs=is_wanted)
+        power = WAREHOUSE_CREDITS[size]
+        seconds = floor + _staging(shape, policy) + max(work / power, one)
+        credits = _credits(max(work, one * power), policy, power)
+        return PathEstimate(LoadPath.COPY, credits, floor, seconds, warehouse=size)
     scheduled = _interval(shape, policy)
     arrival = shape.files.interval if shape.files and shape.files.interval else scheduled
     interval = max(scheduled, arrival)
     work = _work(shape, policy, shape.uncompressed(costs) * interval, interval / arrival)
     size = _warehouse(work, interval, policy)
-    credits = min(_credits(work, policy) * DAY / interval, _always_running(work, interval, policy))
-    latency = costs.copy_floor_seconds + scheduled
-    return PathEstimate(LoadPath.COPY, credits, latency, latency, warehouse=size, interval=interval)
+    resumed = _credits(work, policy, WAREHOUSE_CREDITS[policy.warehouse])
+    credits = min(resumed * DAY / interval, _always_running(work, interval, policy))
+    latency = policy.floor(LoadPath.COPY) + scheduled
+    seconds = latency + one_thread_seconds(shape, policy)
+    return PathEstimate(LoadPath.COPY, credits, latency, seconds, warehouse=size, interval=interval)
 
 
 def floor_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
@@ -91,12 +98,52 @@ def floor_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float
     :param shape: the data
     :param policy: whose figures count
     """
-    costs = policy.costs
+    scheduled = path is LoadPath.COPY and not shape.bounded
+    return policy.floor(path) + (policy.costs.copy_shortest_interval if scheduled else 0.0)
+
+
+def least_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds until the last row can be queried at best, with the largest warehouse that is allowed.
+
+    Of unbounded data this is the last row of a file, and never where more arrives than the channels take.
+
+    :param path: the path
+    :param shape: the data
+    :param policy: whose figures count
+    """
+    if not shape.bounded:
+        floor = floor_seconds(path, shape, policy)
+        if path is not LoadPath.STREAM:
+            return floor + one_thread_seconds(shape, policy)
+        lags = shape.uncompressed(policy.costs) > stream_bytes_per_second(shape, policy)
+        return math.inf if lags else floor + _file_through_channel(shape, policy)
     if path is LoadPath.STREAM:
-        return costs.stream_floor_seconds
+        return estimate_stream(shape, policy).seconds
     if path is LoadPath.PIPE:
-        return costs.pipe_floor_seconds
-    return costs.copy_floor_seconds + (0.0 if shape.bounded else costs.copy_shortest_interval)
+        return estimate_pipe(shape, policy).seconds
+    work = _work(shape, policy, shape.uncompressed(policy.costs), shape.files.count if shape.files else 1)
+    power = max(WAREHOUSE_CREDITS[size] for size in (policy.warehouse, policy.largest_warehouse))
+    fixed = policy.floor(path) + _staging(shape, policy)
+    return fixed + max(work / power, one_thread_seconds(shape, policy))
+
+
+def one_thread_seconds(shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds that the largest file takes: one thread reads a file, whatever its size.
+
+    :param shape: the data
+    :param policy: whether large CSV files may be split, and whose figures count
+    """
+    costs, files = policy.costs, shape.files
+    if files is None or not files.bytes:
+        return 0.0
+    largest = min(files.bytes, files.mean if files.largest is None else files.largest)
+    is_csv = files.format == "CSV" and not files.compressed
+    if policy.splits_csv and is_csv and largest > costs.split_file_bytes:
+        return 0.0
+    expansion = shape.uncompressed(costs) / files.bytes if shape.bounded else files.expansion(costs)
+    volume = largest * expansion
+    rate = costs.copy_bytes_per_second(files.format) / costs.warehouse_threads
+    return volume / rate + costs.copy_file_seconds
 
 
 def compact_advice(shape: DataShape, policy: LoadPolicy) -> CompactAdvice | None:
@@ -113,7 +160,8 @@ def compact_advice(shape: DataShape, policy: LoadPolicy) -> CompactAdvice | None
     if files.mean >= costs.tiny_file_bytes:
         return None
     work = _work(shape, policy, shape.uncompressed(costs), combined)
-    return CompactAdvice(files.count, combined, files.bytes / combined, _credits(work, policy))
+    credits = _credits(work, policy, WAREHOUSE_CREDITS[policy.warehouse])
+    return CompactAdvice(files.count, combined, files.bytes / combined, credits)
 
 
 def _work(shape: DataShape, policy: LoadPolicy, volume: float, files: float) -> float:
@@ -123,11 +171,11 @@ def _work(shape: DataShape, policy: LoadPolicy, volume: float, files: float) -> 
     return costs.copy_statement_seconds + read + files * costs.copy_file_seconds / costs.warehouse_threads
 
 
-def _credits(work: float, policy: LoadPolicy) -> float:
+def _credits(work: float, policy: LoadPolicy, power: float) -> float:
     costs = policy.costs
     billed = work
     if not policy.warehouse_is_running:
-        billed = max(billed, costs.warehouse_minimum_seconds * WAREHOUSE_CREDITS[policy.warehouse])
+        billed = max(billed, costs.warehouse_minimum_seconds * power)
     return billed / 3600 * costs.warehouse_credit_factor
 
 
@@ -137,21 +185,36 @@ def _always_running(work: float, interval: float, policy: LoadPolicy) -> float:
     return max(24.0 * hourly, work * DAY / interval / 3600 * policy.costs.warehouse_credit_factor)
 
 
-def _warehouse(work: float, allowed: float, policy: LoadPolicy) -> str:
-    """The smallest size from the author's on that does the work in time and is busy for a billed minimum."""
+def _warehouse(
+    work: float, allowed: float, policy: LoadPolicy, *, one: float = 0.0, whatever_it_costs: bool = False
+) -> str:
+    """The smallest size from the author's on that does the work in time.
+
+    :param work: seconds of an X-SMALL
+    :param allowed: seconds that it may take
+    :param policy: the sizes
+    :param one: seconds that the largest file takes in every size
+    :param whatever_it_costs: False leaves out sizes that are not busy for a billed minimum, or that are when
+        only the largest file is left
+    """
     sizes = list(WAREHOUSE_CREDITS)
     first, last = sizes.index(policy.warehouse), sizes.index(policy.largest_warehouse)
-    longest = max(allowed, 2 * policy.costs.warehouse_minimum_seconds)
-    for size in sizes[first:last]:
-        if work / WAREHOUSE_CREDITS[size] <= longest:
-            return size
-    return sizes[max(first, last)]
+    usable = sizes[first : max(first, last) + 1]
+    in_time = (size for size in usable if max(work / WAREHOUSE_CREDITS[size], one) <= allowed)
+    if whatever_it_costs and (enough := next(in_time, None)):
+        return enough
+    longest, size = max(allowed, 2 * policy.costs.warehouse_minimum_seconds), usable[0]
+    for larger in usable[1:]:
+        if work / WAREHOUSE_CREDITS[size] <= longest or work / WAREHOUSE_CREDITS[larger] < one:
+            break
+        size = larger
+    return size
 
 
 def _allowed(shape: DataShape, policy: LoadPolicy) -> float:
     if shape.freshness is None or shape.backfill:
         return policy.load_within
-    return max(0.0, shape.freshness - policy.costs.copy_floor_seconds - _staging(shape, policy))
+    return max(0.0, shape.freshness - policy.floor(LoadPath.COPY) - _staging(shape, policy))
 
 
 def _interval(shape: DataShape, policy: LoadPolicy) -> float:
@@ -159,8 +222,17 @@ def _interval(shape: DataShape, policy: LoadPolicy) -> float:
     costs = policy.costs
     if shape.freshness is None:
         return costs.copy_usual_interval
-    possible = max(costs.copy_shortest_interval, shape.freshness - costs.copy_floor_seconds)
+    read = policy.floor(LoadPath.COPY) + one_thread_seconds(shape, policy)
+    possible = max(costs.copy_shortest_interval, shape.freshness - read)
     return min(costs.copy_usual_interval, possible)
+
+
+def _file_through_channel(shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds in which one channel takes a file of those that keep arriving: its rows have an order."""
+    costs, files = policy.costs, shape.files
+    if files is None or shape.live_into_files:
+        return 0.0
+    return files.mean * files.expansion(costs) / costs.channel_bytes_per_second
 
 
 def _staging(shape: DataShape, policy: LoadPolicy) -> float:

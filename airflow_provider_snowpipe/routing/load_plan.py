@@ -53,7 +53,8 @@ class PathEstimate:
     :param path: the path
     :param credits: Snowflake credits, for bounded data of all of it, for unbounded data of a day
     :param latency: seconds until the first rows can be queried, whatever the volume
-    :param seconds: seconds until all of the bounded data can be queried; of unbounded data the latency
+    :param seconds: seconds until all of the bounded data can be queried; of unbounded data, until the last
+        row of a file can
     :param unfit: why the path does not suit this shape, None where it does
     :param warehouse: for COPY the size of the warehouse
     :param interval: for COPY of unbounded data the seconds between two statements
@@ -95,6 +96,8 @@ class LoadPlan:
     :param per_day: True when credits are those of a day, False when they are those of the whole load
     :param is_forced: True when the author chose the path
     :param compact: how to combine the files first, None where that is not worth it
+    :param nothing_to_load: True for data of which there is none: the path is that of the run before, or the
+        one that finds it out with the least effort
     """
 
     path: LoadPath
@@ -104,6 +107,7 @@ class LoadPlan:
     per_day: bool = False
     is_forced: bool = False
     compact: CompactAdvice | None = None
+    nothing_to_load: bool = False
 
     def estimate(self, path: LoadPath | None = None) -> PathEstimate:
         """The estimate of one path.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_provider_snowpipe.routing.cost_model import WAREHOUSE_CREDITS, CostModel
@@ -22,12 +24,17 @@ class LoadPolicy:
     :param has_pipe: True when a file pipe for these files exists, so that bounded data may go through it
     :param may_make_pipe: True when one may be made for files that keep arriving, False leaves the pipe out
         where there is none
+    :param splits_csv: True where COPY reads CSV without compression by ``MULTI_LINE = FALSE`` and
+        ``COMPRESSION = NONE``, with ``ON_ERROR`` of ``ABORT_STATEMENT`` or ``CONTINUE``: only then do many
+        threads read one file (page "Preparing your data files")
     :param may_write_files: True when rows that are in no file may be written to files for COPY
     :param load_within: seconds that a bounded load without a freshness may take
     :param many_files: number of bounded files from which on they are a flood, whatever their size
     :param flood_bytes: uncompressed bytes from which on bounded data is a flood, whatever streaming costs
     :param band: how much better another path has to be than the previous one, as a fraction
     :param costs: the figures
+    :param measured: seconds until a row could be queried in the last loads, by path, which go before the
+        floors of the figures
     """
 
     path: str = AUTO
@@ -36,12 +43,14 @@ class LoadPolicy:
     warehouse_is_running: bool = False
     has_pipe: bool = False
     may_make_pipe: bool = True
+    splits_csv: bool = False
     may_write_files: bool = True
     load_within: float = 6 * 3600.0
     many_files: int = 1000
     flood_bytes: float = 100e9
     band: float = 0.25
     costs: CostModel = field(default_factory=CostModel)
+    measured: Mapping[LoadPath, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.path != AUTO and self.path not in list(LoadPath):
@@ -58,7 +67,21 @@ class LoadPolicy:
                 f"band={self.band}: the first three are above 0, the last is 0 or more"
             )
 
+        for path, seconds in self.measured.items():
+            if path not in list(LoadPath) or not 0 < seconds < math.inf:
+                raise ConfigurationError(
+                    f"measured is {dict(self.measured)!r}: give seconds above 0 by 'stream', 'copy' or 'pipe'"
+                )
+
     @property
     def forced(self) -> LoadPath | None:
         """The path that the author chose, None for ``auto``."""
         return None if self.path == AUTO else LoadPath(self.path)
+
+    def floor(self, path: LoadPath) -> float:
+        """Seconds until a row can be queried at best: as measured, or else by the figures.
+
+        :param path: the path
+        """
+        figure: float = getattr(self.costs, f"{path.value}_floor_seconds")
+        return self.measured.get(path, figure)

@@ -1,14 +1,16 @@
 """The choice of a load path: what the shape allows, what is fresh enough, what is no flood, what is cheapest.
 
 Each step leaves paths out for a reason that the plan repeats. No step looks at the clock or at anything but
-its arguments, so the same shape, policy and previous path give the same plan. Three things hold by
-construction: a path is fresh or not whatever the volume, so more volume never moves towards streaming; the
-fresh paths become fewer as freshness tightens, streaming last; and the path of the run before stays until
-another one is better by a band, so small changes near a boundary do not flap.
+its arguments, so the same shape, policy and previous path give the same plan. A path keeps a freshness when
+the last row can be queried in time. So more volume moves towards streaming only where nothing else keeps the
+freshness any more; tighter freshness never moves away from streaming as long as streaming keeps it; and the
+path of the run before stays until another one is better by a band, so small changes near a boundary do not
+flap.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from airflow_provider_snowpipe.routing.anti_patterns import warnings_of
@@ -19,6 +21,7 @@ from airflow_provider_snowpipe.routing.estimates import (
     estimate_pipe,
     estimate_stream,
     floor_seconds,
+    least_seconds,
 )
 from airflow_provider_snowpipe.routing.in_words import credit_count, duration, size
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, LoadPlan, PathEstimate
@@ -42,7 +45,14 @@ def plan_load(
     if isinstance(previous, LoadPlan):
         previous = None if previous.is_forced else previous.path
     choice = _Choice(shape, policy, None if previous is None else LoadPath(previous))
+    nothing = shape.nothing()
+    if nothing is not None:
+        return choice.nothing(nothing)
     path, reasons = choice.forced() if policy.forced else choice.best()
+    reasons += [
+        f"measured: the last loads by {one.value} had rows after {duration(seconds)}"
+        for one, seconds in sorted(policy.measured.items())
+    ]
     plan = LoadPlan(
         path,
         tuple(reasons),
@@ -73,6 +83,23 @@ class _Choice:
         }
         self.unfit = {}
 
+    def nothing(self, what: str) -> LoadPlan:
+        """The plan for data of which there is none, which keeps the path of the run before."""
+        suited = self._suited()[0]
+        path = self.policy.forced or next(
+            (one for one in (self.previous, _COPY if self.shape.files else None) if one in suited), suited[0]
+        )
+        reasons = [f"nothing to load: {what}"]
+        if self.policy.forced:
+            reasons.append(f"path={path.value!r} was asked for")
+        return LoadPlan(
+            path,
+            tuple(reasons),
+            tuple(replace(one, credits=0.0, seconds=one.latency) for one in self.estimates.values()),
+            is_forced=self.policy.forced is not None,
+            nothing_to_load=True,
+        )
+
     def forced(self) -> tuple[LoadPath, list[str]]:
         best, reasons = self.best()
         chosen = self.policy.forced or best
@@ -91,9 +118,14 @@ class _Choice:
         if len(suited) == 1:
             return suited[0], []
         fresh = self._fresh(suited)
+        none_is_fresh = not fresh
+        if none_is_fresh:
+            fresh = list(suited)
         if _STREAM in fresh and len(fresh) > 1 and (flood := self._flood()):
             fresh.remove(_STREAM)
             self.unfit[_STREAM] = f"a flood: {flood}"
+        if none_is_fresh:
+            return self._soonest(suited, fresh)
         if len(fresh) == 1:
             left = "; ".join(f"{path.value}: {self.unfit[path]}" for path in suited if path not in fresh)
             return fresh[0], [f"what remains of those that suit ({left})"]
@@ -167,25 +199,46 @@ class _Choice:
         return [path], {path: why, **{other: against for other in LoadPath if other is not path}}
 
     def _fresh(self, suited: list[LoadPath]) -> list[LoadPath]:
-        """The paths that are fresh enough, or the quickest one where none is."""
+        """The paths that have the last row in time."""
         wanted = self.shape.freshness
         if wanted is None:
             return list(suited)
-        floors = {path: floor_seconds(path, self.shape, self.policy) for path in suited}
         slack = 1 + self.policy.band
         fresh = [
             path
-            for path, floor in floors.items()
-            if floor <= wanted * (slack if path is self.previous else 1)
+            for path in suited
+            if least_seconds(path, self.shape, self.policy)
+            <= wanted * (slack if path is self.previous else 1)
         ]
-        if not fresh:
-            fresh = [min(suited, key=lambda path: (floors[path], suited.index(path)))]
         for path in suited:
-            if path not in fresh:
-                self.unfit[path] = (
-                    f"first rows after {duration(floors[path])} at best, wanted within {duration(wanted)}"
-                )
+            if fresh and path not in fresh:
+                self.unfit[path] = self._late(path, wanted)
         return fresh
+
+    def _late(self, path: LoadPath, wanted: float) -> str:
+        floor = floor_seconds(path, self.shape, self.policy)
+        least = least_seconds(path, self.shape, self.policy)
+        if math.isinf(least):
+            return f"more arrives than the channels take, wanted within {duration(wanted)}"
+        late = (
+            f"first rows after {duration(floor)}" if floor > wanted else f"all rows after {duration(least)}"
+        )
+        return f"{late} at best, wanted within {duration(wanted)}"
+
+    def _soonest(self, suited: list[LoadPath], left: list[LoadPath]) -> tuple[LoadPath, list[str]]:
+        """The path that has the last row first, of those that a flood leaves, where none has it in time."""
+        needs = {path: least_seconds(path, self.shape, self.policy) for path in suited}
+        path = min(left, key=lambda one: (needs[one], left.index(one)))
+        kept = self.previous
+        if kept in left and needs[kept] <= (1 + self.policy.band) * needs[path]:
+            path = kept
+        words = ", ".join(
+            f"{one.value} lags behind" if math.isinf(needs[one]) else f"{one.value} {duration(needs[one])}"
+            for one in suited
+        )
+        what = "the soonest" if len(left) == len(suited) else "the soonest that a flood may take"
+        wanted = duration(self.shape.freshness or 0.0)
+        return path, [f"no path has all rows within {wanted} ({words} at best): {path.value} is {what}"]
 
     def _flood(self) -> str | None:
         """Why bounded data is a flood, None where it is not; the previous path moves the thresholds."""
@@ -207,6 +260,9 @@ class _Choice:
         least = min(credits.values())
         best = next(path for path in fresh if credits[path] <= least * (1 + _EQUAL))
         kept = self.previous
+        if kept is _COPY and self.shape.bounded and kept in credits:
+            # A warehouse that grows for the freshness bills minimums in steps, at which paths would flap.
+            credits[kept] = estimate_copy(replace(self.shape, freshness=None), self.policy).credits
         if kept in credits and kept is not best and credits[kept] <= (1 + self.policy.band) * credits[best]:
             return kept, [
                 f"the run before took {kept.value}, and {best.value} is not cheaper by more than "

@@ -1,4 +1,4 @@
-"""The limits of a channel, as the writer keeps them.
+"""The documented limits of Snowpipe Streaming, and the limits of a channel as the writer keeps them.
 
 Light to import: DAG files and job plans are checked against these before anything else is loaded.
 """
@@ -9,8 +9,39 @@ from dataclasses import dataclass
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-WIRE_LIMIT_BYTES = 4_000_000
-"""Largest body that the service takes, as sent ("Limitations and considerations", REST payload)."""
+_LIMITATIONS = (
+    'page "Limitations and considerations for Snowpipe Streaming with high-performance architecture"'
+)
+_STATE = "as of September 2026"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentedLimit:
+    """A limit of the service that Snowflake has published.
+
+    :param value: its value
+    :param unit: its unit
+    :param source: the page that says so, and of when
+    """
+
+    value: float
+    unit: str
+    source: str
+
+
+# All of one state of the documentation: older pages pair 12 MB/s for a channel with 10 GB/s for a table.
+CHANNEL_BYTES_PER_SECOND = DocumentedLimit(
+    20e6, "uncompressed bytes per channel", f"{_LIMITATIONS}, {_STATE}: raised on request"
+)
+TABLE_BYTES_PER_SECOND = DocumentedLimit(20e9, "uncompressed bytes per table", f"{_LIMITATIONS}, {_STATE}")
+CHANNEL_REQUESTS_PER_SECOND = DocumentedLimit(10.0, "requests per channel", f"{_LIMITATIONS}, {_STATE}")
+REQUEST_BYTES = DocumentedLimit(4e6, "bytes of a request as sent", f"{_LIMITATIONS}, {_STATE}")
+STREAM_LATENCY = DocumentedLimit(
+    5.0, "s until a row can be queried", f'page "Snowpipe Streaming", {_STATE}: as low as 5 s'
+)
+
+WIRE_LIMIT_BYTES = int(REQUEST_BYTES.value)
+"""Largest body that the service takes, as sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +61,8 @@ class BatchLimits:
     raw_bytes: int = 16 * 1024 * 1024
     rows: int = 1_000_000
     age_seconds: float = 1.0
-    requests_per_second: float = 10.0
-    bytes_per_second: float | None = 20_000_000.0
+    requests_per_second: float = CHANNEL_REQUESTS_PER_SECOND.value
+    bytes_per_second: float | None = CHANNEL_BYTES_PER_SECOND.value
     compression: str = "zstd"
 
     def __post_init__(self) -> None:

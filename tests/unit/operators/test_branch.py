@@ -88,6 +88,21 @@ def test_the_path_of_the_run_before_stays_near_a_boundary() -> None:
     assert skipped(branch(source=near), before={**before, "is_forced": True})[1]["path"] == "copy"
 
 
+def test_nothing_to_load_skips_the_tasks_of_every_path() -> None:
+    others, plan = skipped(branch(source={"rows": 0}))
+
+    assert others == set(PATHS.values())
+    assert plan["nothing_to_load"] is True
+
+
+def test_nothing_to_load_leaves_a_forced_path_and_keeps_that_of_the_run_before() -> None:
+    forced, _ = skipped(branch(source={"rows": 0}, policy={"path": "copy"}))
+    _, kept = skipped(branch(source={"rows": 0}), before={"path": "copy", "is_forced": False})
+
+    assert forced == {"by_stream", "by_pipe"}
+    assert kept["path"] == "copy"
+
+
 def test_policy_and_figures_reach_the_plan() -> None:
     forced = skipped(branch(source=SMALL, policy={"path": "copy"}))[1]
     costly = skipped(branch(source=SMALL, costs={"stream_credits_per_gb": 1000}))[1]

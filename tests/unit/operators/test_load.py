@@ -119,6 +119,7 @@ def test_the_outcome_has_the_estimate_of_the_path_that_was_taken() -> None:
         "planned": "copy",
         "estimated": {"rows": 10, "bytes": 1640, "seconds": 9, "credits": 2},
         "actual": actual,
+        "loads": [],
     }
     assert outcome_of(None, "stream", actual)["estimated"] == {}
 

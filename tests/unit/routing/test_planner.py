@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ class Case:
     reason: str = ""
     policy: dict[str, Any] = field(default_factory=dict)
     previous: LoadPath | None = None
+    nothing: bool = False
 
 
 def files(count: int, mean: float, kind: str | None = "CSV", **known: Any) -> FileSet:
@@ -129,8 +130,6 @@ NAMED_IN_THE_SEEDS = [
 ]
 BOUNDED = [
     Case("a few rows", DataShape(rows=100), STREAM, reason="cheapest"),
-    Case("nothing at all", DataShape(rows=0), STREAM),
-    Case("no file", DataShape(files=files(0, 0.0, staged=True)), COPY),
     Case("a small backlog of a queue", DataShape(bytes=1 * GB, rows=5_000_000, partitions=12), STREAM),
     Case("a backlog after an outage of a week", DataShape(bytes=2 * TB, partitions=12), COPY),
     Case("just below the crossover", DataShape(bytes=4.4 * GB), STREAM),
@@ -263,7 +262,18 @@ ENDLESS = [
         (Concern.MICRO_BATCHES,),
     ),
     Case("a clickstream faster than its one channel", rows_at(80 * MB), STREAM, (Concern.TABLE_LIMIT,)),
-    Case("more than a table takes", rows_at(12 * GB, partitions=2000), STREAM, (Concern.TABLE_LIMIT,)),
+    Case("15 GB/s on 2,000 channels", rows_at(15 * GB, partitions=2000), STREAM),
+    Case("15 GB/s on 500 channels", rows_at(15 * GB, partitions=500), STREAM, (Concern.TABLE_LIMIT,)),
+    Case("more than a table takes", rows_at(25 * GB, partitions=2000), STREAM, (Concern.TABLE_LIMIT,)),
+    Case("a clickstream wanted in six seconds", rows_at(1 * MB, freshness=6), STREAM),
+    Case("a clickstream wanted at once", rows_at(1 * MB, freshness=1), STREAM, (Concern.NOT_FRESH,)),
+    Case(
+        "files faster than their one channel, wanted in 20 seconds",
+        DataShape(bounded=False, files=drops(1 * GB, 10), freshness=20),
+        PIPE,
+        (Concern.NOT_FRESH,),
+        reason="no path",
+    ),
     Case(
         "an endless stream forced through a pipe",
         rows_at(1 * MB, freshness=10),
@@ -280,7 +290,142 @@ ENDLESS = [
     ),
     Case("a backfill flag on an endless stream changes nothing", rows_at(1 * MB, backfill=True), STREAM),
 ]
-CASES = NAMED_IN_THE_SEEDS + BOUNDED + ENDLESS
+LATE = [
+    Case(
+        "50 TB wanted in a second",
+        DataShape(bytes=50 * TB, freshness=1),
+        COPY,
+        (Concern.NOT_FRESH,),
+        reason="no path has all rows within 1 s",
+    ),
+    Case("50 TB wanted in 20 seconds", DataShape(bytes=50 * TB, freshness=20), COPY, (Concern.NOT_FRESH,)),
+    Case("50 TB wanted in an hour", DataShape(bytes=50 * TB, freshness=HOUR), COPY, (Concern.SLOW,)),
+    Case(
+        "90 GB wanted in 20 seconds on one channel",
+        DataShape(bytes=90 * GB, freshness=20),
+        COPY,
+        (Concern.NOT_FRESH,),
+        reason="no path",
+    ),
+    Case(
+        "90 GB wanted in 20 seconds on 2,000 channels",
+        DataShape(bytes=90 * GB, freshness=20, partitions=2000),
+        STREAM,
+        (Concern.FLOOD_THROUGH_STREAM,),
+        reason="what remains",
+    ),
+    Case(
+        "a flood wanted in four seconds on 2,000 channels",
+        DataShape(bytes=100 * GB, freshness=4, partitions=2000),
+        COPY,
+        (Concern.NOT_FRESH,),
+        reason="no path",
+    ),
+    Case("10 GB wanted in 70 seconds on one channel", DataShape(bytes=10 * GB, freshness=70), COPY),
+    Case(
+        "10 GB wanted in 70 seconds on 100 channels",
+        DataShape(bytes=10 * GB, freshness=70, partitions=100),
+        STREAM,
+        reason="cheapest",
+    ),
+    Case("10 GB wanted in ten minutes", DataShape(bytes=10 * GB, freshness=600), COPY, reason="cheapest"),
+    Case(
+        "1 GB wanted in 7 seconds on 100 channels", DataShape(bytes=GB, freshness=7, partitions=100), STREAM
+    ),
+    Case(
+        "1 GB wanted in 4 seconds on 100 channels",
+        DataShape(bytes=GB, freshness=4, partitions=100),
+        STREAM,
+        (Concern.NOT_FRESH,),
+        reason="the soonest",
+    ),
+    Case("100 rows wanted in a second", DataShape(rows=100, freshness=1), STREAM, (Concern.NOT_FRESH,)),
+    Case(
+        "10 GB in a stage wanted in a minute",
+        DataShape(files=files(100, 100 * MB, staged=True), freshness=60),
+        COPY,
+    ),
+]
+ONE_THREAD = [
+    Case(
+        "one gz of 400 GB",
+        DataShape(files=files(1, 400 * GB, compressed=True, staged=True)),
+        COPY,
+        (Concern.HUGE_FILE, Concern.SLOW),
+    ),
+    Case(
+        "one CSV of 400 GB that may be split",
+        DataShape(files=files(1, 400 * GB, staged=True)),
+        COPY,
+        (Concern.HUGE_FILE,),
+        policy={"splits_csv": True},
+    ),
+    Case("20 gz of 20 GB", DataShape(files=files(20, 20 * GB, compressed=True, staged=True)), COPY),
+    Case(
+        "ten gz of 2 GB wanted in five minutes",
+        DataShape(files=files(10, 2 * GB, "JSON", compressed=True, staged=True), freshness=300),
+        COPY,
+        (Concern.SLOW,),
+    ),
+    Case(
+        "the same in 200 gz wanted in five minutes",
+        DataShape(files=files(200, 100 * MB, "JSON", compressed=True, staged=True), freshness=300),
+        COPY,
+    ),
+    Case(
+        "one large gz among small ones",
+        DataShape(files=files(1000, 100 * MB, compressed=True, largest=90 * GB, staged=True), freshness=HOUR),
+        COPY,
+        (Concern.SLOW,),
+    ),
+]
+ARRIVING = [
+    Case(
+        "a gz of 2 GB an hour wanted in five minutes",
+        DataShape(bounded=False, files=drops(2 * GB, HOUR, compressed=True, staged=True), freshness=300),
+        PIPE,
+        (Concern.SLOW,),
+        reason="no path has all rows within 5 min",
+    ),
+    Case(
+        "the same wanted in ten minutes",
+        DataShape(bounded=False, files=drops(2 * GB, HOUR, compressed=True, staged=True), freshness=600),
+        PIPE,
+    ),
+    Case(
+        "a file of 2 GB an hour wanted in 60 seconds",
+        DataShape(bounded=False, files=drops(2 * GB, HOUR), freshness=60),
+        STREAM,
+        (Concern.SLOW,),
+    ),
+    Case(
+        "a file of 2 GB an hour wanted in 110 seconds",
+        DataShape(bounded=False, files=drops(2 * GB, HOUR), freshness=110),
+        STREAM,
+        reason="what remains",
+    ),
+]
+NOTHING = [
+    Case("no file on a disk", DataShape(files=files(0, 0.0)), COPY, nothing=True, reason="nothing to load"),
+    Case("no file in a stage", DataShape(files=files(0, 0.0, staged=True)), COPY, nothing=True),
+    Case("no row", DataShape(rows=0), STREAM, nothing=True, reason="nothing to load: 0 rows"),
+    Case("no byte", DataShape(bytes=0.0), STREAM, nothing=True, reason="nothing to load: 0 bytes"),
+    Case("only empty files", DataShape(files=files(9, 0.0)), COPY, nothing=True),
+    Case("no file for a pipe", DataShape(files=files(0, 0.0), given_to="pipe"), PIPE, nothing=True),
+    Case("no row, wanted at once", DataShape(rows=0, freshness=1), STREAM, nothing=True),
+    Case("no file, streamed before", DataShape(files=files(0, 0.0)), STREAM, previous=STREAM, nothing=True),
+    Case("no file of the past", DataShape(files=files(0, 0.0), backfill=True), COPY, nothing=True),
+    Case(
+        "no file, forced through streaming",
+        DataShape(files=files(0, 0.0)),
+        STREAM,
+        nothing=True,
+        policy={"path": "stream"},
+        reason="asked for",
+    ),
+    Case("a quiet stream", rows_at(0.0), STREAM),
+]
+CASES = NAMED_IN_THE_SEEDS + BOUNDED + ENDLESS + LATE + ONE_THREAD + ARRIVING + NOTHING
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "_"))
@@ -290,10 +435,11 @@ def test_a_shape_gets_its_path_and_its_warnings(case: Case) -> None:
     assert (plan.path, tuple(one.concern for one in plan.warnings)) == (case.path, case.warns), plan.lines()
     assert case.reason in " ".join(plan.reasons)
     assert plan.is_forced is ("path" in case.policy)
+    assert plan.nothing_to_load is case.nothing
 
 
 def test_the_table_has_every_case_once() -> None:
-    assert len(CASES) >= 40
+    assert len(CASES) >= 60
     assert len({case.name for case in CASES}) == len(CASES)
 
 
@@ -339,8 +485,9 @@ class TestWhatAPlanSays:
         shape = DataShape(bounded=False, files=drops(1 * GB, MINUTE), freshness=HOUR)
         copy = plan_load(shape).estimate(COPY)
 
-        assert copy.interval == HOUR - 30
-        assert copy.latency == HOUR
+        one_thread = 8 * GB / (573 * GB / 3600) + 0.1
+        assert copy.interval == pytest.approx(HOUR - 30 - one_thread)
+        assert copy.seconds == HOUR
 
     def test_a_schedule_of_copies_does_nothing_between_files(self) -> None:
         shape = DataShape(bounded=False, files=drops(1 * MB, DAY))
@@ -350,7 +497,90 @@ class TestWhatAPlanSays:
     def test_more_partitions_make_streaming_quicker(self) -> None:
         one, ten = (plan_load(DataShape(bytes=GB, partitions=n)).estimate(STREAM) for n in (1, 10))
 
-        assert (one.seconds, ten.seconds) == (60.0, 15.0)
+        assert (one.seconds, ten.seconds) == (55.0, 10.0)
+
+    def test_a_large_gz_is_read_by_one_thread_in_every_warehouse(self) -> None:
+        one, many = (
+            plan_load(
+                DataShape(files=files(count, 400 * GB / count, compressed=True, staged=True))
+            ).estimate()
+            for count in (1, 4000)
+        )
+
+        assert (one.warehouse, many.warehouse) == ("X-SMALL", "X-SMALL")
+        assert one.seconds == pytest.approx(8 * many.seconds, rel=0.01)
+        assert one.credits == pytest.approx(8 * many.credits, rel=0.01)
+
+    def test_a_warehouse_does_not_grow_for_the_thread_of_one_file(self) -> None:
+        shape = DataShape(files=files(100, 40 * GB, "JSON", compressed=True, staged=True))
+        estimate = plan_load(shape, LoadPolicy(load_within=HOUR)).estimate()
+
+        assert estimate.warehouse == "LARGE"
+        assert estimate.credits == pytest.approx(16 * TB / (269 * GB), rel=0.01)
+
+    @pytest.mark.parametrize(
+        ("splits", "kind", "compressed", "seconds"),
+        [
+            (False, "CSV", False, 8 * 400 * GB / (573 * GB / 3600)),
+            (True, "CSV", False, 400 * GB / (573 * GB / 3600)),
+            (True, "CSV", True, 4 * 8 * 400 * GB / (573 * GB / 3600)),
+            (True, "JSON", False, 8 * 400 * GB / (269 * GB / 3600)),
+            (True, "PARQUET", False, 3.6 * 8 * 400 * GB / (270 * GB / 3600)),
+        ],
+        ids=["not-asked-for", "csv", "csv-gz", "json", "parquet"],
+    )
+    def test_only_csv_without_compression_is_split_and_only_where_copy_is_told(
+        self, splits: bool, kind: str, compressed: bool, seconds: float
+    ) -> None:
+        shape = DataShape(files=files(1, 400 * GB, kind, compressed=compressed, staged=True))
+
+        assert plan_load(shape, LoadPolicy(splits_csv=splits)).estimate().seconds == pytest.approx(
+            seconds, rel=0.02
+        )
+
+    def test_a_load_that_one_thread_does_not_end_within_a_day_is_warned_of(self) -> None:
+        plan = plan_load(DataShape(files=files(1, 400 * GB, "JSON", compressed=True, staged=True)))
+
+        assert "may be aborted" in plan.warnings[0].text
+
+    def test_a_freshness_that_a_larger_warehouse_keeps_is_paid_for(self) -> None:
+        shape = DataShape(files=files(100, 100 * MB, staged=True))
+        patient, hurried = (plan_load(replace(shape, freshness=f)).estimate() for f in (None, 60))
+
+        assert (patient.warehouse, hurried.warehouse) == ("X-SMALL", "MEDIUM")
+        assert hurried.seconds < 60 < patient.seconds
+        assert hurried.credits == pytest.approx(4 * 60 / 3600)
+
+    @pytest.mark.parametrize(("wanted", "is_advised"), [(20, True), (4, False)])
+    def test_streaming_is_advised_only_where_it_keeps_the_freshness(
+        self, wanted: float, is_advised: bool
+    ) -> None:
+        shape = DataShape(files=files(9, MB, staged=True), freshness=wanted)
+        (warning,) = plan_load(shape).warnings
+
+        assert warning.concern is Concern.NOT_FRESH
+        assert ("stream the rows" in warning.text) is is_advised
+
+    def test_where_no_path_keeps_the_freshness_the_reason_has_the_last_row_of_each(self) -> None:
+        (reason,) = plan_load(DataShape(bytes=50 * TB, freshness=1)).reasons
+
+        assert "28.9 days" in reason
+        assert "42.2 h" in reason
+
+    def test_measured_latency_is_the_floor_of_its_path(self) -> None:
+        shape = DataShape(files=files(24, 1 * MB, staged=True), freshness=120)
+        slow_pipe = LoadPolicy(has_pipe=True, measured={PIPE: 150.0})
+
+        assert plan_load(shape, LoadPolicy(has_pipe=True)).path is PIPE
+        assert plan_load(shape, slow_pipe).path is COPY
+        assert plan_load(shape, slow_pipe).estimate(PIPE).latency == 150.0
+
+    def test_data_of_which_there_is_none_costs_nothing(self) -> None:
+        plan = plan_load(DataShape(files=files(0, 0.0)), previous=STREAM)
+
+        assert plan.lines() == ["path stream: nothing to load: 0 files"]
+        assert [one.credits for one in plan.estimates] == [0.0, 0.0, 0.0]
+        assert plan.as_json()["nothing_to_load"] is True
 
     def test_a_forced_plan_is_no_previous_path(self) -> None:
         shape = DataShape(bytes=5 * GB)

@@ -6,12 +6,13 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel
 from airflow_provider_snowpipe.routing.data_shape import BINARY_FORMATS, TEXT_FORMATS, DataShape, FileSet
-from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.estimates import least_seconds
+from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.routing.planner import plan_load
 
@@ -89,6 +90,11 @@ def scaled(shape: DataShape, factor: float) -> DataShape:
     )
 
 
+def keeps_by_stream(shape: DataShape, policy: LoadPolicy) -> bool:
+    """True where streaming has the last row in time."""
+    return least_seconds(LoadPath.STREAM, shape, policy) <= (shape.freshness or 0.0)
+
+
 def is_stream(shape: DataShape, policy: LoadPolicy, previous: LoadPath | None) -> bool:
     return plan_load(shape, policy, previous).path is LoadPath.STREAM
 
@@ -119,34 +125,60 @@ def test_the_same_shape_gets_the_same_plan(
 
 @MANY
 @given(shapes(), policies(), PREVIOUS, st.floats(1.0, 1e6))
-def test_more_volume_never_moves_towards_streaming(
+def test_more_volume_moves_towards_streaming_for_the_freshness_only(
     shape: DataShape, policy: LoadPolicy, previous: LoadPath | None, factor: float
 ) -> None:
-    if is_stream(scaled(shape, factor), policy, previous):
+    assume(shape.nothing() is None)
+    larger = scaled(shape, factor)
+    if is_stream(larger, policy, previous) and is_stream(replace(larger, freshness=None), policy, previous):
         assert is_stream(shape, policy, previous)
 
 
 @MANY
 @given(shapes_of_files(), policies(), PREVIOUS, st.integers(1, 1000))
-def test_more_files_never_move_towards_streaming(
+def test_more_files_move_towards_streaming_for_the_freshness_only(
     shape: DataShape, policy: LoadPolicy, previous: LoadPath | None, factor: int
 ) -> None:
     assert shape.files is not None
     more = replace(
         shape, files=replace(shape.files, count=shape.files.count * factor, bytes=shape.files.bytes * factor)
     )
-    if is_stream(more, policy, previous):
+    assume(shape.nothing() is None)
+    if is_stream(more, policy, previous) and is_stream(replace(more, freshness=None), policy, previous):
         assert is_stream(shape, policy, previous)
 
 
 @MANY
 @given(shapes(), policies(), PREVIOUS, st.floats(0.0, 1.0))
-def test_tighter_freshness_never_moves_away_from_streaming(
+def test_tighter_freshness_never_moves_away_from_streaming_that_keeps_it(
     shape: DataShape, policy: LoadPolicy, previous: LoadPath | None, factor: float
 ) -> None:
     tighter = replace(shape, freshness=(1e7 if shape.freshness is None else shape.freshness) * factor)
-    if is_stream(shape, policy, previous):
+    if is_stream(shape, policy, previous) and keeps_by_stream(tighter, policy):
         assert is_stream(tighter, policy, previous)
+
+
+@MANY
+@given(shapes(), policies(), PREVIOUS)
+def test_a_freshness_that_a_path_keeps_is_kept(
+    shape: DataShape, policy: LoadPolicy, previous: LoadPath | None
+) -> None:
+    """Of the paths that suit the shape, no late one is chosen where another has all rows in time."""
+    plan = plan_load(shape, policy, previous)
+    wanted = shape.freshness
+    assume(wanted is not None and shape.nothing() is None)
+    assert wanted is not None
+
+    def needs(path: LoadPath) -> float:
+        return least_seconds(path, shape, policy)
+
+    if needs(plan.path) > wanted * (1 + policy.band):
+        without = plan_load(replace(shape, freshness=None), policy, previous)
+        suited = [one.path for one in without.estimates if one.unfit is None or "flood" in one.unfit]
+        assert all(needs(path) > wanted for path in suited)
+        assert any(one.concern in (Concern.NOT_FRESH, Concern.SLOW) for one in plan.warnings) or (
+            shape.backfill or not shape.bounded
+        )
 
 
 @MANY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
 from airflow_provider_snowpipe.routing.in_words import credit_count, duration, size
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,8 @@ def test_a_shape_is_json_and_back() -> None:
         ({"largest_warehouse": "xl"}, "largest_warehouse is 'xl'"),
         ({"band": -0.1}, "band=-0.1"),
         ({"many_files": 0}, "many_files=0"),
+        ({"measured": {"pipe": 0.0}}, "measured is"),
+        ({"measured": {"train": 1.0}}, "measured is"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -91,6 +95,15 @@ class TestCostModel:
             (one.name, one.value, one.unit, f"guess: {one.source}" if one.is_guess else one.source)
             for one in CostModel().figures()
         ]
+
+    def test_limits_of_channel_and_table_are_of_one_state_of_one_page(self) -> None:
+        figures = {one.name: one for one in CostModel().figures()}
+        channel, table = figures["channel_bytes_per_second"], figures["table_bytes_per_second"]
+
+        assert (channel.value, table.value, figures["stream_floor_seconds"].value) == (20e6, 20e9, 5.0)
+        assert channel.source.startswith(table.source)
+        assert re.search(r'page ".+", as of \w+ \d{4}', table.source)
+        assert BatchLimits().bytes_per_second == channel.value
 
     def test_figures_can_be_replaced_by_name(self) -> None:
         costs = CostModel.with_figures({"stream_credits_per_gb": "0.01", "warehouse_threads": 16})

@@ -1,0 +1,71 @@
+"""What COPY has cost, as the account's histories say."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_snowpipe.bulk.copy_usage import attributed_credits, warehouse_seconds
+from airflow_provider_snowpipe.streaming.errors import SqlError
+
+NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+
+
+class Account:
+    """Answers every statement with some rows, or refuses it."""
+
+    def __init__(self, *rows: Mapping[str, Any], error: SqlError | None = None) -> None:
+        self.rows, self.error = rows, error
+        self.asked: list[tuple[str, Sequence[str]]] = []
+
+    def run(self, statement: str, values: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+        self.asked.append((statement, values))
+        if self.error is not None:
+            raise self.error
+        return self.rows
+
+
+def test_seconds_are_summed_by_size_of_the_warehouse() -> None:
+    account = Account(
+        {"warehouse_size": "X-Small", "execution_time": 1500},
+        {"warehouse_size": "X-Small", "execution_time": 500},
+        {"warehouse_size": "2X-Large", "execution_time": 30_000},
+    )
+
+    assert warehouse_seconds(account.run, 'A"B', "tag", NOW - dt.timedelta(hours=1), NOW) == {
+        "X-SMALL": 2.0,
+        "2X-LARGE": 30.0,
+    }
+    ((statement, values),) = account.asked
+    assert '"A""B".INFORMATION_SCHEMA.QUERY_HISTORY(' in statement
+    assert values == ["2026-01-31T11:00:00.000+00:00", "tag"]
+
+
+def test_history_is_not_asked_for_more_than_it_knows() -> None:
+    account = Account()
+    warehouse_seconds(account.run, "D", "tag", NOW - dt.timedelta(days=30), NOW)
+
+    assert account.asked[0][1][0] == "2026-01-24T12:00:00.000+00:00"
+
+
+def test_a_statement_that_history_does_not_know_costs_an_unknown_time() -> None:
+    refused = Account(error=SqlError("Unknown table function", errno=2140))
+
+    assert warehouse_seconds(Account().run, "D", "tag", NOW, NOW) is None
+    assert warehouse_seconds(refused.run, "D", "tag", NOW, NOW) is None
+
+
+def test_attributed_credits_come_by_query_tag() -> None:
+    account = Account({"query_tag": "a", "credits": 0.25}, {"query_tag": "b", "credits": None})
+
+    assert attributed_credits(account.run, {"b", "a"}, NOW) == {"a": 0.25}
+    assert account.asked[0][1] == ["2026-01-31T12:00:00.000+00:00", "a", "b"]
+
+
+def test_nothing_is_asked_for_no_load_and_a_closed_view_says_nothing() -> None:
+    account, closed = Account(), Account(error=SqlError("not authorized", errno=2003))
+
+    assert attributed_credits(account.run, set(), NOW) == {}
+    assert account.asked == []
+    assert attributed_credits(closed.run, {"a"}, NOW) == {}

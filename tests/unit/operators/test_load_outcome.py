@@ -1,0 +1,200 @@
+"""What a load has cost and how long it took, and how the next plan takes it into account."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.load_outcome import LoadAccount, outcome_of
+from airflow_provider_snowpipe.operators.load_planning import load_policy, splits_csv
+from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
+from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.routing.measured import MeasuredLoad
+from airflow_provider_snowpipe.routing.planner import plan_load
+from airflow_provider_snowpipe.streaming.errors import SqlError
+from tests.local_connection import TaskInstance
+
+STREAM, COPY, PIPE = LoadPath.STREAM, LoadPath.COPY, LoadPath.PIPE
+STAGED = DataShape(files=FileSet(24, 24e6, format="CSV", staged=True), freshness=120)
+
+
+class Instance(TaskInstance):
+    """A task instance whose runs before have left XComs."""
+
+    def __init__(self, before: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.before = dict(before or {})
+        self.start_date = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=160)
+
+    def xcom_pull(self, *, key: str, include_prior_dates: bool = False, **_: Any) -> Any:
+        return self.before.get(key) if include_prior_dates else self.xcoms.get(key)
+
+
+class Hook:
+    """An account that answers by the view that it is asked for."""
+
+    def __init__(self, **answers: list[dict[str, Any]]) -> None:
+        self.answers, self.asked = answers, 0
+
+    def place(self) -> tuple[str, str]:
+        return "D", "S"
+
+    def run_sql(self, statement: str, values: Sequence[str]) -> list[dict[str, Any]]:
+        self.asked += 1
+        for name, rows in self.answers.items():
+            if name in statement:
+                return rows
+        raise SqlError("no such view", errno=2003)
+
+
+def context(before: Mapping[str, Any] | None = None) -> Any:
+    return {"ti": Instance(before), "dag_run": SimpleNamespace(start_date=None)}
+
+
+def account(policy: LoadPolicy | None = None, **answers: list[dict[str, Any]]) -> LoadAccount:
+    hook: Any = Hook(**answers)
+    return LoadAccount(hook, policy or LoadPolicy(), context())
+
+
+def measured(
+    made: LoadAccount, path: str, size: float | None, files: Sequence[str] = ("a.csv",)
+) -> MeasuredLoad:
+    plan = plan_load(STAGED, LoadPolicy(has_pipe=True)).as_json()
+    value = {"path": path, "files": dict.fromkeys(files)}
+    return made.measured(plan, "T", value, {"rows": 10, "bytes": size, "seconds": 160.0})
+
+
+class TestCredits:
+    def test_a_stream_costs_what_its_bytes_cost(self) -> None:
+        load = measured(account(), "stream", 2e9)
+
+        assert (load.credits, load.credits_from) == (pytest.approx(0.0074), "bytes streamed")
+
+    def test_copy_costs_the_seconds_of_its_warehouse(self) -> None:
+        rows = [{"warehouse_size": "Medium", "execution_time": 9000}]
+        load = measured(account(QUERY_HISTORY=rows), "copy", None)
+
+        assert (load.credits, load.credits_from) == (pytest.approx(4 * 9 / 3600), "warehouse seconds")
+
+    def test_copy_costs_no_more_than_its_task_took_where_history_is_closed(self) -> None:
+        load = measured(account(LoadPolicy(warehouse="SMALL")), "copy", None)
+
+        assert load.credits == pytest.approx(2 * 160 / 3600)
+        assert load.credits_from == "seconds of the task at most"
+
+    def test_copy_without_a_file_costs_nothing_and_asks_nobody(self) -> None:
+        made = account()
+        load = measured(made, "copy", 0, files=())
+
+        assert (load.credits, made.hook.asked) == (0.0, 0)
+
+    @pytest.mark.parametrize(
+        ("name", "credits"), [("a.csv", 0.0037), ("a.csv.gz", 4 * 0.0037), ("a.parquet", 0.0037)]
+    )
+    def test_a_pipe_costs_text_by_its_uncompressed_bytes(self, name: str, credits: float) -> None:
+        load = measured(account(), "pipe", 1e9, files=(name,))
+
+        assert (load.credits, load.credits_from) == (pytest.approx(credits), "bytes of the files")
+
+    def test_files_of_a_stage_whose_size_a_pipe_does_not_tell_cost_an_unknown_amount(self) -> None:
+        assert measured(account(), "pipe", None).credits is None
+
+    def test_credits_of_earlier_loads_are_those_that_the_account_attributes(self) -> None:
+        now = dt.datetime.now(dt.UTC).timestamp()
+        load = MeasuredLoad("T", COPY, 9.0, 8.0, 0.02, "warehouse seconds", "tag", now - 9 * 3600)
+        young, old = replace(load, ended=now - 3600), replace(load, ended=now - 90 * 3600)
+        made = account(QUERY_ATTRIBUTION_HISTORY=[{"query_tag": "tag", "credits": 0.03}])
+
+        assert made.attributed([load]) == [replace(load, credits=0.03, credits_from="account usage")]
+        assert made.attributed(made.attributed([young, old])) == [young, old]
+        assert made.hook.asked == 1
+        assert account().attributed([load]) == [load]
+
+
+class TestLatency:
+    def test_what_the_volume_does_not_explain_is_kept_for_the_next_plan(self) -> None:
+        load = measured(account(), "pipe", 24e6)
+        outcome = outcome_of(None, "pipe", {"rows": 10, "bytes": 24e6, "seconds": 160.0}, load)
+
+        assert load.latency == pytest.approx(160, abs=1)
+        assert outcome["loads"] == [load.as_json()]
+        assert outcome["actual"]["latency"] == load.latency
+        assert outcome["actual"]["credits"] == load.credits
+
+    def test_a_run_without_rows_teaches_nothing(self) -> None:
+        before = [MeasuredLoad("T", PIPE, 9.0, 8.0)]
+        load = replace(before[0], seconds=3.0)
+
+        outcome = outcome_of(None, "pipe", {"rows": 0, "bytes": 0, "seconds": 3.0}, load, before)
+        assert outcome["loads"] == [before[0].as_json()]
+
+    def test_the_last_twenty_loads_are_kept(self) -> None:
+        before = [MeasuredLoad("T", PIPE, float(n)) for n in range(20)]
+        loads = outcome_of(None, "pipe", {"rows": 1}, MeasuredLoad("T", PIPE, 99.0), before)["loads"]
+
+        assert [one["seconds"] for one in loads] == [*map(float, range(1, 20)), 99.0]
+
+    def test_the_next_plan_has_the_measured_floor_and_says_so(self) -> None:
+        loads = [MeasuredLoad("T", PIPE, 160.0, latency) for latency in (150.0, 140.0, 180.0)]
+        policy = load_policy({"has_pipe": True}, None, loads)
+        plan = plan_load(STAGED, policy)
+
+        assert plan_load(STAGED, LoadPolicy(has_pipe=True)).path is PIPE
+        assert (plan.path, plan.estimate(PIPE).latency) == (COPY, 150.0)
+        assert any(reason.startswith("measured: ") for reason in plan.reasons)
+
+    def test_a_floor_that_the_author_gives_stays(self) -> None:
+        loads = [MeasuredLoad("T", PIPE, 160.0, 150.0)] * 3
+        policy = load_policy({"has_pipe": True}, {"pipe_floor_seconds": 30}, loads)
+
+        assert policy.floor(PIPE) == 30.0
+
+    @pytest.mark.parametrize(
+        ("table", "remember", "floor"), [("T", True, 150.0), ("T", False, 90.0), ("OTHER", True, 90.0)]
+    )
+    def test_the_load_operator_takes_the_loads_of_its_table_from_the_run_before(
+        self, table: str, remember: bool, floor: float
+    ) -> None:
+        loads = [MeasuredLoad("S.T", PIPE, 160.0, 150.0).as_json()] * 3
+        operator = SnowpipeLoadOperator(
+            task_id="load", source="@FILES", table=table, schema="S", file_pipe="P", remember=remember
+        )
+        choice = operator._choice({}, context({"outcome": {"loads": loads}}))
+
+        assert choice.policy.floor(PIPE) == floor
+
+    def test_the_load_operator_keeps_what_it_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        operator = SnowpipeLoadOperator(task_id="load", source="@FILES", table="T", file_pipe="P")
+        monkeypatch.setattr(operator, "bulk_hook", Hook)
+        before = MeasuredLoad("T", PIPE, 140.0, 130.0)
+        task = context({"outcome": {"loads": [before.as_json()]}})
+        task["ti"].xcoms["plan"] = plan_load(STAGED, LoadPolicy(has_pipe=True)).as_json()
+        operator._concluded(task, {"path": "pipe", "files": {"a.csv": {}}}, {"rows": 10, "bytes": None})
+        loads = task["ti"].xcoms["outcome"]["loads"]
+
+        assert loads[0] == before.as_json()
+        assert loads[1]["latency"] == pytest.approx(160, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "splits"),
+    [
+        (None, False),
+        ({"file_format": {"type": "CSV"}}, False),
+        ({"file_format": {"multi_line": False, "compression": "NONE"}}, True),
+        ({"FILE_FORMAT": {"MULTI_LINE": False, "COMPRESSION": "none"}, "on_error": "CONTINUE"}, True),
+        ({"file_format": {"multi_line": False, "compression": "NONE"}, "on_error": "SKIP_FILE"}, False),
+        ({"file_format": {"multi_line": False}}, False),
+        ({"file_format": {"multi_line": False, "compression": None}}, True),
+        ({"file_format": "F"}, False),
+    ],
+)
+def test_csv_is_split_by_the_options_that_are_documented(options: Any, splits: bool) -> None:
+    assert splits_csv(options) is splits

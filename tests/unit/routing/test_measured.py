@@ -1,0 +1,69 @@
+"""What the last loads of a table took becomes the floor of the next plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.measured import (
+    ENOUGH,
+    MOST_KEPT,
+    MeasuredLoad,
+    kept_loads,
+    measured_floors,
+    measured_latency,
+)
+
+PIPE, COPY = LoadPath.PIPE, LoadPath.COPY
+
+
+def load(latency: float | None, path: LoadPath = PIPE, table: str = "T") -> MeasuredLoad:
+    return MeasuredLoad(table, path, 200.0, latency)
+
+
+def test_loads_are_json_and_back() -> None:
+    loads = (load(150.0), MeasuredLoad("T", COPY, 9.0, 8.0, 0.01, "warehouse seconds", "tag", 1.7e9))
+
+    assert kept_loads([one.as_json() for one in loads], "T") == loads
+
+
+@pytest.mark.parametrize(
+    "kept", [None, "text", [1], [{"path": "pipe"}], [{**load(1.0).as_json(), "path": "train"}]]
+)
+def test_what_another_release_has_kept_is_left_out(kept: Any) -> None:
+    assert kept_loads(kept, "T") == ()
+
+
+def test_the_last_loads_of_the_table_are_kept() -> None:
+    kept = [load(float(n), table="ABT"[n % 3]).as_json() for n in range(3 * MOST_KEPT + 30)]
+    found = kept_loads(kept, "T")
+
+    assert len(found) == MOST_KEPT
+    assert {one.table for one in found} == {"T"}
+    assert found[-1].latency == kept[-1]["latency"]
+
+
+def test_a_floor_is_the_median_of_loads_enough() -> None:
+    latencies = [140.0, 150.0, 900.0]
+
+    assert measured_floors([load(one) for one in latencies]) == {PIPE: 150.0}
+    assert measured_floors([load(one) for one in latencies[: ENOUGH - 1]]) == {}
+    assert measured_floors([load(None), *[load(one) for one in latencies[1:]]]) == {}
+    assert measured_floors([*[load(one) for one in latencies], load(5.0, COPY)]) == {PIPE: 150.0}
+
+
+@pytest.mark.parametrize(
+    ("estimated", "took", "latency"),
+    [
+        ({"seconds": 100.0, "latency": 90.0}, 160.0, 150.0),
+        ({"seconds": 1090.0, "latency": 90.0}, 500.0, 90.0),
+        ({"seconds": 1090.0, "latency": 90.0}, 20.0, 20.0),
+    ],
+    ids=["slow", "volume-quicker-than-estimated", "whole-load-quicker-than-the-floor"],
+)
+def test_latency_is_what_the_volume_does_not_explain(
+    estimated: dict[str, float], took: float, latency: float
+) -> None:
+    assert measured_latency(estimated, took) == latency
