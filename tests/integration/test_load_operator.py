@@ -194,9 +194,9 @@ class TestCrashes:
     @pytest.mark.parametrize(
         ("kind", "name", "run"),
         [
-            (FileBoundary, "promise", "later"),
-            (SnowpipeCopyOperator, "perform", "crashed"),
-            (FileBoundary, "settle", "crashed"),
+            pytest.param(FileBoundary, "promise", "later", marks=pytest.mark.nightly),
+            pytest.param(SnowpipeCopyOperator, "perform", "crashed", marks=pytest.mark.nightly),
+            pytest.param(FileBoundary, "settle", "crashed", marks=pytest.mark.nightly),
             (FileBoundary, "settle", "later"),
         ],
         ids=["before-the-intent", "before-copy-retry", "after-copy-retry", "after-copy-next-run"],
@@ -222,6 +222,7 @@ class TestCrashes:
         (position,) = began.operator()._boundary().positions()
         assert (str(position.committed), position.has_rest) == ("1.ndjson:3", False)
 
+    @pytest.mark.nightly
     def test_a_file_that_changed_after_it_was_copied_is_refused(
         self, began: Load, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -231,6 +232,7 @@ class TestCrashes:
             began.run()
         assert ids(began.service, began.table) == began.ids[:-2]
 
+    @pytest.mark.nightly
     def test_a_copy_that_failed_is_mended_by_mending_the_file(self, began: Load) -> None:
         file = began.folder / "a" / "3.ndjson"
         good = file.read_text()
@@ -258,6 +260,7 @@ class TestCrashes:
             began.run()
 
     @pytest.mark.spark
+    @pytest.mark.nightly
     def test_a_stream_after_a_crash_finishes_the_copy_and_goes_on_behind_it(
         self, began: Load, monkeypatch: pytest.MonkeyPatch
     ) -> None:
