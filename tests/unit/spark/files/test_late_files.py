@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import random
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ class Folder:
     """A source of one partition, ``a``, and runs over it."""
 
     def __init__(self, path, snowpipe):
-        self.path, self.snowpipe, self.numbers = path, snowpipe, iter(range(1, 10_000))
+        self.path, self.snowpipe, self.written = path, snowpipe, []
 
     def write(self, name, rows=2, partition="a"):
         """Add rows to a file."""
@@ -32,7 +33,9 @@ class Folder:
         return file
 
     def lines(self, rows):
-        return b"".join(b'{"ID": %d}\n' % next(self.numbers) for _ in range(rows))
+        begin = len(self.written) + 1
+        self.written += range(begin, begin + rows)
+        return b"".join(b'{"ID": %d}\n' % number for number in self.written[begin - 1 :])
 
     def run(self, prefix="job", on_data_loss="fail", **options):
         """One run of the job; the rows that are in the table after it."""
@@ -339,6 +342,25 @@ class TestLinks:
         empty = folder.write("2.ndjson", 0)
         os.link(empty, empty.with_name("3.ndjson"))
         assert folder.run() == [1, 2]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_series_of_changes_is_loaded_exactly_or_refused_by_name(folder, seed):
+    draw, committed = random.Random(seed), ""
+    folder.write("3.ndjson", 1)
+    for _ in range(10):
+        early = set()
+        for _ in range(draw.randint(0, 3)):
+            lowest = 0 if draw.random() < 0.1 else int(committed[:1] or 0)
+            name, rows = f"{draw.randint(lowest, 9)}.ndjson", draw.choice([0, 1, 2])
+            folder.write(name, rows)
+            early |= {repr(name)} if rows and name < committed else set()
+        if early:
+            folder.refused(*early, growing=True)
+            folder.refused(*early, growing=True)
+            return
+        assert sorted(folder.run(growing=True)) == folder.written
+        committed = str(folder.snowpipe.channels["job_src_a"].committed).partition(":")[0]
 
 
 def test_load_is_refused_with_the_reason(folder):
