@@ -55,7 +55,10 @@ def load_by_router() -> None:
             lines = [json.dumps({**row, "READING": number}) + "\n" for number in range(params["rows"])]
             folder = Path(params["folder"]) / station
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{params['day']}.ndjson").write_text("".join(lines))
+            file, content = folder / f"{params['day']}.ndjson", "".join(lines)
+            # Written again, the file of an earlier day would look changed, and the load would stop.
+            if not file.exists() or file.read_text() != content:
+                file.write_text(content)
 
     @task
     def count(params: dict[str, Any]) -> int:

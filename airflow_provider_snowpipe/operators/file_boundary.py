@@ -22,7 +22,8 @@ from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promis
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.probes import ListedFile, listing_shape
 from airflow_provider_snowpipe.spark.files.formats import reader_of
-from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, freeze
+from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, freeze, refuse_numbers_before
+from airflow_provider_snowpipe.spark.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.files.resume import resume_after
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import PipeNotFoundError
@@ -109,10 +110,16 @@ class FileBoundary:
         :param pipe: the pipe that is to take what nobody has begun to load, None for COPY
         :param promised_only: True for what an interrupted load was to take, and no more
         :raises PartlyStreamedError: if a file is streamed in part
+        :raises SourcePositionError: if a file before the committed one has changed since the last run
         """
         now = dt.datetime.now(dt.UTC)
+        positions = self.positions()
+        Listings(self._spec, self._hook.pipe_name().address(self._hook.account_url())).check(
+            PassedFiles(position.channel, group, position.committed)
+            for group, position in zip(self._groups, positions, strict=True)
+        )
         found = []
-        for group, position in zip(self._groups, self.positions(), strict=True):
+        for group, position in zip(self._groups, positions, strict=True):
             names = share_of_copy(position, growing=self._spec.growing)
             if promised_only:
                 names = promised_files(position)
@@ -175,6 +182,8 @@ class FileBoundary:
         channel, token = status.channel, status.committed
         intent = CopyIntent.parse(token)
         committed = _parsed(intent.after if intent else token, channel)
+        if self._spec.numbering == "checked":
+            refuse_numbers_before(group, committed)
         reader = reader_of(self._spec)
         place = resume_after(group, reader, committed, self._on_data_loss)
         has_rest = False

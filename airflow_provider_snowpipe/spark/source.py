@@ -205,6 +205,20 @@ class Source(ABC):
         :param committed: the committed position of each partition that has one, by partition name
         """
 
+    def compare_with_last_run(  # noqa: B027  most sources have tokens that say it all
+        self, target: str, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
+    ) -> None:
+        """Refuse what changed before the committed positions, and keep what the next run has to know.
+
+        Called on the driver when every position is checked and before any channel is opened. For a source
+        whose positions do not say all that lies before them.
+
+        :param target: the account and the pipe, in which the channels' names are unique
+        :param partitions: the partitions by channel
+        :param committed: the committed position of each channel, None for NULL
+        :raises SourcePositionError: if rows before a committed position would never be read
+        """
+
     @abstractmethod
     def partitions(self) -> tuple[Partition, ...]:
         """List the partitions with their present ends, ordered by name; at least one.

@@ -98,6 +98,13 @@ class PipeName:
             return self.pipe[: -len(DEFAULT_PIPE_SUFFIX)]
         return None
 
+    def address(self, account_url: str) -> str:
+        """The pipe's name among those of all accounts.
+
+        :param account_url: the account's address
+        """
+        return f"{account_url.rstrip('/')}/{self.url_path.lstrip('/')}"
+
     @property
     def url_path(self) -> str:
         """The path below ``/v2/streaming`` that addresses this pipe."""

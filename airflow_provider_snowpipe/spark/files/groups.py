@@ -23,7 +23,11 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
+LISTING_FOLDER = "_snowpipe"
+"""Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
 PartitionValues = tuple[tuple[str, str | None], ...]
+_Identity = tuple[int, int, int, int]
+"""A file on its device, its size and its time."""
 _NUMBER = re.compile(r"([0-9]+)")
 _NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -36,12 +40,14 @@ class SourceFile:
     :param path: where it is
     :param size: its size in bytes at that time; nothing behind it is read in this run
     :param values: the partition values in its path that become columns of its rows, by name
+    :param modified_ns: when it was written last, nanoseconds since 1970
     """
 
     name: str
     path: str
     size: int
     values: PartitionValues = ()
+    modified_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,8 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
     :param spec: the source
     :return: the groups ordered by partition name; each has at least one file
     :raises SourcePositionError: if the path is missing or no file matches
-    :raises ConfigurationError: if a file belongs to no group, or if names do not sort as their numbers do
+    :raises ConfigurationError: if a file belongs to no group, if names do not sort as their numbers do, or if
+        one file is reached by two paths
     """
     root = Path(spec.path)
     if not root.is_dir():
@@ -78,7 +85,8 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
             "sees it"
         )
     found = _GROUPINGS[spec.group_by](root, spec)
-    groups = tuple(_group(partition, files, spec) for partition, files in sorted(found.items()))
+    reached: dict[_Identity, str] = {}
+    groups = tuple(_group(partition, files, spec, reached) for partition, files in sorted(found.items()))
     if not groups:
         places = {"directory": "in its subdirectories", "partition": "below it"}
         where = places.get(spec.group_by, "in it")
@@ -98,7 +106,7 @@ def _by_directory(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str,
             "use group_by='name' with a name_pattern"
         )
     groups: dict[str, list[tuple[str, Path]]] = {}
-    for directory in (entry for entry in root.iterdir() if entry.is_dir()):
+    for directory in (entry for entry in root.iterdir() if entry.is_dir() and entry.name != LISTING_FOLDER):
         files = [(path.relative_to(directory).as_posix(), path) for path in _matching(directory, spec.glob)]
         if files:
             groups[directory.name] = files
@@ -164,12 +172,18 @@ _GROUPINGS = {
 
 def _matching(directory: Path, pattern: str, *, below: bool = True) -> Iterator[Path]:
     for path in directory.glob(pattern):
+        if LISTING_FOLDER in path.parts[len(directory.parts) :]:
+            continue
         if path.is_file() and (below or path.parent == directory):
             yield path
 
 
-def _group(partition: str, files: Iterable[tuple[str, Path]], spec: FileSourceSpec) -> FileGroup:
-    ordered = tuple(_file(name, path, with_values=spec.partition_columns) for name, path in sorted(files))
+def _group(
+    partition: str, files: Iterable[tuple[str, Path]], spec: FileSourceSpec, reached: dict[_Identity, str]
+) -> FileGroup:
+    ordered = tuple(
+        _file(name, path, reached, with_values=spec.partition_columns) for name, path in sorted(files)
+    )
     for file in ordered:
         _check_name(file, partition)
     if spec.numbering == "checked":
@@ -177,15 +191,29 @@ def _group(partition: str, files: Iterable[tuple[str, Path]], spec: FileSourceSp
     return FileGroup(partition=partition, files=ordered)
 
 
-def _file(name: str, path: Path, *, with_values: bool) -> SourceFile:
+def _file(name: str, path: Path, reached: dict[_Identity, str], *, with_values: bool) -> SourceFile:
+    """Take a file as it is now.
+
+    :param reached: the files that were taken before
+    """
     values = _partition_values(name) if with_values else ()
     try:
-        return SourceFile(name, os.path.abspath(path), path.stat().st_size, values)
+        found = path.stat()
     except FileNotFoundError:
         raise SourcePositionError(
             f"file {str(path)!r} vanished while the source was being listed; run again when nothing "
             f"moves files"
         ) from None
+    file = SourceFile(name, os.path.abspath(path), found.st_size, values, found.st_mtime_ns)
+    # Size and time tell files apart where a mounted storage gives all of them one number.
+    same = reached.setdefault((found.st_dev, found.st_ino, file.size, file.modified_ns), file.path)
+    if file.size and same != file.path:
+        raise ConfigurationError(
+            f"{same!r} and {file.path!r} are one file, which a link leads to twice: its rows would be loaded "
+            "twice. Remove the link, make the pattern leave it out, or put a copy in its place if the rows "
+            "are meant twice. Nothing was read or sent"
+        )
+    return file
 
 
 def _check_name(file: SourceFile, partition: str) -> None:
@@ -211,6 +239,25 @@ def _check_numbering(names: list[str], partition: str) -> None:
                 f"partition {partition!r}: {earlier!r} sorts before {later!r}, although its number is "
                 "larger; files are read in the order of their names. Pad the numbers with zeros, or set "
                 "numbering='ignored' if the order of these names means nothing and none is added later"
+            )
+
+
+def refuse_numbers_before(group: FileGroup, committed: FileLineOffset | None) -> None:
+    """Refuse ``log_10`` where the committed ``log_9`` is not there any more: it would never be read.
+
+    :param group: a partition of a source whose numbering is checked
+    :param committed: the committed position, None for NULL
+    :raises ConfigurationError: if a file's number goes on, and its name sorts before the committed file
+    """
+    if committed is None:
+        return
+    for file in group.files:
+        if file.name < committed.file and _numbers_disagree(file.name, committed.file):
+            raise ConfigurationError(
+                f"partition {group.partition!r}: {str(committed)!r} is committed, and {file.name!r} sorts "
+                "before that file, although its number is larger; files are read in the order of their "
+                "names, so that it would never be read. Pad the numbers with zeros, or set "
+                "numbering='ignored' if the order of these names means nothing. Nothing was sent"
             )
 
 

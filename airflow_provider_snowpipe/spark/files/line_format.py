@@ -84,7 +84,7 @@ def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
             f"file {file.name!r}, lines {block.first_line} to {block.last_line}: not UTF-8 text; convert "
             "the file. Nothing of these lines was sent"
         ) from None
-    filled = text.filter(pc.invert(pc.match_substring_regex(text, r"^[\x00-\x20]*$")))
+    filled = text.filter(pc.invert(pc.match_substring_regex(text, r"^[\t\r ]*$")))
     return memoryview(encode_ndjson(with_values(pa.table({column: filled}), file)))
 
 

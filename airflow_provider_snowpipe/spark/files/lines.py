@@ -1,7 +1,8 @@
 """Lines of files as blocks: found, counted and cut without touching a single line from Python.
 
 A block holds whole lines only. Its positions are line numbers, its rows are the lines that are not blank;
-blank lines count as lines and are nobody's row, which is what the service does with them.
+blank lines count as lines and are nobody's row. Blank is what JSON takes for white space: other control
+characters, as a crash may leave them at a file's end, are a row, which the service then rejects and counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from airflow_provider_snowpipe.spark.files.reader import Place, RowBlock, too_fe
 from airflow_provider_snowpipe.spark.files.stored_bytes import READ_BYTES, pieces, refuse_growth
 
 _NEWLINE = 10
-_LAST_BLANK = 32
+_IS_BLANK = np.isin(np.arange(256), (9, 10, 13, 32))
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -134,7 +135,7 @@ def _rows(
     numbers = np.arange(1, len(ends) + 1, dtype=np.int64)
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     data = np.frombuffer(chunk, np.uint8)
-    if not (data[starts] <= _LAST_BLANK).any():
+    if not _IS_BLANK[data[starts]].any():
         return ends, numbers
-    filled = np.logical_or.reduceat(data > _LAST_BLANK, starts)
+    filled = np.logical_or.reduceat(~_IS_BLANK[data], starts)
     return ends[filled], numbers[filled]

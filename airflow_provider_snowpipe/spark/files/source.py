@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_provider_snowpipe.spark.files.formats import reader_of
-from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, freeze
+from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, freeze, refuse_numbers_before
+from airflow_provider_snowpipe.spark.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.files.reader import RowBlock
 from airflow_provider_snowpipe.spark.files.resume import Resume, file_after, files_to_read, resume_after
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.source import (
     Behind,
     OnDataLoss,
+    Partition,
     Source,
     SourcePartition,
 )
@@ -46,6 +48,16 @@ class FileSource(Source):
             kind(group.partition, group, self._spec, self._on_data_loss) for group in freeze(self._spec)
         )
 
+    def compare_with_last_run(
+        self, target: str, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
+    ) -> None:
+        """Refuse late files, and keep the present listing for the next run."""
+        Listings(self._spec, target).check(
+            PassedFiles(channel, partition.group, _file_line(committed[channel]))
+            for channel, partition in partitions.items()
+            if isinstance(partition, FilePartition)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class FilePartition(SourcePartition[Resume]):
@@ -65,7 +77,10 @@ class FilePartition(SourcePartition[Resume]):
 
     def check(self, committed: Offset | None) -> None:
         """Make sure that the committed file is there; whether it has the line is for :meth:`resume`."""
-        file_after(self.group, _file_line(committed), self.on_data_loss)
+        position = _file_line(committed)
+        if self.spec.numbering == "checked":
+            refuse_numbers_before(self.group, position)
+        file_after(self.group, position, self.on_data_loss)
 
     def resume(self, committed: Offset | None) -> Resume | None:
         """Find the place just after a row, reading the committed file up to there."""

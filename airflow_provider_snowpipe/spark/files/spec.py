@@ -69,6 +69,11 @@ class FileSourceSpec(SourceSpec):
         order of their numbers; ``ignored`` takes them in the order of their names
     :param verify: ``rows``: a resumed file has to have the committed row; ``digest``: it also has to be the
         same up to there, which the offset tokens then tell (``file:line/digest``)
+    :param on_late_files: what becomes of a run that finds a file before the committed one new, larger or
+        younger than the run before has listed it. ``fail``: it stops before anything is sent; ``warn``: it
+        names the file in the log and leaves it out; ``load`` is refused
+    :param listing_path: directory that keeps each run's listing for the next one, the same for all runs; None
+        for ``_snowpipe`` in ``path``
     :param kind: always ``files``
     """
 
@@ -91,15 +96,24 @@ class FileSourceSpec(SourceSpec):
     growing: bool = False
     numbering: Literal["checked", "ignored"] = "checked"
     verify: Literal["rows", "digest"] = "rows"
+    on_late_files: Literal["fail", "warn", "load"] = "fail"
+    listing_path: str | None = None
     kind: Literal["files"] = "files"
 
     def __post_init__(self) -> None:
-        for key in ("path", "pattern", "text_column", "columns", "column_names"):
+        for key in ("path", "pattern", "text_column", "columns", "column_names", "listing_path"):
             if getattr(self, key) in ("", ()):
                 raise ConfigurationError(f"source {key} is empty: give it a value")
         if Path(self.glob).is_absolute() or ".." in Path(self.glob).parts:
             raise ConfigurationError(
                 f"source pattern {self.pattern!r} leaves the source's path: give one below it"
+            )
+        if self.on_late_files == "load":
+            raise ConfigurationError(
+                "source on_late_files is 'load': a channel's token counts rows in the order of the files' "
+                "names and has no room for a file out of that order, so that a retry could load it twice. "
+                "Load such files as a source of their own, with a pattern for them and another source_name, "
+                "which gives them channels of their own"
             )
         self._refuse_options_of_others()
         if self.group_by == "name":

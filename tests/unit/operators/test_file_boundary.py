@@ -16,19 +16,25 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition
+from airflow_provider_snowpipe.spark.files.groups import LISTING_FOLDER
+from airflow_provider_snowpipe.spark.files.source import FileSource
+from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming import lifecycle, reset
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent, is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     OffsetTokenError,
+    SourcePositionError,
 )
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.unit.operators.account_in_task import install, task_context
 
 A, B = "p_s_a", "p_s_b"
 STAGE = "%T"
-CALLS = {"copy": 35, "pipe": 41}
+CALLS = {"copy": 39, "pipe": 45}
 """Calls of one load that nothing disturbs."""
 PIPE = "LOCAL.PUBLIC.P"
 
@@ -214,6 +220,66 @@ class TestTokens:
     def test_a_growing_file_is_left_to_the_stream(self, load: Load, files: list[str]) -> None:
         load.run(source={"path": str(load.folder), "growing": True})
         assert (load.account.rows, load.account.tokens[A]) == (files[:2], "1.ndjson:2")
+
+
+class TestLateFiles:
+    """What changed before the token, by the listing that every load keeps."""
+
+    @pytest.fixture(autouse=True)
+    def loaded(self, load: Load) -> None:
+        load.write("a", "2.ndjson")
+        load.write("a", "3.ndjson")
+        load.run()
+
+    def refused(self, load: Load, name: str, **source: Any) -> None:
+        rows, tokens = list(load.account.rows), dict(load.account.tokens)
+        with pytest.raises(AirflowFailException, match=f"SourcePositionError.*{name}"):
+            load.run("r2", source={"path": str(load.folder), **source})
+        assert (load.account.rows, load.account.tokens) == (rows, tokens)
+
+    @pytest.mark.parametrize("name", ["1.ndjson", "2.ndjson"], ids=["new", "grown"])
+    def test_a_file_before_the_last_one_that_was_copied_is_refused(self, load: Load, name: str) -> None:
+        load.write("a", name)
+        load.write("a", "4.ndjson")
+        self.refused(load, name)
+        self.refused(load, name, listing_path=str(load.folder / LISTING_FOLDER))
+
+    def test_it_is_named_and_left_out_where_the_source_says_warn(
+        self, load: Load, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        late = load.write("a", "1.ndjson")
+        load.write("a", "4.ndjson")
+        assert load.run("r2", source={"path": str(load.folder), "on_late_files": "warn"})["rows_loaded"] == 2
+        assert "1.ndjson" in caplog.text
+        assert sorted(load.account.rows + late) == sorted(load.written)
+
+    def test_the_stream_refuses_what_came_after_a_copy(self, load: Load) -> None:
+        load.write("a", "1.ndjson")
+        hook = load.operator().bulk_hook()
+        spec = source_spec({"path": str(load.folder)})
+        plan = JobPlan("app", hook.account_url(), hook.pipe_name(), "p", "s", spec, credentials_variable="X")
+        source = FileSource(plan.source, "fail")
+        (partition,) = source.partitions()
+        channels = {plan.channel(partition.name): partition}
+        committed = FileLineOffset.parse(str(load.account.tokens[A]))
+        with pytest.raises(SourcePositionError, match=r"1\.ndjson"):
+            source.compare_with_last_run(plan.pipe.address(plan.account_url), channels, {A: committed})
+
+    def test_a_load_that_is_finished_takes_what_came_between_its_files_and_knows_it(self, load: Load) -> None:
+        load.write("a", "5.ndjson")
+        load.crash("submit", BEFORE, run="r2")
+        load.write("a", "4.ndjson")
+        load.run("r3")
+        load.run("r4")
+        load.assert_every_row_is_there_once()
+
+    def test_numbers_that_sort_before_the_token_are_refused(self, load: Load) -> None:
+        load.write("b", "9.ndjson")
+        load.run("r2")
+        (load.folder / "b" / "9.ndjson").unlink()
+        load.write("b", "10.ndjson")
+        with pytest.raises(AirflowFailException, match="numbering"):
+            load.run("r3", on_data_loss="skip")
 
 
 def begun(load: Load) -> Load:

@@ -28,10 +28,27 @@ def _rows(body):
         (b'say "hi" \\ \x01\n', ['say "hi" \\ \x01']),
         ("é — 日本\n".encode(), ["é — 日本"]),
         (b"a\rb\n", ["a\rb"]),
+        (b"one\n\x00\x00\n\t \r\n\x1a", ["one", "\x00\x00", "\x1a"]),
+        (b"\x0b\n\x0c\n", ["\x0b", "\x0c"]),
     ],
 )
 def test_each_line_becomes_one_row_of_the_column(body, lines):
     assert _rows(body) == [{"LINE": line} for line in lines]
+
+
+@pytest.mark.parametrize("content", [b"one\n\x00\n", b"\x01", b"one\n\n\x02\r\n \t\n", b" \x03 \n\x0b"])
+def test_text_has_as_many_rows_as_are_counted(tmp_path, content):
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    file = SourceFile("a.txt", str(path), len(content))
+
+    blocks = list(
+        LineReader("LINE").blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits())
+    )
+
+    sent = [json.loads(line)["LINE"] for block in blocks for line in bytes(block.body).splitlines()]
+    assert sent == [line.decode().removesuffix("\r") for line in content.split(b"\n") if line.strip(b" \t\r")]
+    assert sum(block.rows for block in blocks) == len(sent)
 
 
 def test_other_encodings_are_refused_with_file_and_lines():

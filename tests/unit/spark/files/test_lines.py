@@ -31,7 +31,7 @@ def _lines(content):
 
 
 def _is_row(text):
-    return any(byte > 32 for byte in text)
+    return bool(text.strip(b" \t\r"))
 
 
 def _blocks(file, *, after=0, keep_tail=True, max_bytes=20, max_rows=5, read_bytes=16):
@@ -140,6 +140,21 @@ def test_file_that_shrank_is_refused(path):
 def test_file_that_is_gone_is_refused(tmp_path):
     with pytest.raises(SourcePositionError, match=r"gone\.log' cannot be opened"):
         place_after_line(SourceFile("gone.log", str(tmp_path / "gone.log"), 9), 1)
+
+
+@pytest.mark.parametrize("control", [b"\x00", b"\x01\x02", b"\x1a", b"\x0b\x0c", b" \x1f\t"])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n \n"])
+def test_control_characters_at_the_end_are_a_row_of_their_own(path, control, end):
+    (first, last) = _blocks(_file(path, b"{}\n" + control + end), max_rows=1)
+
+    assert bytes(first.body) == b"{}\n"
+    assert bytes(last.body).rstrip(b"\r\n") == control
+    assert (last.first_line, last.last_line, last.rows) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("end", [b"\n", b" ", b"\t\r\n", b"\r", b" \n\n\t"])
+def test_white_space_at_the_end_is_nobodys_row(path, end):
+    assert [block.rows for block in _blocks(_file(path, b"{}\n" + end))] == [1]
 
 
 def test_byte_order_mark_is_no_part_of_the_first_row(path):
