@@ -83,6 +83,7 @@ class Run:
             self._committed[name] = (
                 None if committed is None else self._offsets.parse(committed, channel=name)
             )
+        self._refuse_other_spellings()
         self.rejected_before = {
             name: plan.rejected_before.get(name, status.rows_error_count)
             for name, status in self._start.items()
@@ -159,6 +160,29 @@ class Run:
                 if status.committed is not None
             }
         )
+
+    def _refuse_other_spellings(self) -> None:
+        """Refuse to begin a channel anew that others have loaded under a name that differs in case.
+
+        :raises SourcePositionError: naming both channels
+        """
+        plan = self._plan
+        others = {
+            other: name
+            for name, committed in self._committed.items()
+            if committed is None
+            for other in plan.source.other_spellings(plan.channel_prefix, self._partitions[name].name)
+        }
+        if not others:
+            return
+        for other, status in self._client.channel_statuses(list(others)).items():
+            if status.committed is not None:
+                raise SourcePositionError(
+                    f"channel {others[other]!r} is new, and {other!r} has committed {status.committed!r}: "
+                    "they are the same rows under two names, and would be loaded twice. Nothing was sent. "
+                    "Take the other prefix (connector_name for the channels of a Kafka connector), or drop "
+                    f"the channel {other!r} if its rows are not in the table"
+                )
 
     def _take(self, results: Iterable[PartitionResult]) -> None:
         failed: list[PartitionResult] = []

@@ -33,6 +33,15 @@ PLAN = JobPlan(
     "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", commit_timeout=60.0,
     limits=BatchLimits(requests_per_second=10_000),
 )  # fmt: skip
+
+
+class SpelledSpec(MemorySpec):
+    """A source whose channels others may have named in capital letters."""
+
+    def other_spellings(self, prefix, partition):
+        return (f"{prefix.upper()}_src_{partition}",)
+
+
 P, Q = MemoryPartition("p", rows(6)), MemoryPartition("q", rows(4))
 
 
@@ -127,6 +136,23 @@ class TestPrepare:
 
         with pytest.raises(SourcePositionError, match="job_src_q"):
             make_run(P, replace(Q, first=10)).prepare()
+
+    def test_new_channel_that_differs_in_case_from_a_committed_one_is_refused_with_both(
+        self, snowpipe, make_run
+    ):
+        snowpipe.channel("JOB_src_q", committed="3")
+        run = make_run(P, Q, source=SpelledSpec())
+
+        with pytest.raises(SourcePositionError, match=r"'job_src_q'.*'JOB_src_q'"):
+            run.prepare()
+        assert snowpipe.did("open") == []
+
+    def test_channel_with_a_token_of_its_own_has_no_other_spelling(self, snowpipe, make_run):
+        snowpipe.channel("JOB_src_q", committed="3")
+        snowpipe.channel("job_src_q", committed="1")
+        snowpipe.channel("JOB_src_p")
+
+        make_run(P, Q, source=SpelledSpec()).prepare()
 
     def test_baseline_is_what_was_skipped_before_the_run(self, snowpipe, make_run):
         snowpipe.channel("job_src_p", rows_error_count=3)
