@@ -203,6 +203,7 @@ class Run:
                 longest_request=max(before.longest_request, result.longest_request),
                 retries=before.retries + result.retries,
                 dead_lettered=before.dead_lettered + result.dead_lettered,
+                undecoded=before.undecoded + result.undecoded,
                 complete=result.complete,
             )
         if failed:
@@ -231,6 +232,7 @@ class Run:
             longest_request=round(result.longest_request, 3),
             retries=result.retries,
             dead_lettered=result.dead_lettered,
+            undecoded=result.undecoded,
             inserted_before=start.rows_inserted,
             errors_before=start.rows_error_count,
             rejected_before=self.rejected_before[name],

@@ -40,6 +40,7 @@ class ChannelReport:
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``; of tries that
         could not report any more the dead letters' files alone tell
+    :param undecoded: records skipped under ``continue`` because they cannot be decoded, likewise
     :param latency_ms: the service's own average time from append to commit, milliseconds, when the run was
         settled; None where it told none
     :param inserted_before: rows that the service had inserted when the run began
@@ -63,6 +64,7 @@ class ChannelReport:
     longest_request: float = 0.0
     retries: int = 0
     dead_lettered: int = 0
+    undecoded: int = 0
     latency_ms: int | None = None
     inserted_before: int = 0
     errors_before: int = 0
@@ -95,6 +97,11 @@ class RunReport:
     def dead_lettered(self) -> int:
         """Rows put aside over all channels."""
         return sum(channel.dead_lettered for channel in self.channels)
+
+    @property
+    def undecoded(self) -> int:
+        """Records skipped over all channels because they cannot be decoded."""
+        return sum(channel.undecoded for channel in self.channels)
 
     @property
     def bytes(self) -> int:

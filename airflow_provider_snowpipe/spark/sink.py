@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder
-from airflow_provider_snowpipe.spark.row_gate import OpenLetters, RowGate
+from airflow_provider_snowpipe.spark.row_gate import OpenLetters, RowGate, undecoded_error
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.source import SourcePartition
@@ -67,6 +67,7 @@ class SinkSettings:
     :param limits: when a batch is closed
     :param row_rules: how rows are checked before they are sent, None if they are not
     :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
+    :param skips_undecoded: True skips and counts records that cannot be decoded, where no place for them is
     """
 
     account_url: str
@@ -77,6 +78,7 @@ class SinkSettings:
     limits: BatchLimits
     row_rules: RowRules | None = None
     sdk_profile: str | None = None
+    skips_undecoded: bool = False
 
     @classmethod
     def of(cls, plan: JobPlan) -> SinkSettings:
@@ -90,6 +92,7 @@ class SinkSettings:
             limits=plan.limits,
             row_rules=plan.row_rules(),
             sdk_profile=plan.sdk_profile,
+            skips_undecoded=plan.on_error == "continue",
         )
 
 
@@ -124,6 +127,7 @@ class PartitionResult:
     :param longest_request: the longest of them, seconds
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside by this attempt, not among ``rows``
+    :param undecoded: records skipped by this attempt because they cannot be decoded, likewise
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can mend, None for success
@@ -141,6 +145,7 @@ class PartitionResult:
     longest_request: float = 0.0
     retries: int = 0
     dead_lettered: int = 0
+    undecoded: int = 0
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -232,6 +237,7 @@ class _Sink:
         self._stop_at = time.time() + _TOKEN_LIFE_USED * token.remaining_seconds()
         self._rows = 0
         self._bytes = 0
+        self._undecoded = 0
         self._gate: RowGate | None = None
 
     def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
@@ -270,6 +276,7 @@ class _Sink:
             longest_request=channel.counters.longest_seconds,
             retries=client.retries,
             dead_lettered=0 if self._gate is None else self._gate.dead_lettered,
+            undecoded=self._undecoded,
             complete=complete,
         )
 
@@ -293,10 +300,19 @@ class _Sink:
         for part in self._rows_after(committed):
             if time.time() >= self._stop_at:
                 return False
-            good = part if self._gate is None else self._gate.admit(part)
+            good = self._admitted(part)
             if good is None:
                 continue
             channel.append(good.body, good.start, good.end, rows=good.rows)
             self._rows += good.rows
             self._bytes += len(good.body)
         return True
+
+    def _admitted(self, part: Part) -> Part | None:
+        """The part with the rows that are to be sent, None if there is none."""
+        if self._gate is not None:
+            return self._gate.admit(part)
+        if part.undecoded and not self._settings.skips_undecoded:
+            raise undecoded_error(self._name, part.undecoded)
+        self._undecoded += len(part.undecoded)
+        return part if part.rows else None

@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 EMPTY = pa.scalar(b"", pa.large_binary())
 _LINE_END = pa.scalar(b"\n", pa.large_binary())
 _NO_FIELDS = pa.scalar(b"{}", pa.large_binary())
-_OPEN = pa.scalar(b"{", pa.large_binary())
+SCHEMA_ID_BYTES = 5
+"""A zero and the schema's number in four bytes ("Wire format", Confluent's schema registry)."""
 
 
 def text_of(values: pa.LargeBinaryArray) -> pa.LargeStringArray:
@@ -123,6 +124,30 @@ def without_head(values: pa.LargeBinaryArray, count: int) -> pa.LargeBinaryArray
     offsets = ends - count * np.arange(len(ends))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
     return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def without_schema_ids(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """JSON without the schema registry's head, where a value has one: a zero, which begins no JSON.
+
+    :param values: JSON values, some or all of them with a head, some of them null
+    """
+    data = np.frombuffer(body_of(values), np.uint8)
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = ends - ends[0]
+    long_enough = np.flatnonzero(np.diff(ends) >= SCHEMA_ID_BYTES)
+    headed = long_enough[data[ends[long_enough]] == 0]
+    if not len(headed):
+        return values
+    kept = np.ones(len(data), bool)
+    for byte in range(SCHEMA_ID_BYTES):
+        kept[ends[headed] + byte] = False
+    removed = np.zeros(len(ends), np.int64)
+    removed[headed + 1] = SCHEMA_ID_BYTES
+    buffers = [None, pa.py_buffer(ends - np.cumsum(removed)), pa.py_buffer(data[kept])]
+    bare = pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+    return (
+        pc.if_else(values.is_valid(), bare, pa.scalar(None, pa.large_binary())) if values.null_count else bare
+    )
 
 
 def _without_last(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 import struct
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -46,8 +47,8 @@ class KafkaSourceSpec(SourceSpec):
     :param key_format: ``text``: keys are UTF-8; ``bytes``: they are written as BASE64
     :param tombstones: what to do with a record without a value: ``drop`` it, load a row of ``null``
         values, or ``fail``
-    :param malformed: what to do with a value that is not what ``value_format="json"`` says: ``fail``, or
-        ``send`` it for the service to skip and to count as the run's ``on_error`` says
+    :param malformed: deprecated, the run's ``on_error`` says what becomes of a value that cannot be decoded:
+        ``send`` sends it for the service to skip and to count, None and ``fail`` do not
     :param isolation: ``read_committed`` leaves out the records of aborted and open transactions
     :param group_id: the consumer group whose offsets tell others how far the table is; they move after the
         tokens are committed, never before
@@ -73,7 +74,7 @@ class KafkaSourceSpec(SourceSpec):
     record_metadata: str | None = None
     key_format: Literal["text", "bytes"] = "text"
     tombstones: Literal["drop", "null", "fail"] = "fail"
-    malformed: Literal["fail", "send"] = "fail"
+    malformed: Literal["fail", "send"] | None = None
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     group_id: str | None = None
     connector_name: str | None = None
@@ -116,6 +117,14 @@ class KafkaSourceSpec(SourceSpec):
             check_channel_name(connector_prefix(self.connector_name))
             if self.group_id is None:
                 object.__setattr__(self, "group_id", f"connect-{self.connector_name}")
+        if self.malformed is not None:
+            warnings.warn(
+                f"source malformed={self.malformed!r} is deprecated: leave it out, and choose by on_error: "
+                "'abort' fails at a value that cannot be decoded, 'continue' skips and counts it, "
+                "'dead_letter' puts it aside",
+                DeprecationWarning,
+                stacklevel=2,
+            )
         self._check_topics()
         self._check_start()
         self._check_columns()

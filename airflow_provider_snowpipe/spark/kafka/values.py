@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,9 +16,9 @@ from airflow_provider_snowpipe.spark.kafka.objects import (
     lines_of,
     on_one_line,
     text_of,
+    without_schema_ids,
     wrapped,
 )
-from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 
 if TYPE_CHECKING:
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 
 _NO_OBJECT = pa.scalar(b'""', pa.large_binary())
+_NO_JSON_OBJECT = (
+    "is no JSON object: value_column='…' loads any JSON into one column, value_format='text' or 'bytes' "
+    "loads it as it is"
+)
+_NO_JSON = "is no JSON: value_format='text' or 'bytes' loads it as it is"
+
+
+Faults = Mapping[int, str]
+"""Why a value has no form as a row, by the number of its record."""
 
 
 class ValueWriter(ABC):
@@ -41,19 +51,12 @@ class ValueWriter(ABC):
         self._where = where
 
     @abstractmethod
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
         """Write each value on one line without its end; a tombstone is a row of nulls.
 
         :param records: the records
-        :return: the rows, and True for each that is an object
-        :raises EncodingError: naming the offset of a value that has no form as a row
+        :return: the rows, True for each that is an object, and the values that have no form as a row
         """
-
-    def _refuse(self, records: Records, row: int, reason: str) -> EncodingError:
-        size = len(records.values[row].as_py() or b"")
-        return EncodingError(
-            f"{self._where}: the value at offset {int(records.offsets[row])} ({size} bytes) {reason}"
-        )
 
 
 class JsonObjects(ValueWriter):
@@ -66,20 +69,16 @@ class JsonObjects(ValueWriter):
         super().__init__(where)
         self._send_malformed = send_malformed
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
         """Check that each value has the braces of an object, and put it on one line."""
-        rows = on_one_line(records.values.fill_null(b"{}") if records.values.null_count else records.values)
+        values = without_schema_ids(records.values)
+        rows = on_one_line(values.fill_null(b"{}") if values.null_count else values)
         found = are_objects(rows)
         if found.all():
-            return rows, found
+            return rows, found, {}
         if not self._send_malformed:
-            raise self._refuse(
-                records,
-                int(np.flatnonzero(~found)[0]),
-                "is no JSON object: value_column='…' loads any JSON into one column, value_format='text' or "
-                "'bytes' loads it as it is, and malformed='send' lets the service skip and count such values",
-            )
-        return _nothing_blank(rows), found
+            return rows, found, dict.fromkeys(map(int, np.flatnonzero(~found)), _NO_JSON_OBJECT)
+        return _nothing_blank(rows), found, {}
 
 
 class JsonValues(ValueWriter):
@@ -96,21 +95,18 @@ class JsonValues(ValueWriter):
         self._column = json.dumps(column).encode()
         self._send_malformed = send_malformed
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
         """Parse each value and wrap its text."""
-        rows = on_one_line(records.values.fill_null(b"null") if records.values.null_count else records.values)
+        values = without_schema_ids(records.values)
+        rows = on_one_line(values.fill_null(b"null") if values.null_count else values)
         found = np.fromiter(map(_is_json, rows.to_pylist()), bool, len(rows))
         if found.all():
-            return wrapped(rows, self._column), found
+            return wrapped(rows, self._column), found, {}
         if not self._send_malformed:
-            raise self._refuse(
-                records,
-                int(np.flatnonzero(~found)[0]),
-                "is no JSON: value_format='text' or 'bytes' loads it as it is, and malformed='send' lets the "
-                "service skip and count such values",
-            )
+            faults = dict.fromkeys(map(int, np.flatnonzero(~found)), _NO_JSON)
+            return wrapped(rows, self._column), found, faults
         # An object would load as a row of its own: what is no JSON is never one, so that it is skipped.
-        return pc.if_else(pa.array(found), wrapped(rows, self._column), _nothing_blank(rows)), found
+        return pc.if_else(pa.array(found), wrapped(rows, self._column), _nothing_blank(rows)), found, {}
 
 
 class OneColumn(ValueWriter):
@@ -127,18 +123,21 @@ class OneColumn(ValueWriter):
         self._column = column
         self._text = text
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
         """Write the values by Arrow."""
         values: Any = records.values
+        faults: Faults = {}
         if self._text:
             try:
                 values = values.cast(pa.large_string())
             except pa.ArrowInvalid:
-                raise self._refuse(
-                    records, _not_utf8(values), "is not UTF-8 text: use value_format='bytes'"
-                ) from None
+                faults = dict.fromkeys(_not_utf8(values), "is not UTF-8 text: use value_format='bytes'")
+                good = [row not in faults for row in range(len(values))]
+                values = pc.if_else(pa.array(good), values, pa.scalar(None, values.type)).cast(
+                    pa.large_string()
+                )
         rows = lines_of(encode_ndjson(pa.table({self._column: values})))
-        return rows, np.ones(len(rows), bool)
+        return rows, np.ones(len(rows), bool), faults
 
 
 def value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> ValueWriter:
@@ -180,11 +179,10 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _not_utf8(values: pa.LargeBinaryArray) -> int:
-    """Find the first value that is not UTF-8."""
+def _not_utf8(values: pa.LargeBinaryArray) -> Iterator[int]:
+    """Find the values that are not UTF-8."""
     for row, value in enumerate(values.to_pylist()):
         try:
             (value or b"").decode()
         except UnicodeDecodeError:
-            return row
-    return 0
+            yield row

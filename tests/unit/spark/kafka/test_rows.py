@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -53,13 +54,55 @@ def test_json_over_several_lines_becomes_one_line():
 @pytest.mark.parametrize(
     "value", [b"[1]", b"1", b'"{}"', b"{", b"}", b"", b"  ", b"null", b'{"A":1', b"\xff"]
 )
-def test_value_that_is_no_object_is_refused_with_its_offset(value):
-    with pytest.raises(
-        EncodingError, match=r"topic 'orders', partition 3: the value at offset 11 .*malformed"
-    ):
-        _writer().part(_records([b"{}", value]))
+def test_value_that_is_no_object_is_no_row_and_keeps_its_bytes_key_headers_and_position(value):
+    def details(offset):
+        return f"key-{offset}".encode(), [("h", b"x")]
+
+    part = _writer().part(replace(_records([b'{"A":1}', value, b'{"A":3}']), details=details))
+
+    assert (bytes(part.body), part.rows) == (b'{"A":1}\n{"A":3}\n', 2)
+    (lost,) = part.undecoded
+    assert (lost.payload, str(lost.position), lost.key, lost.headers) == (
+        value,
+        "11",
+        b"key-11",
+        (("h", b"x"),),
+    )
+    assert "topic 'orders', partition 3: the value at offset 11" in lost.reason
+    assert [str(part.positions(row)) for row in range(2)] == ["10", "12"]
 
 
+def test_part_without_a_value_that_is_a_row_keeps_its_positions():
+    part = _writer(metadata=["offset"]).part(_records([b"x", b"y"]))
+
+    assert (bytes(part.body), part.rows, str(part.start), str(part.end)) == (b"", 0, "10", "11")
+    assert [str(one.position) for one in part.undecoded] == ["10", "11"]
+
+
+def test_json_with_the_head_of_a_schema_registry_is_read_without_it():
+    head = b"\x00\x00\x00\x01\x07"
+    values = [head + b'{"A":1}', b'{"A":2}', None, head + b'{\n"A":4}', head]
+
+    part = _writer(tombstones="null", metadata=["offset"]).part(_records(values))
+
+    assert _rows(part) == [
+        {"KAFKA_OFFSET": 10, "A": 1},
+        {"KAFKA_OFFSET": 11, "A": 2},
+        {"KAFKA_OFFSET": 12},
+        {"KAFKA_OFFSET": 13, "A": 4},
+    ]
+    (empty,) = part.undecoded
+    assert (str(empty.position), empty.payload) == ("14", head)
+    one = _writer(value_column="V").part(_records([head + b"[1]", b"2"]).slice(0, 2))
+    assert bytes(one.body) == b'{"V":[1]}\n{"V":2}\n'
+
+
+def test_malformed_is_deprecated_in_favour_of_on_error():
+    with pytest.warns(DeprecationWarning, match="on_error"):
+        _writer(malformed="fail")
+
+
+@pytest.mark.filterwarnings("ignore:source malformed:DeprecationWarning")
 def test_malformed_value_is_sent_as_a_line_of_its_own_for_the_service_to_count():
     writer = _writer(malformed="send", metadata=["offset"])
 
@@ -75,6 +118,7 @@ def test_malformed_value_is_sent_as_a_line_of_its_own_for_the_service_to_count()
     ]
 
 
+@pytest.mark.filterwarnings("ignore:source malformed:DeprecationWarning")
 def test_nothing_in_a_value_can_make_a_malformed_row_well_formed():
     """A value between our own braces could end its column and begin another."""
     values = [b'1,"ADMIN":true', b'{"A":1},{"B":2}', b'"x"}{"y":"', b"NaN"]
@@ -91,8 +135,8 @@ def test_any_json_goes_into_a_value_column():
     part = _writer(value_column='V"').part(_records([b"[1,\n2]", b'{"A":1}', b"null", b"1.10"]))
 
     assert bytes(part.body) == b'{"V\\"":[1, 2]}\n{"V\\"":{"A":1}}\n{"V\\"":null}\n{"V\\"":1.10}\n'
-    with pytest.raises(EncodingError, match=r"offset 10 .* is no JSON"):
-        _writer(value_column="V").part(_records([b'1,"X":2']))
+    (lost,) = _writer(value_column="V").part(_records([b'1,"X":2'])).undecoded
+    assert "offset 10 (7 bytes) is no JSON" in lost.reason
 
 
 def test_text_and_bytes_go_into_a_value_column():
@@ -102,8 +146,10 @@ def test_text_and_bytes_go_into_a_value_column():
     assert _rows(_writer(value_format="bytes", value_column="B").part(_records([b"\xff\x00"]))) == [
         {"B": "/wA="}
     ]
-    with pytest.raises(EncodingError, match=r"offset 11 .* is not UTF-8"):
-        _writer(value_format="text", value_column="T").part(_records([b"a", b"\xff"]))
+    part = _writer(value_format="text", value_column="T").part(_records([b"a", b"\xff", b"c"]))
+    assert _rows(part) == [{"T": "a"}, {"T": "c"}]
+    (lost,) = part.undecoded
+    assert "offset 11 (1 bytes) is not UTF-8" in lost.reason
 
 
 def test_metadata_columns_come_before_the_fields_of_the_value():
