@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
+from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 if TYPE_CHECKING:
@@ -126,6 +128,7 @@ class Run:
                     f"the service's scoped tokens live too short: {len(pending)} channels of pipe "
                     f"{self._plan.pipe} got nowhere in {idle_rounds} rounds; check this machine's clock"
                 )
+        self._pass_what_is_no_row()
 
     def verify(self) -> None:
         """Read what is committed now and hold it against what was sent; the run's only evidence.
@@ -161,6 +164,29 @@ class Run:
             }
         )
 
+    def _pass_what_is_no_row(self) -> None:
+        """Set the tokens of channels behind records of which none is a row that could carry them.
+
+        Opening a channel with a token sets it, which the run may do with the credentials that it has. It is
+        done by compare-and-set when the tasks have ended and what they put aside is safe.
+
+        :raises OffsetTokenMovedError: if another writer has moved the token meanwhile
+        """
+
+        def set_token(channel: str, token: str) -> None:
+            self._client.open_channel(channel, offset_token=token)
+
+        for name, result in self._results.items():
+            if result.passed is None:
+                continue
+            known = self._start[name].committed
+            same = result.position == self._committed[name]
+            expected = known if same or result.position is None else str(result.position)
+            compare_and_set(
+                self._client, TokenChange(name, str(result.passed), expected), set_token=set_token
+            )
+            self._results[name] = replace(result, position=result.passed, passed=None)
+
     def _refuse_other_spellings(self) -> None:
         """Refuse to begin a channel anew that others have loaded under a name that differs in case.
 
@@ -194,6 +220,7 @@ class Run:
             self._results[result.channel] = PartitionResult(
                 channel=result.channel,
                 position=result.position or before.position,
+                passed=result.passed,
                 rows=before.rows + result.rows,
                 bytes=before.bytes + result.bytes,
                 append_seconds=before.append_seconds + result.append_seconds,

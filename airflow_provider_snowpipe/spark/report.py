@@ -40,12 +40,13 @@ class ChannelReport:
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``; of tries that
         could not report any more the dead letters' files alone tell
-    :param undecoded: records skipped under ``continue`` because they cannot be decoded, likewise
     :param latency_ms: the service's own average time from append to commit, milliseconds, when the run was
         settled; None where it told none
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
     :param rejected_before: rows that it had skipped before the first try that could not report any more
+    :param undecoded: records that the run skipped because they cannot be decoded, not among ``rows``; of tries
+        that could not report any more nothing tells
     """
 
     channel: str
@@ -64,11 +65,11 @@ class ChannelReport:
     longest_request: float = 0.0
     retries: int = 0
     dead_lettered: int = 0
-    undecoded: int = 0
     latency_ms: int | None = None
     inserted_before: int = 0
     errors_before: int = 0
     rejected_before: int = 0
+    undecoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

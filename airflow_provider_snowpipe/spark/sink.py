@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,8 @@ class PartitionResult:
 
     :param channel: the channel's name
     :param position: the last position that the service has, None if the partition has no row
+    :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
+        carries it to the service, and the driver sets it
     :param rows: rows sent by this attempt
     :param bytes: their size as NDJSON
     :param append_seconds: time until the service had received them
@@ -136,6 +138,7 @@ class PartitionResult:
 
     channel: str
     position: Offset | None = None
+    passed: Offset | None = None
     rows: int = 0
     bytes: int = 0
     append_seconds: float = 0.0
@@ -238,6 +241,7 @@ class _Sink:
         self._rows = 0
         self._bytes = 0
         self._undecoded = 0
+        self._passed: Offset | None = None
         self._gate: RowGate | None = None
 
     def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
@@ -267,6 +271,7 @@ class _Sink:
         return PartitionResult(
             channel=name,
             position=sent or committed,
+            passed=self._passed,
             rows=self._rows,
             bytes=self._bytes,
             append_seconds=received - began,
@@ -296,17 +301,35 @@ class _Sink:
         )
 
     def _send(self, channel: ChannelSession, committed: Offset | None) -> bool:
-        """Append what is not committed; False if it stopped ahead of the scoped token's end."""
+        """Append what is not committed; False if it stopped ahead of the scoped token's end.
+
+        One part is held back until the next one has rows, so that its append passes what is no row between
+        the two, or up to the end.
+        """
+        held: Part | None = None
+        complete = True
         for part in self._rows_after(committed):
             if time.time() >= self._stop_at:
-                return False
+                complete = False
+                break
             good = self._admitted(part)
-            if good is None:
-                continue
-            channel.append(good.body, good.start, good.end, rows=good.rows)
-            self._rows += good.rows
-            self._bytes += len(good.body)
-        return True
+            if good is not None:
+                self._append(channel, held)
+                held = good
+            elif held is not None:
+                held = replace(held, end=part.end)
+            else:
+                self._passed = part.end
+        self._append(channel, held)
+        return complete
+
+    def _append(self, channel: ChannelSession, part: Part | None) -> None:
+        if part is None:
+            return
+        channel.append(part.body, part.start, part.end, rows=part.rows)
+        self._rows += part.rows
+        self._bytes += len(part.body)
+        self._passed = None
 
     def _admitted(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if there is none."""

@@ -166,9 +166,7 @@ class KafkaFramePartition(FramePartition):
             if len(records) and records.offsets[0] <= after:
                 records = records.taken(records.offsets > after)
             for piece in records.pieces(writer.piece_bytes(limits), limits.rows):
-                part = writer.part(piece)
-                if part is not None:
-                    yield part
+                yield writer.part(piece)
 
 
 class KafkaAutoSource(KafkaSource):

@@ -44,15 +44,15 @@ class RowWriter:
         """Bytes of values that make a part at most as large as parts may be."""
         return part_bytes(limits, self._values.growth)
 
-    def part(self, records: Records) -> Part | None:
-        """Write some records as one part, None if none of them is a row.
+    def part(self, records: Records) -> Part:
+        """Write some records as one part; one without rows passes them.
 
         :raises EncodingError: for a tombstone or a key that the source does not take, naming its offset
         """
+        start, end = IntegerOffset(int(records.offsets[0])), IntegerOffset(int(records.offsets[-1]))
         records = self._without_tombstones(records)
         if not len(records):
-            return None
-        start, end = IntegerOffset(int(records.offsets[0])), IntegerOffset(int(records.offsets[-1]))
+            return Part(b"", start, end, 0)
         rows, is_object, faults = self._values.objects(records)
         undecoded = tuple(self._undecoded(records, row, faults[row]) for row in sorted(faults))
         if faults:

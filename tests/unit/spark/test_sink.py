@@ -521,3 +521,41 @@ class TestUndecoded:
         result = load(self.LOST, settings=replace(SETTINGS, row_rules=RowRules(self.RULES, None, "app")))
 
         assert (result.error_type, snowpipe.did("append")) == ("EncodingError", [])
+
+
+class TestEndWithoutRows:
+    """The last records of a partition are no rows: the token passes them with the last row that is sent."""
+
+    def test_last_append_passes_them(self, snowpipe, load):
+        partition = UndecodedPartition("p", rows(8), lost=(4, 5, 6, 7))
+
+        result = load(partition, settings=replace(SETTINGS, skips_undecoded=True))
+
+        assert snowpipe.did("append") == ["append c 0..1", "append c 2..7"]
+        assert (result.position, result.passed) == (IntegerOffset(7), None)
+        assert snowpipe.channels["c"].committed == "7"
+
+    def test_last_append_passes_rows_that_were_put_aside(self, snowpipe, load, tmp_path):
+        partition = MemoryPartition("p", ({"ID": 1}, {"ID": 2}, {"ID": "x"}, {"ID": "y"}))
+        rules = RowRules((TableColumn("ID", "NUMBER(38,0)"),), str(tmp_path), "app")
+
+        result = load(partition, settings=replace(SETTINGS, row_rules=rules))
+
+        assert (snowpipe.did("append"), result.dead_lettered) == (["append c 0..3"], 2)
+
+    def test_without_any_row_nothing_is_appended_and_the_task_tells_what_it_passed(self, snowpipe, load):
+        snowpipe.channel("c", committed="1")
+        partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5))
+
+        result = load(partition, committed=1, settings=replace(SETTINGS, skips_undecoded=True))
+
+        assert snowpipe.did("append") == []
+        assert (result.position, result.passed, result.undecoded) == (IntegerOffset(1), IntegerOffset(5), 4)
+
+    def test_token_that_ends_the_round_is_no_reason_to_pass_what_was_not_read(self, snowpipe, load):
+        partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5), seconds_per_part=1000.0)
+
+        result = load(partition, settings=replace(SETTINGS, skips_undecoded=True))
+
+        assert not result.complete
+        assert snowpipe.did("append") == ["append c 0..3"]
