@@ -45,8 +45,8 @@ class ChannelReport:
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
     :param rejected_before: rows that it had skipped before the first try that could not report any more
-    :param undecoded: records that the run skipped because they cannot be decoded, not among ``rows``; of tries
-        that could not report any more nothing tells
+    :param undecoded: records that the run skipped because they cannot be decoded, not among ``rows``;
+        of tries that could not report any more nothing tells
     """
 
     channel: str

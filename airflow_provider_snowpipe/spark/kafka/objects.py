@@ -138,12 +138,29 @@ def without_schema_ids(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     headed = long_enough[data[ends[long_enough]] == 0]
     if not len(headed):
         return values
-    kept = np.ones(len(data), bool)
-    for byte in range(SCHEMA_ID_BYTES):
-        kept[ends[headed] + byte] = False
-    removed = np.zeros(len(ends), np.int64)
-    removed[headed + 1] = SCHEMA_ID_BYTES
-    buffers = [None, pa.py_buffer(ends - np.cumsum(removed)), pa.py_buffer(data[kept])]
+    heads = np.zeros(len(values), np.int64)
+    heads[headed] = SCHEMA_ID_BYTES
+    return cut(values, heads, np.zeros(len(values), np.int64))
+
+
+def cut(values: pa.LargeBinaryArray, heads: np.ndarray, tails: np.ndarray) -> pa.LargeBinaryArray:
+    """Values without some bytes at their beginning and at their end; nulls stay.
+
+    :param values: the values
+    :param heads: how many bytes each one loses at its beginning
+    :param tails: and at its end
+    """
+    data = np.frombuffer(body_of(values), np.uint8)
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = ends - ends[0]
+    edges = np.zeros(len(data) + 1, np.int8)
+    for places, step in (
+        (ends[:-1], 1), (ends[:-1] + heads, -1), (ends[1:] - tails, 1), (ends[1:], -1),
+    ):  # fmt: skip
+        np.add.at(edges, places, step)
+    kept = np.cumsum(edges[:-1], dtype=np.int8) == 0
+    offsets = ends - np.concatenate(([0], np.cumsum(heads + tails)))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
     bare = pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
     return (
         pc.if_else(values.is_valid(), bare, pa.scalar(None, pa.large_binary())) if values.null_count else bare

@@ -40,6 +40,8 @@ class KafkaSourceSpec(SourceSpec):
         ``value_column``; ``text`` and ``bytes``: the value of ``value_column``; ``avro`` and ``protobuf``:
         records in the schema registry's wire format, whose fields are columns
     :param value_column: the column that takes the whole value; None where its fields are columns
+    :param connect_envelope: True loads the payload of Kafka Connect's JSON (``schema`` and ``payload``, from
+        ``schemas.enable``), False loads such objects as they are; None refuses a first record that is one
     :param metadata: columns for what Kafka knows of a record, by field: ``topic``, ``partition``, ``offset``,
         ``timestamp``, ``key``, ``headers``; as a list, the columns are ``KAFKA_TOPIC`` and so on
     :param record_metadata: a VARIANT column that takes all of it as one object, as the connector's column
@@ -70,6 +72,7 @@ class KafkaSourceSpec(SourceSpec):
     start_timestamp: str | None = None
     value_format: Literal["json", "avro", "protobuf", "text", "bytes"] = "json"
     value_column: str | None = None
+    connect_envelope: bool | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     record_metadata: str | None = None
     key_format: Literal["text", "bytes"] = "text"
@@ -163,6 +166,11 @@ class KafkaSourceSpec(SourceSpec):
             raise ConfigurationError(
                 f"source value_format={self.value_format!r} needs schema_registry_url and no value_column: "
                 "its fields are the columns"
+            )
+        if self.connect_envelope is not None and self.value_format != "json":
+            raise ConfigurationError(
+                f"source connect_envelope is {self.connect_envelope} and value_format is "
+                f"{self.value_format!r}: the envelope is JSON's, leave connect_envelope out"
             )
         unknown = sorted(set(self.metadata) - set(METADATA_FIELDS))
         if unknown:

@@ -11,6 +11,7 @@ from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 
 def _writer(**changes):
@@ -261,3 +262,82 @@ def test_a_part_of_text_leaves_room_for_its_growth():
     assert _writer().piece_bytes(limits) == 8 * _writer(value_format="text", value_column="T").piece_bytes(
         limits
     )
+
+
+SCHEMA = b'{"type":"struct","fields":[{"type":"int64","field":"A"}],"optional":false}'
+
+
+def _enveloped(payload, schema=SCHEMA):
+    return b'{"schema":%b,"payload":%b}' % (schema, payload)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _enveloped(b'{"A":1}'),
+        b' {\n "payload" : {"A": 1}, "schema" : {"type": "struct", "fields": []} } ',
+        _enveloped(b"null"),
+    ],
+)
+def test_first_record_in_the_envelope_of_kafka_connect_is_refused_with_the_choice(value):
+    with pytest.raises(EncodingError, match=r"offset 11 .*connect_envelope"):
+        _writer(tombstones="drop").part(_records([None, value, b'{"A":1}']))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"schema":"public","payload":{"A":1}}',
+        b'{"schema":{"type":"struct"},"payload":{},"more":1}',
+        b'{"payload":{"A":1}}',
+        b'{"schema":{"name":"x"},"payload":1}',
+        b'{"schema":{"type":"struct"},"payload":',
+    ],
+)
+def test_columns_that_are_called_schema_and_payload_are_no_envelope(value):
+    assert _writer().part(_records([value, b"{}"])).start == IntegerOffset(10)
+
+
+def test_envelope_is_looked_for_once_and_not_in_every_record():
+    writer = _writer()
+    writer.part(_records([b'{"A":1}']))
+    assert writer.part(_records([_enveloped(b"{}")])).rows == 1
+
+
+def test_payloads_are_loaded_byte_by_byte_where_the_source_says_so():
+    other = b'{"type":"struct","name":"v2 \\"}","fields":[]}'
+    head = b"\x00\x00\x00\x00\x05"
+    values = [
+        _enveloped(b'{"A":1.10,"B":"}"}'),
+        _enveloped(b'{"A":2}', other),
+        b' { "schema" : {"type":"int32"} , "payload" : {"A": 3} } ',
+        None,
+        _enveloped(b'{"A":4}'),
+        _enveloped(b'{"A":5}', b"null"),
+        head + _enveloped(b'{"A":6}'),
+    ]
+
+    part = _writer(connect_envelope=True, tombstones="null").part(_records(values))
+
+    lines = [line.strip() for line in bytes(part.body).splitlines()]
+    assert lines == [
+        b'{"A":1.10,"B":"}"}', b'{"A":2}', b'{"A": 3}', b"{}", b'{"A":4}', b'{"A":5}', b'{"A":6}',
+    ]  # fmt: skip
+
+
+def test_record_without_the_envelope_cannot_be_decoded_where_the_source_says_that_all_have_it():
+    values = [b'{"A":1}', _enveloped(b'{"A":2}'), _enveloped(b"null"), b'{"schema":{,"payload":{}}']
+
+    part = _writer(connect_envelope=True).part(_records(values))
+
+    assert _rows(part) == [{"A": 2}]
+    assert [(str(one.position), one.payload) for one in part.undecoded] == [
+        ("10", values[0]), ("12", values[2]), ("13", values[3]),
+    ]  # fmt: skip
+
+
+def test_envelope_that_the_source_says_is_none_is_loaded_as_it_is():
+    assert _rows(_writer(connect_envelope=False).part(_records([_enveloped(b"{}")])))[0].keys() == {
+        "schema",
+        "payload",
+    }

@@ -53,6 +53,7 @@ def test_channels_are_named_as_the_kafka_connector_names_them():
         ({"start": "timestamp", "start_timestamp": "now"}, "with a zone"),
         ({"start": "latest"}, "needs a group_id"),
         ({"value_format": "text"}, "needs value_column"),
+        ({"value_format": "text", "value_column": "T", "connect_envelope": True}, "envelope is JSON's"),
         ({"metadata": ["topics"]}, "metadata names 'topics'"),
         ({"metadata": {"topic": "T", "offset": "t"}}, "its own name"),
         ({"metadata": 5}, "must be a list of fields"),
