@@ -72,8 +72,13 @@ def transaction(address: str, topic: str, ids: Iterable[int], *, end: str) -> Pr
     return producer
 
 
-def keyed_records(address: str, topic: str, count: int) -> list[tuple[str, str, dict[str, str]]]:
-    """Wait for a number of records, in order by their partitions: key, value and headers of each."""
+def keyed_records(
+    address: str, topic: str, count: int, *, decoded: bool = True
+) -> list[tuple[Any, Any, dict[str, Any]]]:
+    """Wait for a number of records, in order by their partitions: key, value and headers of each.
+
+    :param decoded: False leaves them as bytes
+    """
     consumer = Consumer({"bootstrap.servers": address, "group.id": "look", "log_level": 2})
     numbers = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
@@ -85,11 +90,12 @@ def keyed_records(address: str, topic: str, count: int) -> list[tuple[str, str, 
     consumer.close()
     assert not [message.error() for message in found if message.error()]
     found.sort(key=lambda message: (message.partition(), message.offset()))
+    text = bytes.decode if decoded else bytes
     return [
         (
-            message.key().decode(),
-            message.value().decode(),
-            {name: value.decode() for name, value in message.headers()},
+            text(message.key()),
+            text(message.value()),
+            {name: text(value) for name, value in message.headers()},
         )
         for message in found
     ]

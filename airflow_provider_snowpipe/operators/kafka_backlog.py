@@ -99,12 +99,13 @@ class KafkaBacklog:
         from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
         found = {one.name: one.first for one in partitions}
-        if self.hook is None or self.channel_prefix is None or not partitions:
+        if self.hook is None or not partitions:
             return found
-        channels = {
-            one.spec.channel(self.channel_prefix, one.spec.default_name, one.name): one.name
-            for one in partitions
-        }
+        spec = partitions[0].spec
+        prefix = spec.channel_prefix or self.channel_prefix
+        if prefix is None:
+            return found
+        channels = {spec.channel(prefix, spec.default_name, one.name): one.name for one in partitions}
         try:
             statuses = self.hook.channel_statuses(list(channels))
         except PipeNotFoundError:

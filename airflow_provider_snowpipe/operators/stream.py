@@ -81,8 +81,8 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         credentials; those go the way of the Snowflake ones (templated)
     :param iceberg_conn_id: for a source of kind ``iceberg``, the connection to its catalog, likewise
         (templated)
-    :param channel_prefix: first part of the channels' names, stable over runs; None for the DAG's id
-        (templated)
+    :param channel_prefix: first part of the channels' names, stable over runs; None for the
+        connector's, where a Kafka source has a ``connector_name``, else for the DAG's id (templated)
     :param source_name: second part of the channels' names, stable over runs; None for the
         source's own, such as the last part of a path (templated)
     :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports them,
@@ -276,10 +276,9 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         url = snowsight_url(hook)
         if url is not None:
             context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
-        source_name = self.source_name or self._source()[0].default_name
-        leave_channel_page(
-            context["ti"], pipe_page(hook, f"{self.channel_prefix or self.dag_id}_{source_name}_")
-        )
+        source = self._source()[0]
+        prefix, source_name = self._prefix(source), self.source_name or source.default_name
+        leave_channel_page(context["ti"], pipe_page(hook, f"{prefix}_{source_name}_"))
 
     def _plan_for(self, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
         from airflow_provider_snowpipe.spark.credentials import write_credentials
@@ -312,7 +311,7 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
             "application": self.name,
             "account_url": hook.account_url(),
             "ca_bundle": hook.ca_bundle(),
-            "channel_prefix": self.channel_prefix or self.dag_id,
+            "channel_prefix": self._prefix(source),
             "source_name": self.source_name or source.default_name,
             "on_data_loss": self.on_data_loss,
             "wait_for_commit": self.wait_for_commit and not self._defers,
@@ -327,6 +326,9 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
             **checked_values(BatchLimits, mapping_argument("batch_limits", self.batch_limits), "batch_limits")
         )
         return JobPlan(pipe=hook.pipe_name(), source=source, limits=limits, **values)
+
+    def _prefix(self, source: SourceSpec) -> str:
+        return str(self.channel_prefix or source.channel_prefix or self.dag_id)
 
     def _table_room(self) -> TableRoom:
         return TableRoom(

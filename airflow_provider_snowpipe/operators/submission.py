@@ -218,6 +218,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
         "rows": report.rows,
         "bytes": report.bytes,
         "dead_lettered": report.dead_lettered,
+        "undecoded": report.undecoded,
         "seconds": report.seconds,
         "channels": {
             channel.channel: {
@@ -227,6 +228,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
                 "bytes": channel.bytes,
                 "rejected": channel.rejected,
                 "dead_lettered": channel.dead_lettered,
+                "undecoded": channel.undecoded,
             }
             for channel in report.channels
         },

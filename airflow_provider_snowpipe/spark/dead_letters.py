@@ -37,6 +37,8 @@ SCHEMA = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
         pa.field("application", pa.string(), nullable=False),
         pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
 
@@ -49,7 +51,9 @@ class DeadLetter:
     :param row: its number in its part, counted from 0
     :param column: the column that it does not fit, None where the whole row is at fault
     :param reason: in words
-    :param payload: the row as it would have been sent
+    :param payload: the row as it would have been sent; of a record that cannot be decoded, its value
+    :param key: the key of such a record
+    :param headers: its headers
     """
 
     position: Offset | None
@@ -57,6 +61,8 @@ class DeadLetter:
     column: str | None
     reason: str
     payload: bytes
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class DeadLetterPlace(ABC):
@@ -126,6 +132,10 @@ class DeadLetterFolder(DeadLetterPlace):
                 "payload": [one.payload for one in letters],
                 "application": [application] * len(letters),
                 "at": [_now()] * len(letters),
+                "key": [one.key for one in letters],
+                "headers": [
+                    [{"key": name, "value": value} for name, value in one.headers] for one in letters
+                ],
             },
             schema=SCHEMA,
         )

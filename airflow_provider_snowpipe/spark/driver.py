@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
+from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ class Run:
             self._committed[name] = (
                 None if committed is None else self._offsets.parse(committed, channel=name)
             )
+        self._refuse_other_spellings()
         self.rejected_before = {
             name: plan.rejected_before.get(name, status.rows_error_count)
             for name, status in self._start.items()
@@ -126,6 +129,7 @@ class Run:
                     f"the service's scoped tokens live too short: {len(pending)} channels of pipe "
                     f"{self._plan.pipe} got nowhere in {idle_rounds} rounds; check this machine's clock"
                 )
+        self._pass_what_is_no_row()
 
     def verify(self) -> None:
         """Read what is committed now and hold it against what was sent; the run's only evidence.
@@ -161,6 +165,52 @@ class Run:
             }
         )
 
+    def _pass_what_is_no_row(self) -> None:
+        """Set the tokens of channels behind records of which none is a row that could carry them.
+
+        Opening a channel with a token sets it, which the run may do with the credentials that it has. It is
+        done by compare-and-set when the tasks have ended and what they put aside is safe.
+
+        :raises OffsetTokenMovedError: if another writer has moved the token meanwhile
+        """
+
+        def set_token(channel: str, token: str) -> None:
+            self._client.open_channel(channel, offset_token=token)
+
+        for name, result in self._results.items():
+            if result.passed is None:
+                continue
+            known = self._start[name].committed
+            same = result.position == self._committed[name]
+            expected = known if same or result.position is None else str(result.position)
+            compare_and_set(
+                self._client, TokenChange(name, str(result.passed), expected), set_token=set_token
+            )
+            self._results[name] = replace(result, position=result.passed, passed=None)
+
+    def _refuse_other_spellings(self) -> None:
+        """Refuse to begin a channel anew that others have loaded under a name that differs in case.
+
+        :raises SourcePositionError: naming both channels
+        """
+        plan = self._plan
+        others = {
+            other: name
+            for name, committed in self._committed.items()
+            if committed is None
+            for other in plan.source.other_spellings(plan.channel_prefix, self._partitions[name].name)
+        }
+        if not others:
+            return
+        for other, status in self._client.channel_statuses(list(others)).items():
+            if status.committed is not None:
+                raise SourcePositionError(
+                    f"channel {others[other]!r} is new, and {other!r} has committed {status.committed!r}: "
+                    "they are the same rows under two names, and would be loaded twice. Nothing was sent. "
+                    "Take the other prefix (connector_name for the channels of a Kafka connector), or drop "
+                    f"the channel {other!r} if its rows are not in the table"
+                )
+
     def _take(self, results: Iterable[PartitionResult]) -> None:
         failed: list[PartitionResult] = []
         for result in results:
@@ -171,6 +221,7 @@ class Run:
             self._results[result.channel] = PartitionResult(
                 channel=result.channel,
                 position=result.position or before.position,
+                passed=result.passed,
                 rows=before.rows + result.rows,
                 bytes=before.bytes + result.bytes,
                 append_seconds=before.append_seconds + result.append_seconds,
@@ -180,6 +231,7 @@ class Run:
                 longest_request=max(before.longest_request, result.longest_request),
                 retries=before.retries + result.retries,
                 dead_lettered=before.dead_lettered + result.dead_lettered,
+                undecoded=before.undecoded + result.undecoded,
                 complete=result.complete,
             )
         if failed:
@@ -208,6 +260,7 @@ class Run:
             longest_request=round(result.longest_request, 3),
             retries=result.retries,
             dead_lettered=result.dead_lettered,
+            undecoded=result.undecoded,
             inserted_before=start.rows_inserted,
             errors_before=start.rows_error_count,
             rejected_before=self.rejected_before[name],

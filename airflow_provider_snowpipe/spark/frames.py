@@ -154,7 +154,7 @@ def _ended(work: FrameWork, result: PartitionResult) -> PartitionResult:
     """Refuse a task's success where its rows did not come to the end that was fixed before."""
     if result.error_type is not None or not result.complete or work.end is None:
         return result
-    reached = result.position or work.committed
+    reached = result.passed or result.position or work.committed
     if reached is not None and reached >= work.end:
         return result
     return PartitionResult(

@@ -118,7 +118,7 @@ def _summary(channel: ChannelReport) -> str:
     return (
         f"snowpipe loaded channel={channel.channel} from={channel.from_token or 'NULL'} "
         f"to={channel.to_token or 'NULL'} rows={channel.rows} rejected={channel.rejected} "
-        f"dead_lettered={channel.dead_lettered} "
+        f"dead_lettered={channel.dead_lettered} undecoded={channel.undecoded} "
         f"committed={'yes' if channel.committed else 'not awaited'}"
     )
 

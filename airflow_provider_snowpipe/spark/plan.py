@@ -91,6 +91,7 @@ class JobPlan:
             )
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"plan commit_timeout is {self.commit_timeout}: give seconds above 0")
+        self.channel("0")
         self.row_rules()
         topic = letter_topic(self.dead_letter_path)
         if topic is not None:

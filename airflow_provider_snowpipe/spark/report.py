@@ -45,6 +45,8 @@ class ChannelReport:
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
     :param rejected_before: rows that it had skipped before the first try that could not report any more
+    :param undecoded: records that the run skipped because they cannot be decoded, not among ``rows``;
+        of tries that could not report any more nothing tells
     """
 
     channel: str
@@ -67,6 +69,7 @@ class ChannelReport:
     inserted_before: int = 0
     errors_before: int = 0
     rejected_before: int = 0
+    undecoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,11 @@ class RunReport:
     def dead_lettered(self) -> int:
         """Rows put aside over all channels."""
         return sum(channel.dead_lettered for channel in self.channels)
+
+    @property
+    def undecoded(self) -> int:
+        """Records skipped over all channels because they cannot be decoded."""
+        return sum(channel.undecoded for channel in self.channels)
 
     @property
     def bytes(self) -> int:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterFolder, DeadLetterPlace
 from airflow_provider_snowpipe.spark.row_rules import RowRules
-from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.block_lines import BlockLines
-from airflow_provider_snowpipe.streaming.errors import UnfitRowsError
+from airflow_provider_snowpipe.streaming.errors import EncodingError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
 
@@ -58,7 +58,7 @@ class RowGate:
         :raises DeadLetterError: if it cannot be put aside
         """
         found = self._check.check(part.body)
-        if found.faults:
+        if found.faults or part.undecoded:
             self._put_aside(part, found)
         if self._letters is not None:
             self._letters.pass_by(part.start, part.end)
@@ -68,9 +68,9 @@ class RowGate:
             self._skipped_from = start
             return None
         self._skipped_from = None
-        if not found.faults and start is part.start:
+        if not found.faults and not part.undecoded and start is part.start:
             return part
-        return replace(part, body=found.good_rows(), start=start, rows=rows, positions=None)
+        return replace(part, body=found.good_rows(), start=start, rows=rows, positions=None, undecoded=())
 
     def settle(self, committed: Offset | None) -> None:
         """Clear away what a shut-out attempt left among the rows that are committed now."""
@@ -79,6 +79,8 @@ class RowGate:
 
     def _put_aside(self, part: Part, found: CheckedBlock) -> None:
         positions = list(row_positions(part, found.lines, found.faults))
+        if part.undecoded and self._letters is None:
+            raise undecoded_error(self._channel, part.undecoded)
         if self._letters is None:
             first, position = found.faults[0], positions[0]
             where = (
@@ -95,9 +97,25 @@ class RowGate:
         letters = [
             DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))
             for position, one in zip(positions, found.faults, strict=True)
+        ] + [
+            DeadLetter(one.position, row, None, one.reason, one.payload, one.key, one.headers)
+            for row, one in enumerate(part.undecoded, found.lines.rows)
         ]
         self._letters.write(part.start, part.end, letters, self._rules.application)
         self.dead_lettered += len(letters)
+
+
+def undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingError:
+    """Say which record cannot be decoded, where nothing else is to become of it.
+
+    :param channel: the channel's name
+    :param undecoded: such records, at least one
+    """
+    return EncodingError(
+        f"channel {channel!r}: {undecoded[0].reason} ({len(undecoded)} such record(s) up to "
+        f"{undecoded[-1].position}). Neither it nor a row after it was sent: on_error (option onError) "
+        "'dead_letter' puts such records aside, and 'continue' skips and counts them"
+    )
 
 
 def row_positions(part: Part, lines: BlockLines, faults: Sequence[RowFault]) -> Iterator[Offset | None]:

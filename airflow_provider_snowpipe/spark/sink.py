@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder
-from airflow_provider_snowpipe.spark.row_gate import OpenLetters, RowGate
+from airflow_provider_snowpipe.spark.row_gate import OpenLetters, RowGate, undecoded_error
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.source import SourcePartition
@@ -67,6 +67,7 @@ class SinkSettings:
     :param limits: when a batch is closed
     :param row_rules: how rows are checked before they are sent, None if they are not
     :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
+    :param skips_undecoded: True skips and counts records that cannot be decoded, where no place for them is
     """
 
     account_url: str
@@ -77,6 +78,7 @@ class SinkSettings:
     limits: BatchLimits
     row_rules: RowRules | None = None
     sdk_profile: str | None = None
+    skips_undecoded: bool = False
 
     @classmethod
     def of(cls, plan: JobPlan) -> SinkSettings:
@@ -90,6 +92,7 @@ class SinkSettings:
             limits=plan.limits,
             row_rules=plan.row_rules(),
             sdk_profile=plan.sdk_profile,
+            skips_undecoded=plan.on_error == "continue",
         )
 
 
@@ -115,6 +118,8 @@ class PartitionResult:
 
     :param channel: the channel's name
     :param position: the last position that the service has, None if the partition has no row
+    :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
+        carries it to the service, and the driver sets it
     :param rows: rows sent by this attempt
     :param bytes: their size as NDJSON
     :param append_seconds: time until the service had received them
@@ -124,6 +129,7 @@ class PartitionResult:
     :param longest_request: the longest of them, seconds
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside by this attempt, not among ``rows``
+    :param undecoded: records skipped by this attempt because they cannot be decoded, likewise
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can mend, None for success
@@ -132,6 +138,7 @@ class PartitionResult:
 
     channel: str
     position: Offset | None = None
+    passed: Offset | None = None
     rows: int = 0
     bytes: int = 0
     append_seconds: float = 0.0
@@ -141,6 +148,7 @@ class PartitionResult:
     longest_request: float = 0.0
     retries: int = 0
     dead_lettered: int = 0
+    undecoded: int = 0
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -232,6 +240,8 @@ class _Sink:
         self._stop_at = time.time() + _TOKEN_LIFE_USED * token.remaining_seconds()
         self._rows = 0
         self._bytes = 0
+        self._undecoded = 0
+        self._passed: Offset | None = None
         self._gate: RowGate | None = None
 
     def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
@@ -261,6 +271,7 @@ class _Sink:
         return PartitionResult(
             channel=name,
             position=sent or committed,
+            passed=self._passed,
             rows=self._rows,
             bytes=self._bytes,
             append_seconds=received - began,
@@ -270,6 +281,7 @@ class _Sink:
             longest_request=channel.counters.longest_seconds,
             retries=client.retries,
             dead_lettered=0 if self._gate is None else self._gate.dead_lettered,
+            undecoded=self._undecoded,
             complete=complete,
         )
 
@@ -289,14 +301,41 @@ class _Sink:
         )
 
     def _send(self, channel: ChannelSession, committed: Offset | None) -> bool:
-        """Append what is not committed; False if it stopped ahead of the scoped token's end."""
+        """Append what is not committed; False if it stopped ahead of the scoped token's end.
+
+        One part is held back until the next one has rows, so that its append passes what is no row between
+        the two, or up to the end.
+        """
+        held: Part | None = None
+        complete = True
         for part in self._rows_after(committed):
             if time.time() >= self._stop_at:
-                return False
-            good = part if self._gate is None else self._gate.admit(part)
-            if good is None:
-                continue
-            channel.append(good.body, good.start, good.end, rows=good.rows)
-            self._rows += good.rows
-            self._bytes += len(good.body)
-        return True
+                complete = False
+                break
+            good = self._admitted(part)
+            if good is not None:
+                self._append(channel, held)
+                held = good
+            elif held is not None:
+                held = replace(held, end=part.end)
+            else:
+                self._passed = part.end
+        self._append(channel, held)
+        return complete
+
+    def _append(self, channel: ChannelSession, part: Part | None) -> None:
+        if part is None:
+            return
+        channel.append(part.body, part.start, part.end, rows=part.rows)
+        self._rows += part.rows
+        self._bytes += len(part.body)
+        self._passed = None
+
+    def _admitted(self, part: Part) -> Part | None:
+        """The part with the rows that are to be sent, None if there is none."""
+        if self._gate is not None:
+            return self._gate.admit(part)
+        if part.undecoded and not self._settings.skips_undecoded:
+            raise undecoded_error(self._name, part.undecoded)
+        self._undecoded += len(part.undecoded)
+        return part if part.rows else None

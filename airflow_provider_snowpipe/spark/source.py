@@ -74,6 +74,19 @@ class SourceSpec(ABC):
             "no Kafka cluster: give a directory or a URL that all executors reach"
         )
 
+    @property
+    def channel_prefix(self) -> str | None:
+        """The first part of the channels' names where the source itself says it, None where it does not."""
+        return None
+
+    def other_spellings(self, prefix: str, partition: str) -> tuple[str, ...]:
+        """Names under which somebody else may have loaded a partition, to be refused when its own is new.
+
+        :param prefix: the plan's prefix
+        :param partition: the partition's name
+        """
+        return ()
+
     def channel(self, prefix: str, source_name: str, partition: str) -> str:
         """Name the channel of a partition.
 

@@ -19,8 +19,28 @@ _RATIO_WEIGHT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
+class Undecoded:
+    """A record that is no row, because it cannot be decoded.
+
+    :param position: its position
+    :param reason: in words
+    :param payload: its value as the source has it
+    :param key: its key, None if it has none
+    :param headers: its headers, names and values
+    """
+
+    position: Offset
+    reason: str
+    payload: bytes = field(repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, bytes | None], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Rows that are appended in one call and never divided.
+
+    What is no row takes part with its positions alone: a part may be without rows, and then is not appended.
 
     :param body: NDJSON, every row ended by a newline
     :param start: position of the first row
@@ -28,6 +48,7 @@ class Part:
     :param rows: number of rows
     :param positions: tells the position of a row by its number from 0; None where rows, or lines, follow each
         other without a gap
+    :param undecoded: the records from ``start`` to ``end`` that are no rows, because they cannot be decoded
     """
 
     body: bytes | memoryview = field(repr=False)
@@ -35,6 +56,7 @@ class Part:
     end: Offset
     rows: int
     positions: Callable[[int], Offset] | None = field(default=None, repr=False, compare=False)
+    undecoded: tuple[Undecoded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

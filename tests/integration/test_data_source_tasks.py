@@ -16,9 +16,13 @@ from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, B
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.task import Task
+from airflow_provider_snowpipe.spark.driver import Run
+from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import SqlError, UnfitRowsError
+from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
 from tests.spark_job import numbered_name
 from tests.spark_session import Door
 
@@ -122,8 +126,8 @@ def test_bad_rows_at_the_end_of_a_micro_batch_stay_put_aside(writes, column):
 
     assert writes.door.ids() == _good(range(120), bad)
     assert writes.put_aside() == dict.fromkeys(bad, 1)
-    # No token passes the last rows of the first batch, so that its repeat meets them again.
-    assert [report.dead_lettered for report in reports] == [22, 20, 0, 1, 0]
+    # The token of the last good rows passes them, so that no repeat of a batch meets them again.
+    assert [report.dead_lettered for report in reports] == [22, 0, 0, 1, 0]
 
 
 def test_batch_of_bad_rows_alone_is_reported_and_commits_nothing(writes):
@@ -155,3 +159,38 @@ def test_columns_are_described_with_the_streams_own_credentials(local_service):
     )
     with pytest.raises(SqlError, match="NO_SUCH"):
         ask('"LOCAL"."PUBLIC"."NO_SUCH"')
+
+
+@pytest.mark.parametrize("good", [(), (1, 2)], ids=["new channel", "behind rows"])
+def test_driver_sets_the_token_behind_a_run_without_a_good_row(local_service, tmp_path, monkeypatch, good):
+    """The open that sets a token is the local service's own here."""
+    table = numbered_name("END")
+    local_service.sql(f"CREATE TABLE LOCAL.PUBLIC.{table} (ID NUMBER)")
+    name = PipeName.default_for_table("LOCAL", "PUBLIC", table)
+    plan = JobPlan(
+        "app", local_service.url, name, "end", "src", MemorySpec(), credentials_variable="X",
+        ca_bundle=str(local_service.ca_file), on_error="dead_letter", dead_letter_path=str(tmp_path),
+        columns=(TableColumn("ID", "NUMBER(38,0)"),),
+    )  # fmt: skip
+
+    def load(*ids):
+        source = MemorySource([MemoryPartition("p", [{"ID": one} for one in ids])])
+        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.open_source", lambda *_: source)
+        with local_service.client(table) as client:
+            run = Run(plan, client, object)
+            run.prepare()
+            run.load(InProcessSpark())
+            run.verify()
+        return run.channels[0]
+
+    if good:
+        load(*good)
+    bad = [*good, "x", "y", "z"]
+
+    first, again = load(*bad), load(*bad)
+
+    assert (first.to_token, first.committed, first.dead_lettered) == (str(len(bad) - 1), True, 3)
+    assert (again.to_token, again.dead_lettered) == (first.to_token, 0)
+    load(*bad, 9)
+    rows = local_service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")
+    assert [row["ID"] for row in rows] == [*good, 9]

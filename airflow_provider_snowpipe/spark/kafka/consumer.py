@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Set
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -184,4 +185,12 @@ def _columns(messages: list[Any], fields: Set[str]) -> Records:
         stamps and pa.array([kind == _LOG_APPEND_TIME for kind, _ in stamps], pa.bool_()),
         pa.array([message.key() for message in messages], pa.large_binary()) if "key" in fields else None,
         [message.headers() for message in messages] if "headers" in fields else None,
+        partial(_details, offsets, messages),
     )
+
+
+def _details(
+    offsets: np.ndarray, messages: list[Any], offset: int
+) -> tuple[bytes | None, list[tuple[str, bytes | None]] | None]:
+    message = messages[int(np.searchsorted(offsets, offset))]
+    return message.key(), message.headers()

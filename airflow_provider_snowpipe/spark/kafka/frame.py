@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -165,9 +166,7 @@ class KafkaFramePartition(FramePartition):
             if len(records) and records.offsets[0] <= after:
                 records = records.taken(records.offsets > after)
             for piece in records.pieces(writer.piece_bytes(limits), limits.rows):
-                part = writer.part(piece)
-                if part is not None:
-                    yield part
+                yield writer.part(piece)
 
 
 class KafkaAutoSource(KafkaSource):
@@ -254,4 +253,11 @@ def _records(batch: pa.RecordBatch, fields: frozenset[str]) -> Records:
         pc.equal(batch.column("timestampType"), _LOG_APPEND_TIME) if "timestamp" in fields else None,
         batch.column("key").cast(pa.large_binary()) if "key" in fields else None,
         headers and [found and [(one["key"], one["value"]) for one in found] for found in headers],
+        partial(_details, batch),
     )
+
+
+def _details(batch: pa.RecordBatch, offset: int) -> tuple[bytes | None, list[tuple[str, bytes | None]]]:
+    row = int(np.searchsorted(np.asarray(batch.column("offset"), np.int64), offset))
+    headers = batch.column("headers")[row].as_py() or ()
+    return batch.column("key")[row].as_py(), [(one["key"], one["value"]) for one in headers]

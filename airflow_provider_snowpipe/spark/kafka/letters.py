@@ -82,13 +82,16 @@ class DeadLetterTopic(DeadLetterPlace):
 
     def _produce(self, letter: DeadLetter, application: str) -> None:
         assert letter.position is not None  # noqa: S101  parts of topics tell the positions of their rows
-        headers = {
+        told = {
             "snowpipe.channel": self._channel,
             "snowpipe.position": str(letter.position),
             "snowpipe.column": letter.column,
             "snowpipe.reason": letter.reason,
             "snowpipe.application": application,
         }
+        headers = [(name, text.encode()) for name, text in told.items() if text is not None]
+        if letter.key is not None:
+            headers.append(("snowpipe.key", letter.key))
         key = f"{self._channel}:{letter.position}"
         while True:
             try:
@@ -96,7 +99,7 @@ class DeadLetterTopic(DeadLetterPlace):
                     self._topic,
                     letter.payload,
                     key.encode(),
-                    headers={name: text.encode() for name, text in headers.items() if text is not None},
+                    headers=[*letter.headers, *headers],
                     on_delivery=self._delivered,
                 )
             except BufferError:

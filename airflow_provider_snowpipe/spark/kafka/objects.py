@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 EMPTY = pa.scalar(b"", pa.large_binary())
 _LINE_END = pa.scalar(b"\n", pa.large_binary())
 _NO_FIELDS = pa.scalar(b"{}", pa.large_binary())
-_OPEN = pa.scalar(b"{", pa.large_binary())
+SCHEMA_ID_BYTES = 5
+"""A zero and the schema's number in four bytes ("Wire format", Confluent's schema registry)."""
 
 
 def text_of(values: pa.LargeBinaryArray) -> pa.LargeStringArray:
@@ -123,6 +124,47 @@ def without_head(values: pa.LargeBinaryArray, count: int) -> pa.LargeBinaryArray
     offsets = ends - count * np.arange(len(ends))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
     return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def without_schema_ids(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """JSON without the schema registry's head, where a value has one: a zero, which begins no JSON.
+
+    :param values: JSON values, some or all of them with a head, some of them null
+    """
+    data = np.frombuffer(body_of(values), np.uint8)
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = ends - ends[0]
+    long_enough = np.flatnonzero(np.diff(ends) >= SCHEMA_ID_BYTES)
+    headed = long_enough[data[ends[long_enough]] == 0]
+    if not len(headed):
+        return values
+    heads = np.zeros(len(values), np.int64)
+    heads[headed] = SCHEMA_ID_BYTES
+    return cut(values, heads, np.zeros(len(values), np.int64))
+
+
+def cut(values: pa.LargeBinaryArray, heads: np.ndarray, tails: np.ndarray) -> pa.LargeBinaryArray:
+    """Values without some bytes at their beginning and at their end; nulls stay.
+
+    :param values: the values
+    :param heads: how many bytes each one loses at its beginning
+    :param tails: and at its end
+    """
+    data = np.frombuffer(body_of(values), np.uint8)
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = ends - ends[0]
+    edges = np.zeros(len(data) + 1, np.int8)
+    for places, step in (
+        (ends[:-1], 1), (ends[:-1] + heads, -1), (ends[1:] - tails, 1), (ends[1:], -1),
+    ):  # fmt: skip
+        np.add.at(edges, places, step)
+    kept = np.cumsum(edges[:-1], dtype=np.int8) == 0
+    offsets = ends - np.concatenate(([0], np.cumsum(heads + tails)))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
+    bare = pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+    return (
+        pc.if_else(values.is_valid(), bare, pa.scalar(None, pa.large_binary())) if values.null_count else bare
+    )
 
 
 def _without_last(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+Details = Callable[[int], tuple[bytes | None, Sequence[tuple[str, bytes | None]] | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Records:
     :param log_append_time: True where the broker gave the timestamp; bool; None if nobody asked
     :param keys: their keys; large_binary; None if nobody asked
     :param headers: for each record its headers' names and values, None if it has none; None if nobody asked
+    :param details: finds the key and the headers of a record by its offset, whether or not somebody asked
     """
 
     offsets: np.ndarray
@@ -29,6 +32,7 @@ class Records:
     log_append_time: pa.Array | None = None
     keys: pa.Array | None = None
     headers: list[list[tuple[str, bytes | None]] | None] | None = None
+    details: Details | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -52,6 +56,7 @@ class Records:
             some(self.log_append_time),
             some(self.keys),
             some(self.headers),
+            self.details,
         )
 
     def taken(self, mask: np.ndarray) -> Records:
@@ -69,6 +74,7 @@ class Records:
             some(self.log_append_time),
             some(self.keys),
             headers,
+            self.details,
         )
 
     def pieces(self, most_bytes: int, most_rows: int) -> Iterator[Records]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.kafka.objects import without_head
+from airflow_provider_snowpipe.spark.kafka.objects import SCHEMA_ID_BYTES, without_head
 from airflow_provider_snowpipe.spark.kafka.options import REGISTRY_TOKEN, REGISTRY_USER_INFO
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -20,8 +20,6 @@ from airflow_provider_snowpipe.streaming.errors import (
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 
-HEAD_BYTES = 5
-"""A zero and the schema's number in four bytes ("Wire format", Confluent's schema registry)."""
 _REFUSED = (401, 403)
 _MISSING = 404
 
@@ -92,15 +90,15 @@ def schema_numbers(values: pa.LargeBinaryArray) -> tuple[np.ndarray, pa.LargeBin
     """Read the numbers that stand ahead of the values, and take their heads off.
 
     :param values: values in the wire format, none null
-    :return: for each value its schema's number, -1 where it has no head; and the values, as they are where
-        one of them has none
+    :return: for each value its schema's number, -1 where it has no head; and those that have one, without it
     """
     data = np.frombuffer(memoryview(values.buffers()[2] or b""), np.uint8)
     ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
     starts = ends[:-1]
     numbers = np.full(len(values), -1, np.int64)
-    whole = np.flatnonzero(np.diff(ends) >= HEAD_BYTES)
+    whole = np.flatnonzero(np.diff(ends) >= SCHEMA_ID_BYTES)
     whole = whole[data[starts[whole]] == 0]
     places = starts[whole]
     numbers[whole] = sum(data[places + byte].astype(np.int64) << (8 * (4 - byte)) for byte in range(1, 5))
-    return numbers, without_head(values, HEAD_BYTES) if len(whole) == len(values) else values
+    headed = values if len(whole) == len(values) else values.take(pa.array(whole))
+    return numbers, without_head(headed, SCHEMA_ID_BYTES)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from airflow_provider_snowpipe.spark.kafka.metadata import metadata_objects
 from airflow_provider_snowpipe.spark.kafka.objects import add_line_ends, body_of, merged
 from airflow_provider_snowpipe.spark.kafka.values import value_writer
 from airflow_provider_snowpipe.spark.source import part_bytes
-from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
@@ -34,7 +35,8 @@ class RowWriter:
         self._spec = spec
         self._topic = topic
         self._number = number
-        self._values = value_writer(spec, f"topic {topic!r}, partition {number}", secrets)
+        self._where = f"topic {topic!r}, partition {number}"
+        self._values = value_writer(spec, self._where, secrets)
         every = ("timestamp", "key", "headers") if spec.record_metadata else ()
         self.fields = frozenset((*every, *spec.metadata))
 
@@ -42,27 +44,37 @@ class RowWriter:
         """Bytes of values that make a part at most as large as parts may be."""
         return part_bytes(limits, self._values.growth)
 
-    def part(self, records: Records) -> Part | None:
-        """Write some records as one part, None if none of them is a row.
+    def part(self, records: Records) -> Part:
+        """Write some records as one part; one without rows passes them.
 
-        :raises EncodingError: naming the topic, the partition and the offset that has no form as a row
+        :raises EncodingError: for a tombstone or a key that the source does not take, naming its offset
         """
+        start, end = IntegerOffset(int(records.offsets[0])), IntegerOffset(int(records.offsets[-1]))
         records = self._without_tombstones(records)
         if not len(records):
-            return None
-        rows, is_object = self._values.objects(records)
+            return Part(b"", start, end, 0)
+        rows, is_object, faults = self._values.objects(records)
+        undecoded = tuple(self._undecoded(records, row, faults[row]) for row in sorted(faults))
+        if faults:
+            good = np.ones(len(records), bool)
+            good[list(faults)] = False
+            rows, is_object, records = rows.filter(pa.array(good)), is_object[good], records.taken(good)
+        if not len(records):
+            return Part(b"", start, end, 0, undecoded=undecoded)
         metadata = metadata_objects(records, self._topic, self._number, self._spec)
         if metadata is not None:
             rows = merged(metadata, rows, is_object)
         body = body_of(add_line_ends(rows))
-        first, last = int(records.offsets[0]), int(records.offsets[-1])
         offsets = records.offsets
-        return Part(
-            body,
-            IntegerOffset(first),
-            IntegerOffset(last),
-            len(records),
-            lambda row: IntegerOffset(int(offsets[row])),
+        return Part(body, start, end, len(records), lambda row: IntegerOffset(int(offsets[row])), undecoded)
+
+    def _undecoded(self, records: Records, row: int, reason: str) -> Undecoded:
+        offset = int(records.offsets[row])
+        key, headers = (None, None) if records.details is None else records.details(offset)
+        payload = records.values[row].as_py()
+        reason = f"the value at offset {offset} ({len(payload)} bytes) {reason}"
+        return Undecoded(
+            IntegerOffset(offset), f"{self._where}: {reason}", payload, key, tuple(headers or ())
         )
 
     def _without_tombstones(self, records: Records) -> Records:

@@ -170,12 +170,15 @@ class KafkaPartition(SourcePartition[int]):
             fields=writer.fields,
             on_data_loss=self.on_data_loss,
         )
+        following = place
         with closing(records):
             for block in records:
                 for piece in block.pieces(writer.piece_bytes(limits), limits.rows):
-                    part = writer.part(piece)
-                    if part is not None:
-                        yield part
+                    yield writer.part(piece)
+                following = int(block.offsets[-1]) + 1
+        if following < self.bounds.end:
+            # Markers of transactions, aborted and compacted records: nothing of them is ever delivered.
+            yield Part(b"", IntegerOffset(following), IntegerOffset(self.bounds.end - 1), 0)
 
     def behind(self, committed: str | None) -> Behind:
         """Count the offsets up to the end; some may be no records."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import string
+import struct
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +21,8 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 METADATA_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers")
 _REGISTERED = ("avro", "protobuf")
 _NEEDS_COLUMN = ("text", "bytes")
+_IDENTIFIER = re.compile(r"[_a-zA-Z][_$a-zA-Z0-9]+")
+_FIRST, _LATER = frozenset(string.ascii_letters + "_"), frozenset(string.ascii_letters + string.digits + "_$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class KafkaSourceSpec(SourceSpec):
         ``value_column``; ``text`` and ``bytes``: the value of ``value_column``; ``avro`` and ``protobuf``:
         records in the schema registry's wire format, whose fields are columns
     :param value_column: the column that takes the whole value; None where its fields are columns
+    :param connect_envelope: True loads the payload of Kafka Connect's JSON (``schema`` and ``payload``, from
+        ``schemas.enable``), False loads such objects as they are; None refuses a first record that is one
     :param metadata: columns for what Kafka knows of a record, by field: ``topic``, ``partition``, ``offset``,
         ``timestamp``, ``key``, ``headers``; as a list, the columns are ``KAFKA_TOPIC`` and so on
     :param record_metadata: a VARIANT column that takes all of it as one object, as the connector's column
@@ -42,11 +49,13 @@ class KafkaSourceSpec(SourceSpec):
     :param key_format: ``text``: keys are UTF-8; ``bytes``: they are written as BASE64
     :param tombstones: what to do with a record without a value: ``drop`` it, load a row of ``null``
         values, or ``fail``
-    :param malformed: what to do with a value that is not what ``value_format="json"`` says: ``fail``, or
-        ``send`` it for the service to skip and to count as the run's ``on_error`` says
+    :param malformed: deprecated, the run's ``on_error`` says what becomes of a value that cannot be decoded:
+        ``send`` sends it for the service to skip and to count, None and ``fail`` do not
     :param isolation: ``read_committed`` leaves out the records of aborted and open transactions
     :param group_id: the consumer group whose offsets tell others how far the table is; they move after the
         tokens are committed, never before
+    :param connector_name: the name of a Snowflake Kafka connector whose channels the job takes over, as its
+        configuration says it: it makes the channels' prefix, and the group where ``group_id`` is None
     :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``
     :param reader: ``client`` reads with librdkafka in each task; ``spark`` with Spark's own Kafka source,
         whose jar the cluster has; ``auto`` with Spark's where the session has its jars and the Java client
@@ -63,13 +72,15 @@ class KafkaSourceSpec(SourceSpec):
     start_timestamp: str | None = None
     value_format: Literal["json", "avro", "protobuf", "text", "bytes"] = "json"
     value_column: str | None = None
+    connect_envelope: bool | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     record_metadata: str | None = None
     key_format: Literal["text", "bytes"] = "text"
     tombstones: Literal["drop", "null", "fail"] = "fail"
-    malformed: Literal["fail", "send"] = "fail"
+    malformed: Literal["fail", "send"] | None = None
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     group_id: str | None = None
+    connector_name: str | None = None
     schema_registry_url: str | None = None
     reader: Literal["auto", "client", "spark"] = "client"
     timeout_seconds: float = 60.0
@@ -104,6 +115,18 @@ class KafkaSourceSpec(SourceSpec):
         if not self.timeout_seconds > 0:
             raise ConfigurationError(
                 f"source timeout_seconds is {self.timeout_seconds}: give seconds above 0"
+            )
+        if self.connector_name is not None:
+            check_channel_name(connector_prefix(self.connector_name))
+            if self.group_id is None:
+                object.__setattr__(self, "group_id", f"connect-{self.connector_name}")
+        if self.malformed is not None:
+            warnings.warn(
+                f"source malformed={self.malformed!r} is deprecated: leave it out, and choose by on_error: "
+                "'abort' fails at a value that cannot be decoded, 'continue' skips and counts it, "
+                "'dead_letter' puts it aside",
+                DeprecationWarning,
+                stacklevel=2,
             )
         self._check_topics()
         self._check_start()
@@ -143,6 +166,11 @@ class KafkaSourceSpec(SourceSpec):
             raise ConfigurationError(
                 f"source value_format={self.value_format!r} needs schema_registry_url and no value_column: "
                 "its fields are the columns"
+            )
+        if self.connect_envelope is not None and self.value_format != "json":
+            raise ConfigurationError(
+                f"source connect_envelope is {self.connect_envelope} and value_format is "
+                f"{self.value_format!r}: the envelope is JSON's, leave connect_envelope out"
             )
         unknown = sorted(set(self.metadata) - set(METADATA_FIELDS))
         if unknown:
@@ -190,17 +218,74 @@ class KafkaSourceSpec(SourceSpec):
                 "would be its next rows. Name another topic"
             )
 
+    @property
+    def channel_prefix(self) -> str | None:
+        """The prefix of the connector's channels, None where the job takes over from none."""
+        return None if self.connector_name is None else connector_prefix(self.connector_name)
+
+    def other_spellings(self, prefix: str, partition: str) -> tuple[str, ...]:
+        """The partition's channels under the same prefix in capitals and small letters, and as the connector.
+
+        Topics stay as they are: two that differ in case are two topics.
+        """
+        names = {prefix, self.connector_name or prefix}
+        found = {one for name in names for one in (name, name.upper(), name.lower(), _sanitised(name))}
+        return tuple(f"{one}_{partition}" for one in sorted(found - {prefix, None}, key=str))
+
     def channel(self, prefix: str, source_name: str, partition: str) -> str:
         """Name a channel ``<prefix>_<topic>_<partition>``, as the Kafka connector v4 does.
 
-        :raises ConfigurationError: if the plan has a source name of its own
+        :raises ConfigurationError: if the plan has a source name of its own, or another prefix than the
+            connector
         """
+        if self.channel_prefix not in (None, prefix):
+            raise ConfigurationError(
+                f"channel_prefix is {prefix!r}, and the connector {self.connector_name!r} names its channels "
+                f"{self.channel_prefix}_<topic>_<partition>: leave channel_prefix out"
+            )
         if source_name != self.default_name:
             raise ConfigurationError(
                 f"plan source_name is {source_name!r}: channels of a Kafka source are named by their "
                 "topic, as the Kafka connector names them; leave source_name out and use channel_prefix"
             )
         return check_channel_name(f"{prefix}_{partition}")
+
+
+def connector_prefix(name: str) -> str:
+    """The first part of the channels' names of a Snowflake Kafka connector 4.
+
+    The connector uses its own name in capitals if that is an identifier, and otherwise replaces what no
+    identifier may hold and adds the absolute hash that Java gives the name. That hash is negative for the one
+    number that has no positive counterpart.
+
+    :param name: the connector's name
+    :raises ConfigurationError: if the connector itself could not run under that name
+    """
+    found = _sanitised(name)
+    if found is None:
+        raise ConfigurationError(f"source connector_name is {name!r}: give the connector's own name")
+    return found
+
+
+def _sanitised(name: str) -> str | None:
+    if _IDENTIFIER.fullmatch(name):
+        return name.upper()
+    kept = _utf16(name.replace(".*", ""))
+    if not kept:
+        return None
+    first = "" if chr(kept[0]) in _FIRST else "_"
+    rest = "".join(chr(unit) if chr(unit) in _LATER else "_" for unit in kept)
+    hashed = 0
+    for unit in _utf16(name):
+        hashed = (hashed * 31 + unit) & 0xFFFFFFFF
+    positive = hashed if hashed < 1 << 31 else (1 << 32) - hashed
+    return f"{first}{rest}_{-positive if positive == 1 << 31 else positive}".upper()
+
+
+def _utf16(text: str) -> tuple[int, ...]:
+    """The units that Java counts as a text's characters."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    return struct.unpack(f">{len(data) // 2}H", data)
 
 
 def _topics(values: Any) -> tuple[str, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,9 +14,12 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.kafka.objects import (
     are_objects,
+    bytes_of,
+    cut,
     lines_of,
     on_one_line,
     text_of,
+    without_schema_ids,
     wrapped,
 )
 from airflow_provider_snowpipe.streaming.errors import EncodingError
@@ -26,6 +31,20 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 
 _NO_OBJECT = pa.scalar(b'""', pa.large_binary())
+_NO_JSON_OBJECT = (
+    "is no JSON object: value_column='…' loads any JSON into one column, value_format='text' or 'bytes' "
+    "loads it as it is"
+)
+_NO_PAYLOAD = "is not in the envelope of Kafka Connect with an object as its payload"
+_SCHEMA = re.compile(r'\{\s*"schema"\s*:\s*')
+_PAYLOAD = re.compile(r'\s*,\s*"payload"\s*:\s*')
+_MOST_SCHEMAS = 64
+"""Envelopes that are parsed for all values that begin like them, in one block; later ones for themselves."""
+_NO_JSON = "is no JSON: value_format='text' or 'bytes' loads it as it is"
+
+
+Faults = Mapping[int, str]
+"""Why a value has no form as a row, by the number of its record."""
 
 
 class ValueWriter(ABC):
@@ -41,45 +60,56 @@ class ValueWriter(ABC):
         self._where = where
 
     @abstractmethod
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
         """Write each value on one line without its end; a tombstone is a row of nulls.
 
         :param records: the records
-        :return: the rows, and True for each that is an object
-        :raises EncodingError: naming the offset of a value that has no form as a row
+        :return: the rows, True for each that is an object, and the values that have no form as a row
         """
-
-    def _refuse(self, records: Records, row: int, reason: str) -> EncodingError:
-        size = len(records.values[row].as_py() or b"")
-        return EncodingError(
-            f"{self._where}: the value at offset {int(records.offsets[row])} ({size} bytes) {reason}"
-        )
 
 
 class JsonObjects(ValueWriter):
     """Objects whose keys are columns: passed on as they are.
 
     :param send_malformed: True lets the service skip and count what is no object
+    :param envelope: True loads the payloads of Kafka Connect's envelopes; None refuses a first value that is
+        in one, whose keys are no columns
     """
 
-    def __init__(self, where: str, *, send_malformed: bool) -> None:
+    def __init__(self, where: str, *, send_malformed: bool, envelope: bool | None = False) -> None:
         super().__init__(where)
         self._send_malformed = send_malformed
+        self._envelope = envelope
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
         """Check that each value has the braces of an object, and put it on one line."""
-        rows = on_one_line(records.values.fill_null(b"{}") if records.values.null_count else records.values)
+        values = without_schema_ids(records.values)
+        if self._envelope is None:
+            self._refuse_envelope(records.offsets, values)
+        elif self._envelope:
+            values = payloads(values)
+        rows = on_one_line(values.fill_null(b"{}") if values.null_count else values)
         found = are_objects(rows)
         if found.all():
-            return rows, found
+            return rows, found, {}
         if not self._send_malformed:
-            raise self._refuse(
-                records,
-                int(np.flatnonzero(~found)[0]),
-                "is no JSON object: value_column='…' loads any JSON into one column, value_format='text' or "
-                "'bytes' loads it as it is, and malformed='send' lets the service skip and count such values",
+            reason = _NO_PAYLOAD if self._envelope else _NO_JSON_OBJECT
+            return rows, found, dict.fromkeys(map(int, np.flatnonzero(~found)), reason)
+        return _nothing_blank(rows), found, {}
+
+    def _refuse_envelope(self, offsets: np.ndarray, values: pa.LargeBinaryArray) -> None:
+        """Look at the first value alone: a topic is written by one converter."""
+        filled = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+        if not len(filled):
+            return
+        first = int(filled[0])
+        if _is_envelope(values[first].as_py()):
+            raise EncodingError(
+                f"{self._where}: the value at offset {int(offsets[first])} is in the envelope of Kafka "
+                "Connect (schema and payload, from JsonConverter with schemas.enable): connect_envelope=True "
+                "loads the payload's keys, connect_envelope=False the columns SCHEMA and PAYLOAD"
             )
-        return _nothing_blank(rows), found
+        self._envelope = False
 
 
 class JsonValues(ValueWriter):
@@ -89,28 +119,29 @@ class JsonValues(ValueWriter):
 
     :param column: the column
     :param send_malformed: True lets the service skip and count what is no JSON
+    :param envelope: True loads the payloads of Kafka Connect's envelopes
     """
 
-    def __init__(self, where: str, column: str, *, send_malformed: bool) -> None:
+    def __init__(self, where: str, column: str, *, send_malformed: bool, envelope: bool = False) -> None:
         super().__init__(where)
+        self._envelope = envelope
         self._column = json.dumps(column).encode()
         self._send_malformed = send_malformed
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
         """Parse each value and wrap its text."""
-        rows = on_one_line(records.values.fill_null(b"null") if records.values.null_count else records.values)
+        values = without_schema_ids(records.values)
+        if self._envelope:
+            values = payloads(values)
+        rows = on_one_line(values.fill_null(b"null") if values.null_count else values)
         found = np.fromiter(map(_is_json, rows.to_pylist()), bool, len(rows))
         if found.all():
-            return wrapped(rows, self._column), found
+            return wrapped(rows, self._column), found, {}
         if not self._send_malformed:
-            raise self._refuse(
-                records,
-                int(np.flatnonzero(~found)[0]),
-                "is no JSON: value_format='text' or 'bytes' loads it as it is, and malformed='send' lets the "
-                "service skip and count such values",
-            )
+            faults = dict.fromkeys(map(int, np.flatnonzero(~found)), _NO_JSON)
+            return wrapped(rows, self._column), found, faults
         # An object would load as a row of its own: what is no JSON is never one, so that it is skipped.
-        return pc.if_else(pa.array(found), wrapped(rows, self._column), _nothing_blank(rows)), found
+        return pc.if_else(pa.array(found), wrapped(rows, self._column), _nothing_blank(rows)), found, {}
 
 
 class OneColumn(ValueWriter):
@@ -127,18 +158,21 @@ class OneColumn(ValueWriter):
         self._column = column
         self._text = text
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
         """Write the values by Arrow."""
         values: Any = records.values
+        faults: Faults = {}
         if self._text:
             try:
                 values = values.cast(pa.large_string())
             except pa.ArrowInvalid:
-                raise self._refuse(
-                    records, _not_utf8(values), "is not UTF-8 text: use value_format='bytes'"
-                ) from None
+                faults = dict.fromkeys(_not_utf8(values), "is not UTF-8 text: use value_format='bytes'")
+                good = [row not in faults for row in range(len(values))]
+                values = pc.if_else(pa.array(good), values, pa.scalar(None, values.type)).cast(
+                    pa.large_string()
+                )
         rows = lines_of(encode_ndjson(pa.table({self._column: values})))
-        return rows, np.ones(len(rows), bool)
+        return rows, np.ones(len(rows), bool), faults
 
 
 def value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> ValueWriter:
@@ -158,8 +192,67 @@ def value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> V
         return OneColumn(where, spec.value_column or "", text=spec.value_format == "text")
     send = spec.malformed == "send"
     if spec.value_column:
-        return JsonValues(where, spec.value_column, send_malformed=send)
-    return JsonObjects(where, send_malformed=send)
+        envelope = spec.connect_envelope is True
+        return JsonValues(where, spec.value_column, send_malformed=send, envelope=envelope)
+    return JsonObjects(where, send_malformed=send, envelope=spec.connect_envelope)
+
+
+def payloads(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """The payloads of Kafka Connect's JSON envelopes, byte by byte; a blank where a value is in none.
+
+    Values with the same schema begin with the same bytes, so that one of them is parsed for all.
+
+    :param values: JSON values, some of them null
+    """
+    trimmed = bytes_of(pc.ascii_trim_whitespace(text_of(values)))
+    lengths = pc.fill_null(pc.binary_length(trimmed), 0).to_numpy().astype(np.int64)
+    left = pc.fill_null(pc.ends_with(text_of(trimmed), "}"), False).to_numpy(zero_copy_only=False)
+    # What is cut away whole is no JSON and stays null where it was null.
+    heads = lengths.copy()
+    tails = np.zeros(len(values), np.int64)
+    parsed = 0
+    while left.any():
+        first = int(np.argmax(left))
+        head = _envelope_head(trimmed[first].as_py())
+        same = np.zeros(len(values), bool)
+        same[first] = True
+        if head is not None:
+            if parsed < _MOST_SCHEMAS:
+                begins = pc.starts_with(text_of(trimmed), head)
+                same = left & pc.fill_null(begins, False).to_numpy(zero_copy_only=False)
+            parsed += 1
+            heads[same], tails[same] = len(head), 1
+        left = left & ~same
+    return cut(trimmed, heads, tails)
+
+
+def _is_envelope(value: bytes) -> bool:
+    if b'"payload"' not in value:
+        return False
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(found, dict)
+        and found.keys() == {"schema", "payload"}
+        and isinstance(found["schema"], dict)
+        and isinstance(found["schema"].get("type"), str)
+    )
+
+
+def _envelope_head(value: bytes) -> bytes | None:
+    """What stands in an envelope ahead of its payload, None for a value that is in none."""
+    try:
+        text = value.decode()
+        begin = _SCHEMA.match(text)
+        if begin is None:
+            return None
+        _, end = json.JSONDecoder().raw_decode(text, begin.end())
+    except (ValueError, RecursionError):
+        return None
+    payload = _PAYLOAD.match(text, end)
+    return None if payload is None else text[: payload.end()].encode()
 
 
 def _nothing_blank(rows: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
@@ -180,11 +273,10 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _not_utf8(values: pa.LargeBinaryArray) -> int:
-    """Find the first value that is not UTF-8."""
+def _not_utf8(values: pa.LargeBinaryArray) -> Iterator[int]:
+    """Find the values that are not UTF-8."""
     for row, value in enumerate(values.to_pylist()):
         try:
             (value or b"").decode()
         except UnicodeDecodeError:
-            return row
-    return 0
+            yield row

@@ -120,7 +120,15 @@ def test_what_is_committed_by_then_needs_no_triggerer(lab: Lab) -> None:
     value, xcoms = lab.execute()
 
     assert value["channels"] == {
-        CHANNEL: {"from": None, "to": TOKENS[-1], "rows": 2, "bytes": 50, "rejected": 0, "dead_lettered": 0}
+        CHANNEL: {
+            "from": None,
+            "to": TOKENS[-1],
+            "rows": 2,
+            "bytes": 50,
+            "rejected": 0,
+            "dead_lettered": 0,
+            "undecoded": 0,
+        }
     }
     assert xcoms["targets"][CHANNEL]["token"] == TOKENS[-1]
     assert lab.state.values() == {}

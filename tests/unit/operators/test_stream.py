@@ -214,6 +214,7 @@ class TestResult:
             "bytes": 20,
             "rejected": 0,
             "dead_lettered": 0,
+            "undecoded": 0,
         }
         assert instance.xcoms["targets"] == {
             channel: {"token": token, "offset_format": "file:line", "rejected_baseline": 0, "rows": rows}

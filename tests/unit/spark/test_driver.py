@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.spark.driver import Run
@@ -12,13 +13,15 @@ from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     CommitTimeoutError,
     OffsetTokenError,
+    OffsetTokenMovedError,
     PipeNotFoundError,
     RowsRejectedError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from tests.fake_snowpipe import PIPE, STALE, URL, error
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from tests.fake_snowpipe import PIPE, STALE, URL, KilledError, error
 from tests.memory_source import (
     InProcessSpark,
     MemoryFramePartition,
@@ -33,6 +36,15 @@ PLAN = JobPlan(
     "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", commit_timeout=60.0,
     limits=BatchLimits(requests_per_second=10_000),
 )  # fmt: skip
+
+
+class SpelledSpec(MemorySpec):
+    """A source whose channels others may have named in capital letters."""
+
+    def other_spellings(self, prefix, partition):
+        return (f"{prefix.upper()}_src_{partition}",)
+
+
 P, Q = MemoryPartition("p", rows(6)), MemoryPartition("q", rows(4))
 
 
@@ -128,6 +140,23 @@ class TestPrepare:
         with pytest.raises(SourcePositionError, match="job_src_q"):
             make_run(P, replace(Q, first=10)).prepare()
 
+    def test_new_channel_that_differs_in_case_from_a_committed_one_is_refused_with_both(
+        self, snowpipe, make_run
+    ):
+        snowpipe.channel("JOB_src_q", committed="3")
+        run = make_run(P, Q, source=SpelledSpec())
+
+        with pytest.raises(SourcePositionError, match=r"'job_src_q'.*'JOB_src_q'"):
+            run.prepare()
+        assert snowpipe.did("open") == []
+
+    def test_channel_with_a_token_of_its_own_has_no_other_spelling(self, snowpipe, make_run):
+        snowpipe.channel("JOB_src_q", committed="3")
+        snowpipe.channel("job_src_q", committed="1")
+        snowpipe.channel("JOB_src_p")
+
+        make_run(P, Q, source=SpelledSpec()).prepare()
+
     def test_baseline_is_what_was_skipped_before_the_run(self, snowpipe, make_run):
         snowpipe.channel("job_src_p", rows_error_count=3)
         run = make_run(P, Q)
@@ -209,6 +238,65 @@ class TestRounds:
 
         assert len(snowpipe.did("open")) == 3
         assert snowpipe.did("append") == []
+
+
+class TestEndWithoutRows:
+    """Nothing of what a run read was a row: the driver sets the token behind it."""
+
+    BAD = MemoryPartition("p", tuple({"ID": "x"} for _ in range(4)))
+
+    @pytest.fixture
+    def rules(self, tmp_path):
+        columns = (TableColumn("ID", "NUMBER(38,0)"),)
+        return {"on_error": "dead_letter", "dead_letter_path": str(tmp_path), "columns": columns}
+
+    @pytest.mark.parametrize("committed", [None, "1"])
+    def test_token_and_bookmark_pass_it_and_the_next_run_reads_nothing_again(
+        self, snowpipe, make_run, rules, committed
+    ):
+        if committed:
+            snowpipe.channel("job_src_p", committed=committed, rows_inserted=2)
+        run = make_run(self.BAD, **rules)
+
+        whole(run)
+
+        assert (snowpipe.did("append"), snowpipe.channels["job_src_p"].committed) == ([], "3")
+        assert by_channel(run, "target_token") == {"job_src_p": "3"}
+        assert all(by_channel(run, "committed").values())
+        assert run.source.bookmark == {"p": IntegerOffset(3)}
+        again = make_run(self.BAD, **rules)
+        whole(again)
+        assert by_channel(again, "dead_lettered") == {"job_src_p": 0}
+
+    def test_token_is_not_set_where_another_writer_has_moved_it(self, snowpipe, make_run, rules):
+        run = make_run(self.BAD, **rules)
+        run.prepare()
+        opens = []
+
+        def elsewhere():
+            opens.append(1)
+            if len(opens) == 2:
+                snowpipe.channels["job_src_p"].committed = "7"
+                snowpipe.channels["job_src_p"].rows_inserted = 8
+
+        snowpipe.fault(before="open", do=elsewhere, times=9)
+
+        with pytest.raises(OffsetTokenMovedError):
+            run.load(InProcessSpark())
+        assert snowpipe.channels["job_src_p"].committed == "7"
+
+    def test_run_that_is_killed_before_the_token_is_set_is_repeated_without_a_second_letter(
+        self, snowpipe, make_run, rules, tmp_path
+    ):
+        snowpipe.fault(before="open", skip=1, error=KilledError())
+        with pytest.raises(KilledError):
+            load(make_run(self.BAD, **rules))
+
+        whole(make_run(self.BAD, **rules))
+
+        files = sorted(tmp_path.rglob("*.parquet"))
+        assert sum(len(pq.read_table(file)) for file in files) == 4
+        assert snowpipe.channels["job_src_p"].committed == "3"
 
 
 class TestFailure:

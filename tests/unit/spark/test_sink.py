@@ -1,6 +1,7 @@
 """What one Spark task does with one partition, each crash point and each answer of the service included."""
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterF
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.answer import UnreachableError
+from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ChannelError,
@@ -28,6 +30,30 @@ from tests.memory_source import MemoryPartition, rows
 ONE_PART_A_REQUEST = BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000)
 SETTINGS = SinkSettings(URL, None, PIPE, wait_for_commit=True, commit_timeout=60.0, limits=ONE_PART_A_REQUEST)
 SIX = MemoryPartition("p", rows(6))
+
+
+@dataclass(frozen=True)
+class UndecodedPartition(MemoryPartition):
+    """Rows some of which cannot be decoded, by their number."""
+
+    lost: tuple[int, ...] = ()
+
+    def read(self, place, limits):
+        for part in super().read(place, limits):
+            kept = [
+                line
+                for line in part.body.splitlines(keepends=True)
+                if json.loads(line)["ID"] not in self.lost
+            ]
+            lost = tuple(
+                Undecoded(
+                    IntegerOffset(one), f"record {one} is broken", b"raw %d" % one, b"key %d" % one,
+                    (("h", b"%d" % one),),
+                )
+                for one in self.lost
+                if part.start.value <= one <= part.end.value
+            )  # fmt: skip
+            yield replace(part, body=b"".join(kept), rows=len(kept), undecoded=lost)
 
 
 def work(partition=SIX, committed=None):
@@ -454,3 +480,82 @@ class TestDeadLetters:
 
         assert result.error_type == "UnfitRowsError"
         assert snowpipe.did("append") == []
+
+
+class TestUndecoded:
+    """Records that are no rows: ids 2 and 5 of six."""
+
+    LOST = UndecodedPartition("p", rows(6), lost=(2, 5), rows_per_part=3)
+    RULES = (TableColumn("ID", "NUMBER(38,0)"),)
+
+    def test_first_one_ends_the_run_and_is_named(self, snowpipe, load):
+        result = load(self.LOST)
+
+        assert (result.error_type, snowpipe.did("append")) == ("EncodingError", [])
+        assert "record 2 is broken" in result.error
+        assert "on_error" in result.error
+
+    def test_they_are_skipped_and_counted_where_the_run_continues(self, snowpipe, load):
+        result = load(self.LOST, settings=replace(SETTINGS, skips_undecoded=True))
+
+        assert ids(snowpipe) == [0, 1, 3, 4]
+        assert (result.undecoded, result.rows, result.position) == (2, 4, IntegerOffset(5))
+
+    def test_they_are_put_aside_with_value_key_headers_and_position(self, snowpipe, load, tmp_path):
+        rules = RowRules(self.RULES, str(tmp_path), "app")
+
+        result = load(self.LOST, settings=replace(SETTINGS, row_rules=rules))
+
+        assert ids(snowpipe) == [0, 1, 3, 4]
+        assert (result.dead_lettered, result.undecoded, result.position) == (2, 0, IntegerOffset(5))
+        letters = [
+            row for file in sorted(tmp_path.rglob("*.parquet")) for row in pq.read_table(file).to_pylist()
+        ]
+        assert [(one["position"], one["payload"], one["key"]) for one in letters] == [
+            ("2", b"raw 2", b"key 2"), ("5", b"raw 5", b"key 5"),
+        ]  # fmt: skip
+        assert letters[0]["headers"] == [{"key": "h", "value": b"2"}]
+        assert "broken" in letters[0]["reason"]
+
+    def test_check_of_rows_alone_ends_the_run_at_the_first_one(self, snowpipe, load):
+        result = load(self.LOST, settings=replace(SETTINGS, row_rules=RowRules(self.RULES, None, "app")))
+
+        assert (result.error_type, snowpipe.did("append")) == ("EncodingError", [])
+
+
+class TestEndWithoutRows:
+    """The last records of a partition are no rows: the token passes them with the last row that is sent."""
+
+    def test_last_append_passes_them(self, snowpipe, load):
+        partition = UndecodedPartition("p", rows(8), lost=(4, 5, 6, 7))
+
+        result = load(partition, settings=replace(SETTINGS, skips_undecoded=True))
+
+        assert snowpipe.did("append") == ["append c 0..1", "append c 2..7"]
+        assert (result.position, result.passed) == (IntegerOffset(7), None)
+        assert snowpipe.channels["c"].committed == "7"
+
+    def test_last_append_passes_rows_that_were_put_aside(self, snowpipe, load, tmp_path):
+        partition = MemoryPartition("p", ({"ID": 1}, {"ID": 2}, {"ID": "x"}, {"ID": "y"}))
+        rules = RowRules((TableColumn("ID", "NUMBER(38,0)"),), str(tmp_path), "app")
+
+        result = load(partition, settings=replace(SETTINGS, row_rules=rules))
+
+        assert (snowpipe.did("append"), result.dead_lettered) == (["append c 0..3"], 2)
+
+    def test_without_any_row_nothing_is_appended_and_the_task_tells_what_it_passed(self, snowpipe, load):
+        snowpipe.channel("c", committed="1")
+        partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5))
+
+        result = load(partition, committed=1, settings=replace(SETTINGS, skips_undecoded=True))
+
+        assert snowpipe.did("append") == []
+        assert (result.position, result.passed, result.undecoded) == (IntegerOffset(1), IntegerOffset(5), 4)
+
+    def test_token_that_ends_the_round_is_no_reason_to_pass_what_was_not_read(self, snowpipe, load):
+        partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5), seconds_per_part=1000.0)
+
+        result = load(partition, settings=replace(SETTINGS, skips_undecoded=True))
+
+        assert not result.complete
+        assert snowpipe.did("append") == ["append c 0..3"]

@@ -62,3 +62,26 @@ def test_token_that_was_reset_while_the_query_began_stops_the_task(committed):
     with pytest.raises(SourcePositionError, match="somebody has reset it"):
         list(_partition(10).parts(iter([_batch([10])]), committed, BatchLimits()))
     assert _ids(_partition(10).parts(iter([_batch([10])]), IntegerOffset(9), BatchLimits())) == [10]
+
+
+def test_record_that_cannot_be_decoded_keeps_its_key_and_headers():
+    batch = _batch([10, 12, 15])
+    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    changes = {
+        "value": pa.array([b'{"ID":10}', b"broken", b'{"ID":15}']),
+        "key": pa.array([b"a", b"b", b"c"]),
+        "headers": pa.array([None, [{"key": "h", "value": b"x"}], None], header),
+    }
+    for name, column in changes.items():
+        batch = batch.set_column(batch.schema.get_field_index(name), name, column)
+
+    (part,) = _partition(10).parts(iter([batch]), IntegerOffset(9), BatchLimits())
+
+    assert _ids([part]) == [10, 15]
+    (lost,) = part.undecoded
+    assert (str(lost.position), lost.payload, lost.key, lost.headers) == (
+        "12",
+        b"broken",
+        b"b",
+        (("h", b"x"),),
+    )

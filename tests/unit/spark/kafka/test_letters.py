@@ -148,3 +148,24 @@ def test_topic_that_cannot_take_the_letters_is_refused_with_the_plan(source, pat
             dead_letter_path=path,
             columns=COLUMNS,
         )
+
+
+def test_record_that_cannot_be_decoded_is_put_aside_as_it_came(cluster, topic):
+    produce(cluster.address, topic, [b'{"ID":0}', b"\x01 no json"], key=b"k\xff", headers=[("h", b"v")])
+    letters = f"{topic}-rejected"
+    cluster.make_topic(letters)
+    (partition, *_) = open_source(_source(cluster, topic), "fail").partitions()
+
+    gate, good = _admitted(partition, letters)
+
+    assert (good, gate.dead_lettered) == ([0], 1)
+    ((key, value, headers),) = keyed_records(cluster.address, letters, 1, decoded=False)
+    assert (key, value) == (b"shop_t_0:1", b"\x01 no json")
+    assert "no JSON object" in headers.pop("snowpipe.reason").decode()
+    assert headers == {
+        "h": b"v",
+        "snowpipe.key": b"k\xff",
+        "snowpipe.channel": b"shop_t_0",
+        "snowpipe.position": b"1",
+        "snowpipe.application": b"app",
+    }

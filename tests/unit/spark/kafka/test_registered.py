@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
-    EncodingError,
     SourceUnavailableError,
 )
 from tests.schema_registry import RegistryService
@@ -110,28 +109,40 @@ def test_schemas_that_alternate_keep_the_order_of_the_records(registry):
 
 
 @pytest.mark.parametrize("value", [b'{"A":1}', b"", b"\0\0\0", b"\1\0\0\0\1x"], ids=repr)
-def test_value_without_the_wire_formats_head_is_refused_with_its_offset(registry, value):
-    with pytest.raises(
-        EncodingError, match=r"offset 11 .* does not begin as the schema registry's wire format"
-    ):
-        _part(registry, [_avro(1, FIRST, ROW), value])
+def test_value_without_the_wire_formats_head_is_no_row_and_the_others_are(registry, value):
+    part = _part(
+        registry, [_avro(1, FIRST, ROW), value, _avro(1, FIRST, {**ROW, "ID": 2})], metadata=["offset"]
+    )
+
+    assert [(row["KAFKA_OFFSET"], row["ID"]) for row in _lines(part)] == [(10, ROW["ID"]), (12, 2)]
+    (lost,) = part.undecoded
+    assert (str(lost.position), lost.payload) == ("11", value)
+    assert "wire format" in lost.reason
 
 
-def test_value_of_another_schema_is_refused(registry):
-    with pytest.raises(EncodingError, match=r"values of schema 1 from offset 10 on cannot be decoded"):
-        _part(registry, [b"\0" + struct.pack(">I", 1) + b"\x02"])
+def test_values_that_their_schema_cannot_read_are_no_rows_and_the_others_are(registry):
+    head = b"\0" + struct.pack(">I", 1)
+    good = [_avro(1, FIRST, {**ROW, "ID": number}) for number in range(3)]
+    values = [good[0], head + b"\x02", _avro(9, FIRST, ROW), good[1], _avro(3, "string", "x"), None, good[2]]
+
+    part = _part(registry, values, tombstones="null", metadata=["offset"])
+
+    assert [row.get("ID") for row in _lines(part)] == [0, 1, None, 2]
+    assert [row["KAFKA_OFFSET"] for row in _lines(part)] == [10, 13, 15, 16]
+    assert [(str(one.position), one.payload) for one in part.undecoded] == [
+        ("11", values[1]), ("12", values[2]), ("14", values[4]),
+    ]  # fmt: skip
+    assert ["schema 1" in part.undecoded[0].reason, "HTTP 404" in part.undecoded[1].reason] == [True, True]
 
 
-def test_schema_that_makes_no_columns_is_refused(registry):
-    with pytest.raises(
-        EncodingError, match=r"partition 3: Avro schema 3: its rows are 'string', not records"
-    ):
-        _part(registry, [_avro(3, "string", "x")])
+def test_value_with_bytes_to_spare_does_not_shift_the_values_behind_it(registry):
+    """Read as one block, a value with a byte too many would lend it to the next."""
+    values = [_avro(1, FIRST, {**ROW, "ID": 1}) + b"\x02", _avro(1, FIRST, {**ROW, "ID": 2})]
 
+    part = _part(registry, values)
 
-def test_schema_that_the_registry_lacks_is_named(registry):
-    with pytest.raises(EncodingError, match=r"schema 9: not there \(HTTP 404\)"):
-        _part(registry, [_avro(9, FIRST, ROW)])
+    assert [row["ID"] for row in _lines(part)] == [2]
+    assert [str(one.position) for one in part.undecoded] == ["10"]
 
 
 def test_registry_with_a_password_takes_it_from_the_secrets():
@@ -199,5 +210,8 @@ def test_protobuf_messages_become_their_own_json(registry):
         {"order_id": "9007199254740993", "note": "ä", "at": "2023-11-14T22:13:20.000005Z"},
         {"sku": "x"},
     ]
-    with pytest.raises(EncodingError, match="schema 5 from offset 10 on cannot be decoded"):
-        _part(registry, [head + b"\x00\xff\xff"], "protobuf")
+    bad = _part(
+        registry, [head + b"\x00\xff\xff", head + b"\x02\x02" + order.SerializeToString()], "protobuf"
+    )
+    assert [row["note"] for row in _lines(bad)] == ["ä"]
+    assert [str(one.position) for one in bad.undecoded] == ["10"]

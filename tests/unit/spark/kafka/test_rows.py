@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 
 def _writer(**changes):
@@ -53,13 +55,55 @@ def test_json_over_several_lines_becomes_one_line():
 @pytest.mark.parametrize(
     "value", [b"[1]", b"1", b'"{}"', b"{", b"}", b"", b"  ", b"null", b'{"A":1', b"\xff"]
 )
-def test_value_that_is_no_object_is_refused_with_its_offset(value):
-    with pytest.raises(
-        EncodingError, match=r"topic 'orders', partition 3: the value at offset 11 .*malformed"
-    ):
-        _writer().part(_records([b"{}", value]))
+def test_value_that_is_no_object_is_no_row_and_keeps_its_bytes_key_headers_and_position(value):
+    def details(offset):
+        return f"key-{offset}".encode(), [("h", b"x")]
+
+    part = _writer().part(replace(_records([b'{"A":1}', value, b'{"A":3}']), details=details))
+
+    assert (bytes(part.body), part.rows) == (b'{"A":1}\n{"A":3}\n', 2)
+    (lost,) = part.undecoded
+    assert (lost.payload, str(lost.position), lost.key, lost.headers) == (
+        value,
+        "11",
+        b"key-11",
+        (("h", b"x"),),
+    )
+    assert "topic 'orders', partition 3: the value at offset 11" in lost.reason
+    assert [str(part.positions(row)) for row in range(2)] == ["10", "12"]
 
 
+def test_part_without_a_value_that_is_a_row_keeps_its_positions():
+    part = _writer(metadata=["offset"]).part(_records([b"x", b"y"]))
+
+    assert (bytes(part.body), part.rows, str(part.start), str(part.end)) == (b"", 0, "10", "11")
+    assert [str(one.position) for one in part.undecoded] == ["10", "11"]
+
+
+def test_json_with_the_head_of_a_schema_registry_is_read_without_it():
+    head = b"\x00\x00\x00\x01\x07"
+    values = [head + b'{"A":1}', b'{"A":2}', None, head + b'{\n"A":4}', head]
+
+    part = _writer(tombstones="null", metadata=["offset"]).part(_records(values))
+
+    assert _rows(part) == [
+        {"KAFKA_OFFSET": 10, "A": 1},
+        {"KAFKA_OFFSET": 11, "A": 2},
+        {"KAFKA_OFFSET": 12},
+        {"KAFKA_OFFSET": 13, "A": 4},
+    ]
+    (empty,) = part.undecoded
+    assert (str(empty.position), empty.payload) == ("14", head)
+    one = _writer(value_column="V").part(_records([head + b"[1]", b"2"]).slice(0, 2))
+    assert bytes(one.body) == b'{"V":[1]}\n{"V":2}\n'
+
+
+def test_malformed_is_deprecated_in_favour_of_on_error():
+    with pytest.warns(DeprecationWarning, match="on_error"):
+        _writer(malformed="fail")
+
+
+@pytest.mark.filterwarnings("ignore:source malformed:DeprecationWarning")
 def test_malformed_value_is_sent_as_a_line_of_its_own_for_the_service_to_count():
     writer = _writer(malformed="send", metadata=["offset"])
 
@@ -75,6 +119,7 @@ def test_malformed_value_is_sent_as_a_line_of_its_own_for_the_service_to_count()
     ]
 
 
+@pytest.mark.filterwarnings("ignore:source malformed:DeprecationWarning")
 def test_nothing_in_a_value_can_make_a_malformed_row_well_formed():
     """A value between our own braces could end its column and begin another."""
     values = [b'1,"ADMIN":true', b'{"A":1},{"B":2}', b'"x"}{"y":"', b"NaN"]
@@ -91,8 +136,8 @@ def test_any_json_goes_into_a_value_column():
     part = _writer(value_column='V"').part(_records([b"[1,\n2]", b'{"A":1}', b"null", b"1.10"]))
 
     assert bytes(part.body) == b'{"V\\"":[1, 2]}\n{"V\\"":{"A":1}}\n{"V\\"":null}\n{"V\\"":1.10}\n'
-    with pytest.raises(EncodingError, match=r"offset 10 .* is no JSON"):
-        _writer(value_column="V").part(_records([b'1,"X":2']))
+    (lost,) = _writer(value_column="V").part(_records([b'1,"X":2'])).undecoded
+    assert "offset 10 (7 bytes) is no JSON" in lost.reason
 
 
 def test_text_and_bytes_go_into_a_value_column():
@@ -102,8 +147,10 @@ def test_text_and_bytes_go_into_a_value_column():
     assert _rows(_writer(value_format="bytes", value_column="B").part(_records([b"\xff\x00"]))) == [
         {"B": "/wA="}
     ]
-    with pytest.raises(EncodingError, match=r"offset 11 .* is not UTF-8"):
-        _writer(value_format="text", value_column="T").part(_records([b"a", b"\xff"]))
+    part = _writer(value_format="text", value_column="T").part(_records([b"a", b"\xff", b"c"]))
+    assert _rows(part) == [{"T": "a"}, {"T": "c"}]
+    (lost,) = part.undecoded
+    assert "offset 11 (1 bytes) is not UTF-8" in lost.reason
 
 
 def test_metadata_columns_come_before_the_fields_of_the_value():
@@ -189,10 +236,11 @@ def test_tombstones_are_dropped_or_loaded_or_refused():
     dropped = _writer(tombstones="drop", metadata=["offset"]).part(_records(values))
     assert (_rows(dropped), str(dropped.start), str(dropped.end)) == (
         [{"KAFKA_OFFSET": 11, "A": 1}],
-        "11",
-        "11",
+        "10",
+        "12",
     )
-    assert _writer(tombstones="drop").part(_records([None])) is None
+    nothing = _writer(tombstones="drop").part(_records([None, None]))
+    assert (nothing.rows, str(nothing.start), str(nothing.end)) == (0, "10", "11")
     assert _rows(_writer(tombstones="null").part(_records(values))) == [{}, {"A": 1}, {}]
     assert _rows(_writer(tombstones="null", value_column="V").part(_records([None]))) == [{"V": None}]
     text = _writer(tombstones="null", value_column="V", value_format="text").part(_records([None, b""]))
@@ -214,3 +262,82 @@ def test_a_part_of_text_leaves_room_for_its_growth():
     assert _writer().piece_bytes(limits) == 8 * _writer(value_format="text", value_column="T").piece_bytes(
         limits
     )
+
+
+SCHEMA = b'{"type":"struct","fields":[{"type":"int64","field":"A"}],"optional":false}'
+
+
+def _enveloped(payload, schema=SCHEMA):
+    return b'{"schema":%b,"payload":%b}' % (schema, payload)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _enveloped(b'{"A":1}'),
+        b' {\n "payload" : {"A": 1}, "schema" : {"type": "struct", "fields": []} } ',
+        _enveloped(b"null"),
+    ],
+)
+def test_first_record_in_the_envelope_of_kafka_connect_is_refused_with_the_choice(value):
+    with pytest.raises(EncodingError, match=r"offset 11 .*connect_envelope"):
+        _writer(tombstones="drop").part(_records([None, value, b'{"A":1}']))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"schema":"public","payload":{"A":1}}',
+        b'{"schema":{"type":"struct"},"payload":{},"more":1}',
+        b'{"payload":{"A":1}}',
+        b'{"schema":{"name":"x"},"payload":1}',
+        b'{"schema":{"type":"struct"},"payload":',
+    ],
+)
+def test_columns_that_are_called_schema_and_payload_are_no_envelope(value):
+    assert _writer().part(_records([value, b"{}"])).start == IntegerOffset(10)
+
+
+def test_envelope_is_looked_for_once_and_not_in_every_record():
+    writer = _writer()
+    writer.part(_records([b'{"A":1}']))
+    assert writer.part(_records([_enveloped(b"{}")])).rows == 1
+
+
+def test_payloads_are_loaded_byte_by_byte_where_the_source_says_so():
+    other = b'{"type":"struct","name":"v2 \\"}","fields":[]}'
+    head = b"\x00\x00\x00\x00\x05"
+    values = [
+        _enveloped(b'{"A":1.10,"B":"}"}'),
+        _enveloped(b'{"A":2}', other),
+        b' { "schema" : {"type":"int32"} , "payload" : {"A": 3} } ',
+        None,
+        _enveloped(b'{"A":4}'),
+        _enveloped(b'{"A":5}', b"null"),
+        head + _enveloped(b'{"A":6}'),
+    ]
+
+    part = _writer(connect_envelope=True, tombstones="null").part(_records(values))
+
+    lines = [line.strip() for line in bytes(part.body).splitlines()]
+    assert lines == [
+        b'{"A":1.10,"B":"}"}', b'{"A":2}', b'{"A": 3}', b"{}", b'{"A":4}', b'{"A":5}', b'{"A":6}',
+    ]  # fmt: skip
+
+
+def test_record_without_the_envelope_cannot_be_decoded_where_the_source_says_that_all_have_it():
+    values = [b'{"A":1}', _enveloped(b'{"A":2}'), _enveloped(b"null"), b'{"schema":{,"payload":{}}']
+
+    part = _writer(connect_envelope=True).part(_records(values))
+
+    assert _rows(part) == [{"A": 2}]
+    assert [(str(one.position), one.payload) for one in part.undecoded] == [
+        ("10", values[0]), ("12", values[2]), ("13", values[3]),
+    ]  # fmt: skip
+
+
+def test_envelope_that_the_source_says_is_none_is_loaded_as_it_is():
+    assert _rows(_writer(connect_envelope=False).part(_records([_enveloped(b"{}")])))[0].keys() == {
+        "schema",
+        "payload",
+    }

@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -163,6 +164,17 @@ def test_topics_are_found_by_pattern(brokers, topic, cluster):
     assert {one.topic for one in source.partitions()} == {topic, f"{topic}x"}
     with pytest.raises(SourcePositionError, match=r"no topic of .* matches 'nothing'"):
         _source(brokers, topic, topics=[], topic_pattern="nothing").partitions()
+
+
+def test_tombstones_and_markers_at_the_end_are_parts_of_the_partition(brokers, topic):
+    produce(brokers, topic, [*numbered(range(3)), None, None])
+    (zero, *_) = _source(brokers, topic, tombstones="drop").partitions()
+
+    parts = _read(zero)
+
+    assert (_ids(parts), str(parts[-1].end)) == ([0, 1, 2], "4")
+    ended = replace(zero, bounds=replace(zero.bounds, end=5, high=5))
+    assert ended.behind(str(parts[-1].end)).text == "offsets_behind=0"
 
 
 def test_brokers_that_do_not_answer_are_named_in_time():
