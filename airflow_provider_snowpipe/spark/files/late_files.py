@@ -120,7 +120,8 @@ class Listings:
                 f"({error.strerror}), so that the next run would not notice files that change before the "
                 "committed position: name a directory that can be written in the source's listing_path"
             )
-            if fails:
+            # A source that may only be read has always been one; who names a directory relies on it.
+            if fails and self._spec.listing_path:
                 raise ConfigurationError(f"{reason}, or do without by on_late_files='warn'") from None
             log.warning("%s", reason)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_snowpipe.spark.driver import Run
+from airflow_provider_snowpipe.spark.files import late_files
 from airflow_provider_snowpipe.spark.files.groups import LISTING_FOLDER
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.sources import source_spec
@@ -250,6 +251,17 @@ class TestListing:
         with pytest.raises(ConfigurationError, match="listing_path"):
             folder.run(listing_path=str(tmp_path / "file"))
         assert snowpipe.did("open") == []
+
+    def test_a_source_that_may_only_be_read_is_loaded_with_a_warning(self, folder, monkeypatch, caplog):
+        folder.write("1.ndjson")
+
+        def refuse(*_, **__):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(late_files.Listings, "_keep", refuse)
+
+        assert folder.run() == [1, 2]
+        assert "listing_path" in caplog.text
 
     def test_a_place_that_cannot_be_written_is_a_warning_where_late_files_are(self, folder, tmp_path, caplog):
         folder.write("1.ndjson")
