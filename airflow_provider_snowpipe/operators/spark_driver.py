@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.operators.driver_place import (
 from airflow_provider_snowpipe.operators.driver_run import DriverRun
 from airflow_provider_snowpipe.operators.submission import launch_environment, require_client_mode
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -95,7 +95,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         """Say what ends the task in the words of ours, and leave the next try what it has to know."""
         try:
             yield
-        except (ConfigurationError, AuthenticationError) as error:
+        except SnowpipeError as error:
+            if error.retryable:
+                raise
             raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
         except AirflowFailException:
             memory.forget()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.spark.jvm import OLDEST_JAVA, ensure_java_home
 from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_class
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.report import RunReport
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 _JOB_ERROR = re.compile(r"^.*?snowpipe error: (?P<kind>\w+): (?P<text>.*)$", re.MULTILINE)
-_PERMANENT = frozenset({"ConfigurationError", "OffsetTokenError", "RowsRejectedError", "UnfitRowsError"})
-"""A retry cannot mend these. After RowsRejectedError it would even succeed: the tokens have moved on."""
 _UNUSABLE_IN_NAME = re.compile(r"[^A-Za-z0-9_.:+-]+")
 
 
@@ -105,15 +103,7 @@ def job_error_of(error: str | None, error_type: str | None, output: str) -> tupl
         if not found:
             return None
         kind, text = found[-1]["kind"], found[-1]["text"]
-    return f"snowpipe error: {kind}: {text}", is_permanent(kind)
-
-
-def is_permanent(kind: str) -> bool:
-    """True when no retry can mend an error.
-
-    :param kind: the error's class name
-    """
-    return kind in _PERMANENT
+    return f"snowpipe error: {kind}: {text}", not error_class(kind).retryable
 
 
 def report_lines(report: RunReport) -> list[str]:
