@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.literals import option, option_group, string_list, string_literal
+from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.listing import full_name
 from airflow_provider_snowpipe.streaming.names import quote_identifier
@@ -78,6 +79,15 @@ class CopyOptions:
                 f"enforce_length and truncate_columns are both {self.enforce_length}: they are "
                 "opposites, give one"
             )
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None) -> Self:
+        """Take the argument ``options`` of an operator.
+
+        :param options: options by the names of the fields, None for none
+        :raises ConfigurationError: if a name or a value is wrong
+        """
+        return cls(**known_arguments(cls, options or {}, "options"))
 
     def written(self) -> list[str]:
         """Each option as it is written in a statement."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,10 +26,8 @@ def load_policy(policy: Mapping[str, Any] | None, costs: Mapping[str, Any] | Non
     """
     from airflow_provider_snowpipe.routing.cost_model import CostModel
 
-    try:
-        return LoadPolicy(costs=CostModel.with_figures(costs or {}), **(policy or {}))
-    except TypeError as error:
-        raise ConfigurationError(f"policy is {policy!r}: {error}") from None
+    given = known_arguments(LoadPolicy, policy or {}, "policy")
+    return LoadPolicy(**{"costs": CostModel.with_figures(costs or {}), **given})
 
 
 def known_shape(shape: Any, context: Context | None = None) -> dict[str, Any]:
