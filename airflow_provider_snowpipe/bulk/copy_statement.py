@@ -20,6 +20,8 @@ _ON_ERROR = re.compile(r"CONTINUE|ABORT_STATEMENT|SKIP_FILE(_[1-9]\d*%?)?")
 _MATCHING = ("CASE_SENSITIVE", "CASE_INSENSITIVE", "NONE")
 _LOAD_MODES = ("FULL_INGEST", "ADD_FILES_COPY")
 _METADATA = re.compile(r"METADATA\$[A-Z_]+")
+_FORMATS = {"parquet": "PARQUET", "avro": "AVRO", "orc": "ORC", "json": "JSON", "ndjson": "JSON"}
+"""Formats of files by the endings of their names, other than CSV."""
 _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 _VALIDATION = re.compile(r"RETURN_([1-9]\d*_ROWS|ERRORS|ALL_ERRORS)")
 
@@ -148,6 +150,23 @@ class CopyInto:
     columns: Sequence[str] | None = None
     expressions: Sequence[str] | None = None
     alias: str | None = None
+
+    def format_remedy(self, paths: Sequence[str]) -> str:
+        """What to do where COPY would read files of another format as CSV, with a space before.
+
+        :param paths: paths of the files; empty for a remedy if none of their names tells a format
+        """
+        if self.options.file_format is not None:
+            return ""
+        for path in paths:
+            kind = _FORMATS.get(path.rpartition(".")[2].lower())
+            if kind is not None:
+                return (
+                    f" File {path!r} is {kind} by its name, and without file_format COPY reads it in the "
+                    f"stage's format, which is CSV unless the stage says otherwise: give "
+                    f"options={{'file_format': {{'type': {kind!r}}}}}"
+                )
+        return ""
 
     def __post_init__(self) -> None:
         matched = self.options.match_by_column_name not in (None, "NONE")
