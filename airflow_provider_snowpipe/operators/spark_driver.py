@@ -22,7 +22,13 @@ from airflow_provider_snowpipe.operators.driver_place import (
     DriverPlace,
 )
 from airflow_provider_snowpipe.operators.driver_run import DriverRun
-from airflow_provider_snowpipe.operators.submission import launch_environment, require_client_mode
+from airflow_provider_snowpipe.operators.submission import (
+    launch_environment,
+    require_client_mode,
+    require_spark_submit,
+    search_path,
+    spark_connection,
+)
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
@@ -182,6 +188,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         """
         if self._killed:
             raise AirflowException(_KILLED)
+        binary = spark_connection(str(self._conn_id)).extra_dejson.get("spark-binary")
+        path = (self.env_vars or {}).get("PATH") or search_path()
+        require_spark_submit(self._spark_binary or binary or "spark-submit", path)
         self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         place = DriverPlace.here(self._directory)
         memory.keep_place(place)
