@@ -54,6 +54,13 @@ class SourcePositionError(SnowpipeError):
     retry_reason = "the committed position is not in the source"
 
 
+class SourceMissingError(SourcePositionError):
+    """The source's directory is not there, or holds no file; neither says that rows were lost."""
+
+    retryable = True
+    retry_reason = "the directory may be mounted again, and files may arrive"
+
+
 class PartlyStreamedError(SnowpipeError):
     """A file is streamed in part, so that COPY, which takes whole files, would double its first rows."""
 

@@ -34,6 +34,7 @@ ANSWERS: list[tuple[SnowpipeError, bool]] = [
     (errors.ConfigurationError("x"), False),
     (errors.OffsetTokenError("x"), False),
     (errors.SourcePositionError("x"), False),
+    (errors.SourceMissingError("x"), True),
     (errors.PartlyStreamedError("x"), False),
     (errors.SourceUnavailableError("x"), True),
     (errors.ContinuityError("x"), False),

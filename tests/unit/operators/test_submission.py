@@ -76,12 +76,12 @@ class TestJobError:
     def test_comes_from_the_output_when_there_is_no_report(self) -> None:
         output = (
             "Cannot execute: spark-submit. Error code is: 1.\nLast spark-submit output:\n"
-            "WARN x\nsnowpipe error: SourcePositionError: source path '/x' does not exist\nINFO bye"
+            "WARN x\nsnowpipe error: SourceMissingError: source path '/x' does not exist\nINFO bye"
         )
 
         assert job_error(None, output) == (
-            "snowpipe error: SourcePositionError: source path '/x' does not exist",
-            True,
+            "snowpipe error: SourceMissingError: source path '/x' does not exist",
+            False,
         )
 
     def test_is_absent_when_the_job_said_nothing(self) -> None:
