@@ -50,11 +50,15 @@ def catch_up() -> None:
         from datetime import UTC, datetime
 
         today = ds_nodash or datetime.now(UTC).strftime("%Y%m%d")
-        for host in ("web1", "web2") if params["ship_lines"] else ():
+        for host in ("web1", "web2"):
             folder = Path(params["data_dir"]) / host
             folder.mkdir(parents=True, exist_ok=True)
             number = sum(file.read_text().count("\n") for file in folder.glob("*.ndjson"))
             newest = folder / f"{today}.ndjson"
+            if not params["ship_lines"]:
+                if not any(folder.glob("*.ndjson")):
+                    newest.touch()  # a host without a file would be no partition
+                continue
             whole, _, _begun = newest.read_text().rpartition("\n") if newest.exists() else ("", "", "")
             lines = [json.dumps({"HOST": host, "LINE": number + n}) for n in range(params["ship_lines"])]
             newest.write_text("\n".join(filter(None, [whole, *lines])) + '\n{"HOST": "w')

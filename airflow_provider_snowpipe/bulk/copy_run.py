@@ -157,6 +157,8 @@ class CopyRun:
                 return known
             try:
                 rows = self._rows(statement, self.identity.request_ids(statement, marks), wait)
+            except SqlError as error:
+                raise SqlError(f"{error}{self.copy.format_remedy(paths)}", errno=error.errno) from None
             except ApiError as error:
                 if error.http_status != _UNKNOWN or lost == _MOST_LOST:
                     raise

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.literals import option, option_group, string_list, string_literal
+from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.listing import full_name
 from airflow_provider_snowpipe.streaming.names import quote_identifier
@@ -19,6 +20,8 @@ _ON_ERROR = re.compile(r"CONTINUE|ABORT_STATEMENT|SKIP_FILE(_[1-9]\d*%?)?")
 _MATCHING = ("CASE_SENSITIVE", "CASE_INSENSITIVE", "NONE")
 _LOAD_MODES = ("FULL_INGEST", "ADD_FILES_COPY")
 _METADATA = re.compile(r"METADATA\$[A-Z_]+")
+_FORMATS = {"parquet": "PARQUET", "avro": "AVRO", "orc": "ORC", "json": "JSON", "ndjson": "JSON"}
+"""Formats of files by the endings of their names, other than CSV."""
 _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 _VALIDATION = re.compile(r"RETURN_([1-9]\d*_ROWS|ERRORS|ALL_ERRORS)")
 
@@ -79,6 +82,15 @@ class CopyOptions:
                 "opposites, give one"
             )
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None) -> Self:
+        """Take the argument ``options`` of an operator.
+
+        :param options: options by the names of the fields, None for none
+        :raises ConfigurationError: if a name or a value is wrong
+        """
+        return cls(**known_arguments(cls, options or {}, "options"))
+
     def written(self) -> list[str]:
         """Each option as it is written in a statement."""
         words = [] if self.file_format is None else [_written_format(self.file_format)]
@@ -138,6 +150,23 @@ class CopyInto:
     columns: Sequence[str] | None = None
     expressions: Sequence[str] | None = None
     alias: str | None = None
+
+    def format_remedy(self, paths: Sequence[str]) -> str:
+        """What to do where COPY would read files of another format as CSV, with a space before.
+
+        :param paths: paths of the files; empty for a remedy if none of their names tells a format
+        """
+        if self.options.file_format is not None:
+            return ""
+        for path in paths:
+            kind = _FORMATS.get(path.rpartition(".")[2].lower())
+            if kind is not None:
+                return (
+                    f" File {path!r} is {kind} by its name, and without file_format COPY reads it in the "
+                    f"stage's format, which is CSV unless the stage says otherwise: give "
+                    f"options={{'file_format': {{'type': {kind!r}}}}}"
+                )
+        return ""
 
     def __post_init__(self) -> None:
         matched = self.options.match_by_column_name not in (None, "NONE")

@@ -13,8 +13,15 @@ from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryLook,
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
 from airflow_provider_snowpipe.streaming.commit_wait import WaitState
 from airflow_provider_snowpipe.streaming.commit_watch import Patience
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
-from airflow_provider_snowpipe.streaming.retry_advice import Worth, advise
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    FilesNotLoadedError,
+    FilesRejectedError,
+    NothingStagedError,
+    RetriesExhaustedError,
+    SnowpipeError,
+    WaitRefusedError,
+)
 
 _NAMED_IN_TEXT = 10
 """How many files a message names; the others are counted."""
@@ -32,6 +39,22 @@ class FilesFailure(StrEnum):
     REFUSED = "refused"
     TOO_MANY_ERRORS = "too_many_errors"
     NO_FILES = "no_files"
+
+    @property
+    def error_class(self) -> type[SnowpipeError]:
+        """The error that a load which waited itself raises; it says whether another try can help."""
+        return _ERRORS[self]
+
+
+_ERRORS: dict[FilesFailure, type[SnowpipeError]] = {
+    FilesFailure.LOAD_FAILED: FilesRejectedError,
+    FilesFailure.PARTIALLY_LOADED: FilesRejectedError,
+    FilesFailure.TIMEOUT: FilesNotLoadedError,
+    FilesFailure.CONFIGURATION: ConfigurationError,
+    FilesFailure.REFUSED: WaitRefusedError,
+    FilesFailure.TOO_MANY_ERRORS: RetriesExhaustedError,
+    FilesFailure.NO_FILES: NothingStagedError,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +207,7 @@ class FilesWatch:
 
     def _endure(self, error: Exception, now: float) -> FilesVerdict:
         verdict = self._judge()
-        if isinstance(error, SnowpipeError) and advise(error).worth is Worth.FAIL:
+        if isinstance(error, SnowpipeError) and not error.retryable:
             wrong = isinstance(error, ConfigurationError)
             reason = FilesFailure.CONFIGURATION if wrong else FilesFailure.REFUSED
             return replace(verdict, state=WaitState.FAILED, reason=reason, message=str(error))

@@ -9,13 +9,7 @@ from typing import Any
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch
 from airflow_provider_snowpipe.bulk.load_history import LoadHistory, look_at
 from airflow_provider_snowpipe.streaming.commit_wait import WaitState
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    FilesNotLoadedError,
-    FilesRejectedError,
-    RetriesExhaustedError,
-    SnowpipeError,
-)
+from airflow_provider_snowpipe.streaming.errors import FilesRejectedError, SnowpipeError
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +47,5 @@ def load_failure(reason: str, message: str) -> SnowpipeError:
     :param message: what happened, in words
     """
     text = f"{reason}: {message}"
-    if reason in (FilesFailure.LOAD_FAILED, FilesFailure.PARTIALLY_LOADED):
-        return FilesRejectedError(text, files=(), rejected=0)
-    if reason == FilesFailure.TIMEOUT:
-        return FilesNotLoadedError(text)
-    if reason == FilesFailure.CONFIGURATION:
-        return ConfigurationError(text)
-    return RetriesExhaustedError(text)
+    kind = FilesFailure(reason).error_class
+    return FilesRejectedError(text, files=(), rejected=0) if kind is FilesRejectedError else kind(text)

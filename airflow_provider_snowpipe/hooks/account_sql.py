@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.hooks.connection import SNOWFLAKE, SnowpipeConnection
+from airflow_provider_snowpipe.streaming.answer import IF_NO_ANSWER
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.listing import (
     UPDATE_OFFSET_TOKEN,
@@ -30,7 +31,11 @@ rows' keys are the columns' names in small letters."""
 
 _LOGIN_SECONDS = 30
 _LONGEST_HEAD = 60
+_MISSING = frozenset({2003, 2043})
+"""Numbers of Snowflake's errors for an object that is not there, or that the role may not see."""
 _CA_VARIABLE = "REQUESTS_CA_BUNDLE"
+_IN_SMALL_LETTERS = frozenset({"oauth", "programmatic_access_token", "snowflake", "snowflake_jwt"})
+"""Authenticators that Airflow's hook compares as they are written."""
 _ca_lock = RLock()
 
 
@@ -111,7 +116,7 @@ class AccountSql:
         :param values: the values
         :raises SqlError: if the statement fails, or the sign-in for it
         """
-        with self.session(_head(statement)) as run:
+        with self.session(_head(statement, values)) as run:
             return run(statement, values)
 
     @contextmanager
@@ -130,7 +135,7 @@ class AccountSql:
     def _run(
         self, connection: Any, statement: str, values: Sequence[str] | None = None, **options: Any
     ) -> list[dict[str, Any]]:
-        with self._explained(_head(statement)):
+        with self._explained(_head(statement, values)):
             cursor = connection.cursor()
             cursor.execute(statement, values, **options)
             names = [column[0].lower() for column in cursor.description]
@@ -149,14 +154,17 @@ class AccountSql:
             yield
         except errors.Error as error:
             raise SqlError(
-                f"connection {self._settings.conn_id!r}: {shown!r} failed: {_first_line(error)}",
+                f"connection {self._settings.conn_id!r}: {shown!r} failed: {_first_line(error)}"
+                f"{_remedy(shown, error.errno)}",
                 errno=error.errno,
             ) from None
         except SnowpipeError:
             raise
         except RequestException as error:
             raise SqlError(
-                f"connection {self._settings.conn_id!r}: no sign-in for SQL ({type(error).__name__})"
+                f"connection {self._settings.conn_id!r}: no sign-in for SQL: "
+                f"{urlsplit(self._settings.account_url()).netloc} does not answer ({type(error).__name__}). "
+                f"{IF_NO_ANSWER}"
             ) from None
         except ValueError as error:
             raise ConfigurationError(f"connection {self._settings.conn_id!r}: {error}") from None
@@ -174,6 +182,9 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
     from airflow.providers.common.compat.sdk import Connection
     from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
+    extra = dict(settings.extra)
+    if isinstance(method := extra.get("authenticator"), str) and method.lower() in _IN_SMALL_LETTERS:
+        extra["authenticator"] = method.lower()
     connection = Connection(
         conn_id=settings.conn_id,
         conn_type=SNOWFLAKE,
@@ -182,7 +193,7 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
         login=settings.login,
         password=settings.password,
         schema=settings.schema,
-        extra=json.dumps(dict(settings.extra)),
+        extra=json.dumps(extra),
     )
 
     class HookOfConnection(SnowflakeHook):
@@ -241,10 +252,21 @@ def _trusting(ca_bundle: str | None) -> Iterator[None]:
                 os.environ[_CA_VARIABLE] = before
 
 
-def _head(statement: str) -> str:
-    """The words of a statement that tell which one it is."""
+def _head(statement: str, values: Sequence[str] | None = None) -> str:
+    """The words of a statement that tell which one it is, up to the first parenthesis."""
     words = statement.partition("(")[0]
-    return words if len(words) <= _LONGEST_HEAD else f"{words[:_LONGEST_HEAD]}…"
+    words = words if len(words) <= _LONGEST_HEAD else f"{words[:_LONGEST_HEAD]}…"
+    for value in values or ():
+        words = words.replace("%s", value, 1)
+    return words
+
+
+def _remedy(shown: str, errno: int | None) -> str:
+    """What to do about an object that is not there, with a space before; empty for other errors."""
+    if errno not in _MISSING:
+        return ""
+    make = "make the stage with CREATE STAGE" if shown.startswith("LIST ") else "create it"
+    return f" Check the name, and that the connection's role may use it, or {make}"
 
 
 def _first_line(error: Exception) -> str:

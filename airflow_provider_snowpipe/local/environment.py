@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 
 import requests
@@ -12,6 +13,7 @@ from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
 STATUS_PATH = ("local", "status")
 """Path of the call that answers the status, for the service's own user."""
+_SPARK_HERE = json.dumps({"conn_type": "spark", "host": "local[*]"})
 _TIMEOUT = (2.0, 5.0)
 
 
@@ -78,6 +80,8 @@ def variables(home: DataDirectory) -> dict[str, str]:
         "SSL_CERT_FILE": str(home.bundle_file),
         "REQUESTS_CA_BUNDLE": str(home.bundle_file),
         "AIRFLOW_CONN_SNOWFLAKE_DEFAULT": json.dumps(connection),
+        # A Spark of the user's own stays: without any, Airflow would look for YARN.
+        "AIRFLOW_CONN_SPARK_DEFAULT": os.environ.get("AIRFLOW_CONN_SPARK_DEFAULT", _SPARK_HERE),
     }
 
 

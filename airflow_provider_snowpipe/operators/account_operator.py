@@ -11,7 +11,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -19,16 +18,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def failing_at_once() -> Iterator[None]:
-    """Fail the task without another try where no other try can mend the error.
+    """Fail the task without another try where no other try can help.
 
     :raises AirflowFailException: instead of such an error
     """
     try:
         yield
     except SnowpipeError as error:
-        if is_permanent(error):
-            raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
-        raise
+        if error.retryable:
+            raise
+        raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
 
 
 class AccountOperator(BaseOperator):

@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.operators.copy_files import StagedChoice, refuse_
 from airflow_provider_snowpipe.operators.file_operator import FileOperator
 from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.streaming.choice import check_one_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import NothingStagedError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -225,10 +225,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     def _copy(self, hook: SnowpipeBulkHook) -> CopyInto:
         database, schema = hook.place()
         root = replace(StageReference.parse(self.stage), path="")
-        try:
-            options = CopyOptions(**(self.options or {}))
-        except TypeError as error:
-            raise ConfigurationError(f"options is {self.options!r}: {error}") from None
+        options = CopyOptions.of(self.options)
         return CopyInto(
             (database, schema, self.table),
             root.location("", database=database, schema=schema),

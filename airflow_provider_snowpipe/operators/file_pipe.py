@@ -196,10 +196,7 @@ class SnowpipePipeOperator(FileOperator):
 
     def _definition(self) -> PipeDefinition:
         database, schema = self.hook.place()
-        try:
-            options = CopyOptions(**(self.options or {}))
-        except TypeError as error:
-            raise ConfigurationError(f"options is {self.options!r}: {error}") from None
+        options = CopyOptions.of(self.options)
         copy = CopyInto(
             (database, schema, require_name("table", self.table)),
             StageReference.parse(require_name("stage", self.stage)).location(

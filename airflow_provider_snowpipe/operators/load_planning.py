@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.routing.measured import MeasuredLoad, measured_floors
+from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -37,10 +38,8 @@ def load_policy(
         for path, seconds in measured_floors(loads).items()
         if f"{path.value}_floor_seconds" not in given
     }
-    try:
-        return LoadPolicy(**{"costs": CostModel.with_figures(given), "measured": floors, **(policy or {})})
-    except TypeError as error:
-        raise ConfigurationError(f"policy is {policy!r}: {error}") from None
+    own = known_arguments(LoadPolicy, policy or {}, "policy")
+    return LoadPolicy(**{"costs": CostModel.with_figures(given), "measured": floors, **own})
 
 
 def known_shape(shape: Any, context: Context | None = None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.operators.submission import is_permanent
 from airflow_provider_snowpipe.streaming.commit_wait import FailureReason
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.report import RunReport
     from airflow_provider_snowpipe.streaming.status import ChannelStatus
-
-_PERMANENT = frozenset({FailureReason.CONFIGURATION.value, FailureReason.BAD_TOKEN.value})
-"""A retry cannot mend these; a missing or invalid channel it can, since it opens the channel anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +104,8 @@ def end_of_task(error: SnowpipeError) -> AirflowException:
 
     :param error: the error
     """
-    kind = type(error).__name__
-    text = f"snowpipe error: {kind}: {error}"
-    return AirflowFailException(text) if is_permanent(kind) else AirflowException(text)
+    text = f"snowpipe error: {type(error).__name__}: {error}"
+    return AirflowException(text) if error.retryable else AirflowFailException(text)
 
 
 def end_of_wait(event: Mapping[str, Any]) -> AirflowException:
@@ -118,5 +113,6 @@ def end_of_wait(event: Mapping[str, Any]) -> AirflowException:
 
     :param event: with ``reason`` and ``message``
     """
-    kind = AirflowFailException if event["reason"] in _PERMANENT else AirflowException
+    retryable = FailureReason(event["reason"]).error_class.retryable
+    kind = AirflowException if retryable else AirflowFailException
     return kind(f"{event['reason']}: {event['message']}")

@@ -22,9 +22,15 @@ from airflow_provider_snowpipe.operators.driver_place import (
     DriverPlace,
 )
 from airflow_provider_snowpipe.operators.driver_run import DriverRun
-from airflow_provider_snowpipe.operators.submission import launch_environment, require_client_mode
+from airflow_provider_snowpipe.operators.submission import (
+    launch_environment,
+    require_client_mode,
+    require_spark_submit,
+    search_path,
+    spark_connection,
+)
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -95,7 +101,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         """Say what ends the task in the words of ours, and leave the next try what it has to know."""
         try:
             yield
-        except (ConfigurationError, AuthenticationError) as error:
+        except SnowpipeError as error:
+            if error.retryable:
+                raise
             raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
         except AirflowFailException:
             memory.forget()
@@ -180,6 +188,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         """
         if self._killed:
             raise AirflowException(_KILLED)
+        binary = spark_connection(str(self._conn_id)).extra_dejson.get("spark-binary")
+        path = (self.env_vars or {}).get("PATH") or search_path()
+        require_spark_submit(self._spark_binary or binary or "spark-submit", path)
         self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         place = DriverPlace.here(self._directory)
         memory.keep_place(place)

@@ -33,7 +33,6 @@ from airflow_provider_snowpipe.operators.submission import (
 from airflow_provider_snowpipe.operators.table_room import TableRoom
 from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
-    AuthenticationError,
     ConfigurationError,
     SnowpipeError,
 )
@@ -355,9 +354,9 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         """Look at the channels once; the load if all of it is committed, None if there is to wait."""
         try:
             seen = settle_load(sent, self._pipe_hook(), on_error=self.on_error, awaited=False)
-        except (ConfigurationError, AuthenticationError):
-            raise
         except SnowpipeError as error:
+            if not error.retryable:
+                raise
             self.log.warning("the first look at the channels failed (%s); the triggerer goes on", error)
             return None
         return seen if seen.is_committed else None

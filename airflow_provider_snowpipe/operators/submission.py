@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+
 from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.spark.jvm import OLDEST_JAVA, ensure_java_home
 from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_class
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.report import RunReport
@@ -21,8 +24,6 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 _JOB_ERROR = re.compile(r"^.*?snowpipe error: (?P<kind>\w+): (?P<text>.*)$", re.MULTILINE)
-_PERMANENT = frozenset({"ConfigurationError", "OffsetTokenError", "RowsRejectedError", "UnfitRowsError"})
-"""A retry cannot mend these. After RowsRejectedError it would even succeed: the tokens have moved on."""
 _UNUSABLE_IN_NAME = re.compile(r"[^A-Za-z0-9_.:+-]+")
 
 
@@ -52,13 +53,49 @@ def launch_environment(cache_dir: Path, *, executor_python: str = sys.executable
             f"no Java {OLDEST_JAVA} or later on this machine, which Spark needs: install one, set JAVA_HOME, "
             "or install airflow-provider-snowpipe[spark], which brings one"
         )
-    scripts = str(Path(sys.executable).parent)
     return {
-        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
+        "PATH": search_path(),
         "JAVA_HOME": str(java),
         "PYSPARK_PYTHON": executor_python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
+
+
+def search_path() -> str:
+    """``PATH`` of the driver: the scripts that lie beside this Python come first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def require_spark_submit(binary: str, path: str) -> None:
+    """Refuse to start where the program is missing that submits the job.
+
+    :param binary: ``spark-submit``, or what the connection names instead
+    :param path: where it is looked for, as in ``PATH``
+    :raises ConfigurationError: if it is not there
+    """
+    if shutil.which(binary, path=path) is None:
+        raise ConfigurationError(
+            f"there is no {binary} on this worker, which starts the Spark job: install "
+            "airflow-provider-snowpipe[spark], which brings it, or put the bin directory of an unpacked "
+            "Spark on PATH. Nothing was started"
+        )
+
+
+def spark_connection(conn_id: str) -> Any:
+    """Look the Spark connection up; Airflow's own hook would take YARN where there is none.
+
+    :param conn_id: its id
+    :raises ConfigurationError: if there is no such connection; says how to make one
+    """
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        value = '{"conn_type": "spark", "host": "local[*]"}'
+        raise ConfigurationError(
+            f"the Spark connection {conn_id!r} does not exist: add it in Airflow, with the master as its "
+            f"host, or set AIRFLOW_CONN_{conn_id.upper()}='{value}' to run Spark on the worker itself. "
+            "Nothing was started"
+        ) from None
 
 
 def require_client_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> None:
@@ -105,15 +142,7 @@ def job_error_of(error: str | None, error_type: str | None, output: str) -> tupl
         if not found:
             return None
         kind, text = found[-1]["kind"], found[-1]["text"]
-    return f"snowpipe error: {kind}: {text}", is_permanent(kind)
-
-
-def is_permanent(kind: str) -> bool:
-    """True when no retry can mend an error.
-
-    :param kind: the error's class name
-    """
-    return kind in _PERMANENT
+    return f"snowpipe error: {kind}: {text}", not error_class(kind).retryable
 
 
 def report_lines(report: RunReport) -> list[str]:

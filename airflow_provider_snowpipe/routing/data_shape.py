@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel
+from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 TEXT_FORMATS = ("CSV", "JSON", "XML")
@@ -178,13 +178,8 @@ def _require_numbers(value: Any, *names: str) -> None:
 
 
 def _known(kind: type, value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{what} is {value!r}: give a JSON object")
-    names = [one.name for one in dataclasses.fields(kind)]
-    unknown = sorted(set(value) - set(names))
-    if unknown:
-        raise ConfigurationError(f"{what} has the key {unknown[0]!r}: use {', '.join(names)}")
+    given = known_arguments(kind, value, what)
     for one in dataclasses.fields(kind):
-        if one.type == "bool" and not isinstance(value.get(one.name, False), bool):
-            raise ConfigurationError(f"{one.name} of {what} is {value[one.name]!r}: give true or false")
-    return dict(value)
+        if one.type == "bool" and not isinstance(given.get(one.name, False), bool):
+            raise ConfigurationError(f"{one.name} of {what} is {given[one.name]!r}: give true or false")
+    return given

@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 _MEMORY_KEY = "snowpipe_commit_watch"
-_RETRYABLE = frozenset(
-    {FailureReason.TOO_MANY_ERRORS.value, FailureReason.REFUSED.value, FailureReason.STALLED.value}
-)
 
 
 class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
@@ -319,5 +316,5 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
 
 def _failure(reason: str, message: str) -> AirflowException:
     """Build the error that ends the task; only a reason that may pass leaves the task its retries."""
-    kind = AirflowException if reason in _RETRYABLE else AirflowFailException
+    kind = AirflowException if FailureReason(reason).retryable_by_wait else AirflowFailException
     return kind(f"{reason}: {message}")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _MEMORY_KEY = "snowpipe_files_watch"
 _MARGIN_SECONDS = 120.0
 """Airflow's own time limit of the deferred task lies so much after the trigger's, which names the files."""
-_RETRYABLE = frozenset({FilesFailure.TOO_MANY_ERRORS.value, FilesFailure.REFUSED.value})
 
 
 class SnowpipeFilesLoadedSensor(BaseSensorOperator):
@@ -173,7 +172,8 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
         except NothingStagedError as error:
             raise AirflowException(f"{FilesFailure.NO_FILES}: {error}") from error
         except SnowpipeError as error:
-            raise AirflowException(f"{FilesFailure.REFUSED}: {error}") from error
+            reason = FilesFailure.TOO_MANY_ERRORS if error.retryable else FilesFailure.REFUSED
+            raise _failure(reason.value, str(error)) from error
         if verdict.state is WaitState.FAILED:
             raise _failure(str(verdict.reason), verdict.message)
         self.log.log(logging.WARNING if verdict.message else logging.INFO, "%s", verdict)
@@ -280,5 +280,5 @@ def _failure(reason: str, message: str) -> AirflowException:
     """Build the error that ends the task; only a reason that may pass leaves the task its retries."""
     if reason == FilesFailure.TIMEOUT.value:
         return AirflowSensorTimeout(f"{reason}: {message}")
-    kind = AirflowException if reason in _RETRYABLE else AirflowFailException
+    kind = AirflowException if FilesFailure(reason).error_class.retryable else AirflowFailException
     return kind(f"{reason}: {message}")

@@ -9,10 +9,12 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
     EncodingError,
+    ExecutorLostError,
     OffsetTokenError,
     SnowpipeError,
     SourcePositionError,
     UnfitRowsError,
+    error_class,
 )
 
 _RAISED = re.compile(
@@ -58,10 +60,9 @@ class TaskFailedError(SnowpipeError):
     def __init__(self, message: str, *, error_type: str) -> None:
         super().__init__(message)
         self.error_type = error_type
-
-
-class ExecutorLostError(SnowpipeError):
-    """Whatever ran a task died, each time that Spark tried it."""
+        kind = error_class(error_type)
+        self.retryable, self.retry_reason = kind.retryable, kind.retry_reason
+        self.retry_delay = kind.retry_delay
 
 
 def error_of_task(text: str) -> TaskFailedError | None:

@@ -16,6 +16,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 OLDEST_JAVA = 17
 """Spark 4 runs on Java 17 and 21 ("Spark Overview")."""
+SPARK_RELEASE = "4.2.0"
+"""What the extra ``spark`` installs of both pyspark and pyspark-client: the newest that there is of both."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _PROBE_SECONDS = 30.0
 
@@ -125,11 +127,10 @@ def check_versions() -> None:
         )
     if client is not None and client != full:
         raise ConfigurationError(
-            f"pyspark {full} and pyspark-client {client} are both installed and overwrite each "
-            f"other's files: "
-            f"install equal versions (pip install pyspark=={full} pyspark-client=={full}), or "
-            f"pyspark alone in "
-            "an environment of its own"
+            f"pyspark {full} and pyspark-client {client} are both installed and overwrite each other's "
+            "files: install equal versions, as airflow-provider-snowpipe[spark] does, by pip install "
+            f"--force-reinstall --no-deps pyspark=={SPARK_RELEASE} pyspark-client=={SPARK_RELEASE}, or "
+            "pyspark alone in an environment of its own"
         )
 
 

@@ -29,7 +29,8 @@ class JobPlan:
     :param account_url: the account's address, ``https://<host>[:<port>]``
     :param pipe: the pipe to load through
     :param channel_prefix: first part of each channel's name, stable over runs
-    :param source_name: second part of each channel's name, stable over runs
+    :param source_name: second part of each channel's name, stable over runs; a plan's JSON may leave it out,
+        for the source's own name
     :param source: what to read
     :param report_path: where the run report goes; empty for none, the log has the same
     :param credentials_path: the credentials file, removed by the driver as soon as it is read; or
@@ -142,8 +143,12 @@ class JobPlan:
             )
         nested: dict[str, Any] = {"pipe": PipeName, "limits": BatchLimits}
         skipped = frozenset(nested) | {"source", "rejected_before", "columns"}
-        values = checked_values(cls, data, "plan", skip_types=skipped)
+        if data.get("source_name") is None:
+            skipped |= {"source_name"}
+        values = checked_values(cls, {"source_name": None, **data}, "plan", skip_types=skipped)
         values["source"] = source_spec(values["source"])
+        if values["source_name"] is None:
+            values["source_name"] = values["source"].default_name
         values["columns"] = _columns(values.get("columns", []))
         for key, kind in nested.items():
             if key in values:

@@ -127,18 +127,22 @@ class Totals:
         return self.behind / pace if pace > 0 else None
 
     def line(self, done: int, channels: int) -> str:
-        """Put it in a line.
+        """Put it in a line; what is not known yet is left out.
 
         :param done: channels that have finished
         :param channels: all of them
         """
         left = self.seconds_left()
-        return (
-            f"snowpipe progress total done={done}/{channels} rows={self.rows} "
-            f"rows_per_second={self.rate:.0f} bytes_behind<={_shown(self.behind)} "
-            f"seconds_left<={'unknown' if left is None else f'{left:.0f}'}"
-            + ("" if self.latency_ms is None else f" latency_ms<={self.latency_ms}")
-        )
+        known = [f"done={done}/{channels}"]
+        if self.rows:
+            known.append(f"rows={self.rows} rows_per_second={self.rate:.0f}")
+        if self.behind is not None:
+            known.append(f"bytes_behind<={self.behind}")
+        if left is not None:
+            known.append(f"seconds_left<={left:.0f}")
+        if self.latency_ms is not None:
+            known.append(f"latency_ms<={self.latency_ms}")
+        return " ".join(["snowpipe progress total", *known])
 
 
 def channels_to_show(
@@ -171,8 +175,8 @@ def progress_line(status: ChannelStatus, start: ChannelStatus, partition: Partit
     rejected = status.rows_error_count - start.rows_error_count
     line = (
         f"snowpipe progress channel={status.channel} committed={status.committed or 'NULL'} "
-        f"rows={max(rows, 0)} "
-        f"rejected={max(rejected, 0)} {behind.text} bytes_behind<={_shown(behind.bytes)}"
+        f"rows={max(rows, 0)} rejected={max(rejected, 0)} {behind.text}"
+        + ("" if behind.bytes is None else f" bytes_behind<={behind.bytes}")
     )
     latency = "" if status.latency_ms is None else f" latency_ms={status.latency_ms}"
     return line + latency
@@ -182,7 +186,3 @@ def _sum_known(sizes: Iterable[int | None]) -> int | None:
     """The sum, None where one of them is not known."""
     known = list(sizes)
     return None if None in known else sum(size or 0 for size in known)
-
-
-def _shown(size: int | None) -> str:
-    return "unknown" if size is None else str(size)

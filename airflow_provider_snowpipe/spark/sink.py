@@ -23,15 +23,7 @@ from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import (
-    AuthenticationError,
-    ConfigurationError,
-    ContinuityError,
-    EncodingError,
-    PipeNotFoundError,
-    SourcePositionError,
-    UnfitRowsError,
-)
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -42,17 +34,6 @@ if TYPE_CHECKING:
 
 _TOKEN_LIFE_USED = 0.75
 """Share of the scoped token's remaining life in which a task reads; the rest is for the commit."""
-
-FINAL_ERRORS = (
-    AuthenticationError,
-    ConfigurationError,
-    ContinuityError,
-    EncodingError,
-    PipeNotFoundError,
-    SourcePositionError,
-    UnfitRowsError,
-)
-"""Errors that another attempt of the same task would meet again: reported, not raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +186,9 @@ def load_channel(
     try:
         sink = _Sink(settings, token, channel, rows_after, open_letters)
         return sink.load(offset_class, gaps_legal=gaps_legal)
-    except FINAL_ERRORS as error:
+    except SnowpipeError as error:
+        if error.spark_may_retry:
+            raise
         if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:
             return PartitionResult(channel, complete=False)
         text = str(error)

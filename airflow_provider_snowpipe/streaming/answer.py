@@ -11,6 +11,13 @@ from typing import Any
 _LONGEST_QUOTE = 300
 
 
+IF_NO_ANSWER = (
+    "See whether the service is up, whether its address is right, and whether this machine may reach it "
+    "(firewall, proxy)"
+)
+"""What to do about a service that does not answer."""
+
+
 class UnreachableError(Exception):
     """One attempt got no answer (connection refused or lost, time-out). The outcome is unknown."""
 

@@ -10,7 +10,16 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Self
 
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+from airflow_provider_snowpipe.streaming.errors import (
+    ChannelInvalidError,
+    CommitTimeoutError,
+    ConfigurationError,
+    OffsetTokenError,
+    RetriesExhaustedError,
+    RowsRejectedError,
+    SnowpipeError,
+    WaitRefusedError,
+)
 from airflow_provider_snowpipe.streaming.names import check_channel_name
 from airflow_provider_snowpipe.streaming.offsets import LexicographicOffset, Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import Progress
@@ -38,6 +47,29 @@ class FailureReason(StrEnum):
     REFUSED = "refused"
     TOO_MANY_ERRORS = "too_many_errors"
     STALLED = "stalled"
+
+    @property
+    def error_class(self) -> type[SnowpipeError]:
+        """The error of a load that waits itself; it says whether another try of the load can help."""
+        return _ERRORS[self]
+
+    @property
+    def retryable_by_wait(self) -> bool:
+        """True when another try of a task that only waits can help: it opens no channel, as a load does."""
+        needs_writer = self in (FailureReason.CHANNEL_MISSING, FailureReason.CHANNEL_INVALID)
+        return self.error_class.retryable and not needs_writer
+
+
+_ERRORS: dict[FailureReason, type[SnowpipeError]] = {
+    FailureReason.CHANNEL_MISSING: ChannelInvalidError,
+    FailureReason.CHANNEL_INVALID: ChannelInvalidError,
+    FailureReason.ROWS_REJECTED: RowsRejectedError,
+    FailureReason.BAD_TOKEN: OffsetTokenError,
+    FailureReason.CONFIGURATION: ConfigurationError,
+    FailureReason.REFUSED: WaitRefusedError,
+    FailureReason.TOO_MANY_ERRORS: RetriesExhaustedError,
+    FailureReason.STALLED: CommitTimeoutError,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,6 @@ from airflow_provider_snowpipe.streaming.commit_wait import (
 )
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
-    PipeFailedOverError,
-    RetriesExhaustedError,
     SnowpipeError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -160,9 +158,7 @@ def is_passing(error: Exception) -> bool:
 
     :param error: what a look met
     """
-    return isinstance(error, RetriesExhaustedError | PipeFailedOverError) or not isinstance(
-        error, SnowpipeError
-    )
+    return not isinstance(error, SnowpipeError) or error.retryable
 
 
 def refusal_reason(error: SnowpipeError) -> FailureReason:

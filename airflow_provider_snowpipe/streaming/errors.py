@@ -6,13 +6,41 @@ attribute ever holds a credential or a row.
 
 from __future__ import annotations
 
+_CONNECTOR_TRANSIENT = range(250_000, 252_000)
+"""Numbers of Snowflake's connector for a network that fails (``errorcode.py``, 4.8)."""
+
+_CONNECTOR_TRANSFER = range(253_000, 254_000)
+"""Its numbers for files that could not be moved to or from a stage."""
+
+_SIGN_IN_REFUSED = "Failed to connect to DB"
+"""The connector gives a refused sign-in the number of a broken network (250001); only the text differs."""
+
 
 class SnowpipeError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    Each class says whether another try of the task can help; operators, sensors, triggers, Spark tasks and
+    the retry policy all read it here. What an error's own data tell better, its instance says.
+    """
+
+    retryable: bool = True
+    """False where every other try would meet the error again, or would do harm."""
+    retry_reason: str = "nothing speaks against another try"
+    """Why, in words, for the retry policy's decision."""
+    retry_delay: float | None = None
+    """Seconds to wait before another try at least, None for the task's own delay."""
+
+    @property
+    def spark_may_retry(self) -> bool:
+        """True when Spark may start another attempt of the task that met the error."""
+        return self.retryable
 
 
 class ConfigurationError(SnowpipeError, ValueError):
     """A parameter, a plan or a connection is wrong; nothing was sent."""
+
+    retryable = False
+    retry_reason = "a setting or a plan is wrong; it stays wrong"
 
 
 class OffsetTokenError(ConfigurationError):
@@ -22,25 +50,50 @@ class OffsetTokenError(ConfigurationError):
 class SourcePositionError(SnowpipeError):
     """The committed position is not in the source (any more): resuming would lose or double rows."""
 
+    retryable = False
+    retry_reason = "the committed position is not in the source"
+
+
+class SourceMissingError(SourcePositionError):
+    """The source's directory is not there, or holds no file; neither says that rows were lost."""
+
+    retryable = True
+    retry_reason = "the directory may be mounted again, and files may arrive"
+
 
 class PartlyStreamedError(SnowpipeError):
     """A file is streamed in part, so that COPY, which takes whole files, would double its first rows."""
+
+    retryable = False
+    retry_reason = "a file is streamed in part; another try finds it so, too"
 
 
 class SourceUnavailableError(SnowpipeError):
     """The source does not answer; what was read before stands, and another try goes on from there."""
 
+    retryable = True
+    retry_reason = "the source may answer again"
+
 
 class ContinuityError(SnowpipeError):
     """The caller's rows are not in order after the last accepted one; nothing was sent."""
+
+    retryable = False
+    retry_reason = "the rows are out of order; another try sends the same"
 
 
 class EncodingError(SnowpipeError, ValueError):
     """A value or a type has no faithful NDJSON form; nothing was sent."""
 
+    retryable = False
+    retry_reason = "a value has no JSON form; it will have none next time"
+
 
 class AuthenticationError(SnowpipeError):
     """The service refuses the credentials, or they cannot be used."""
+
+    retryable = False
+    retry_reason = "the credentials are refused; repeating may lock the user"
 
 
 class RetriesExhaustedError(SnowpipeError):
@@ -50,13 +103,23 @@ class RetriesExhaustedError(SnowpipeError):
     :param retry_after: seconds that the service asked to wait, None where it did not ask
     """
 
+    retryable = True
+    retry_reason = "the service is unreachable or overloaded"
+
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        if retry_after:
+            self.retry_reason = f"{self.retry_reason}; it asked to wait"
+            self.retry_delay = retry_after
 
 
 class WriterActiveError(SnowpipeError):
     """Somebody writes to a channel that must be quiet for what was asked; nothing was changed."""
+
+    retryable = True
+    retry_reason = "somebody else writes to the channel"
+    retry_delay = 60.0
 
 
 class OffsetTokenMovedError(WriterActiveError):
@@ -76,25 +139,37 @@ class OffsetTokenMovedError(WriterActiveError):
 
 
 class ApiError(SnowpipeError):
-    """The service refused a request in a way that repeating cannot mend.
+    """The service refused a request in a way that repeating cannot fix.
 
     :param message: what happened, in words
     :param http_status: the status of the answer
     :param code: the service's stable code (``ERR_…``), empty where the answer had none
     """
 
+    retryable = False
+    retry_reason = "the service refuses the request"
+
     def __init__(self, message: str, *, http_status: int, code: str = "") -> None:
         super().__init__(message)
         self.http_status = http_status
         self.code = code
+        if type(self).retry_reason is ApiError.retry_reason:
+            self.retry_reason = f"{self.retry_reason} (HTTP {http_status})"
 
 
 class PipeNotFoundError(ApiError):
     """The database, schema, pipe or table does not exist, or the role may not use it."""
 
+    retryable = False
+    retry_reason = "the pipe, its table or a right is missing"
+
 
 class PipeFailedOverError(ApiError):
     """The pipe moved (HTTP 410): every channel of this client is dead, make a new client."""
+
+    retryable = True
+    retry_reason = "the pipe moved; a new client finds it"
+    retry_delay = 5.0
 
 
 class ChannelError(ApiError):
@@ -111,53 +186,120 @@ class ChannelError(ApiError):
 class ChannelFencedError(ChannelError):
     """Another writer opened the channel later, so this one may not write to it any more."""
 
+    retryable = False
+    retry_reason = "a newer writer has the channel: another try would shut it out"
+
+    @property
+    def spark_may_retry(self) -> bool:
+        """True: the newer writer may be another attempt of the same Spark task, whose end is the task's."""
+        return True
+
 
 class ChannelInvalidError(ChannelError):
     """The channel's session is broken (a gap, a dropped pipe): open it again and replay from its token."""
+
+    retryable = True
+    retry_reason = "the channel's session is broken; opening it again resumes from its token"
 
 
 class UncommittedRowsError(ChannelError):
     """The channel still holds received rows that are not committed yet."""
 
+    retryable = True
+    retry_reason = "rows wait for their commit"
+    retry_delay = 30.0
+
 
 class SqlError(SnowpipeError):
     """A SQL statement about channels failed, or the sign-in for it.
+
+    Another try can help where the network failed, not where Snowflake refuses the statement or the sign-in.
 
     :param message: what happened, in words
     :param errno: the connector's number of the error, None where it has none
     """
 
+    retry_reason = "Snowflake could not be reached for SQL"
+
     def __init__(self, message: str, *, errno: int | None = None) -> None:
         super().__init__(message)
         self.errno = errno
+        if _SIGN_IN_REFUSED in message:
+            self.retryable, self.retry_reason = False, AuthenticationError.retry_reason
+        elif errno in _CONNECTOR_TRANSFER:
+            self.retry_reason = "a file could not be moved to or from the stage"
+        elif errno is not None and errno not in _CONNECTOR_TRANSIENT:
+            self.retryable, self.retry_reason = False, f"the statement is refused (error {errno})"
 
 
 class UnfitRowsError(SnowpipeError):
     """Rows do not fit the table's columns; neither they nor the rest of their batch were sent."""
 
+    retryable = False
+    retry_reason = "the same rows would not fit the table again"
+
 
 class DeadLetterError(SnowpipeError):
     """Rows that do not fit the table could not be put aside, so that nothing after them was sent."""
+
+    retryable = True
+    retry_reason = "the dead letters' storage may be reached again"
 
 
 class NothingStagedError(SnowpipeError):
     """A stage holds no file of those that were asked for."""
 
+    retryable = True
+    retry_reason = "no file is staged yet"
+
 
 class StagedFileDiffersError(SnowpipeError):
     """A stage has another content under the name of a file that was to be staged; it stays as it is."""
+
+    retryable = False
+    retry_reason = "another content is staged under that name"
 
 
 class PipeBusyError(SnowpipeError):
     """Files wait in a file pipe's queue, which what was asked would lose; nothing was changed."""
 
+    retryable = True
+    retry_reason = "files wait in the pipe's queue"
+    retry_delay = 60.0
+
 
 class PipeNotRunningError(SnowpipeError):
     """A file pipe is paused, stopped or stalled, so that it loads nothing."""
 
+    retryable = True
+    retry_reason = "the pipe may be fixed, or resumed"
+    retry_delay = 60.0
+
 
 class FilesNotLoadedError(SnowpipeError):
     """Files that a file pipe has taken are not in the table after the time that was given them."""
+
+    retryable = True
+    retry_reason = "the pipe may still load the files"
+
+
+class WaitRefusedError(SnowpipeError):
+    """The service refuses to say how far a commit or a load is; asking again meets the same refusal."""
+
+    retryable = False
+    retry_reason = "the service refuses to answer"
+
+
+class TokenWentBackError(SnowpipeError):
+    """The committed token moved backwards: somebody reset or recreated the channel during this run."""
+
+    retry_reason = "somebody has set the channel's token; another try resumes from it"
+
+
+class ExecutorLostError(SnowpipeError):
+    """Whatever ran a Spark task died, each time that Spark tried it."""
+
+    retry_reason = "the executors may live longer; another try resumes from the committed tokens"
 
 
 class CommitTimeoutError(SnowpipeError):
@@ -167,6 +309,9 @@ class CommitTimeoutError(SnowpipeError):
     :param committed: the committed offset token last seen, None for NULL
     :param target: the offset token waited for
     """
+
+    retryable = True
+    retry_reason = "the commit is late; another try resumes from the token"
 
     def __init__(self, message: str, *, channel: str, committed: str | None, target: str) -> None:
         super().__init__(message)
@@ -183,6 +328,9 @@ class RowsRejectedError(SnowpipeError):
     :param last_error: the service's own text for the last of them, None where it gave none
     """
 
+    retryable = False
+    retry_reason = "rows were skipped and the tokens have moved on: another try would not see them"
+
     def __init__(self, message: str, *, channel: str, rejected: int, last_error: str | None) -> None:
         super().__init__(message)
         self.channel = channel
@@ -196,6 +344,9 @@ class FilesGivenTwiceError(SnowpipeError):
     :param files: their paths below the stage
     """
 
+    retryable = False
+    retry_reason = "the files were loaded another way; another try finds the same load"
+
     def __init__(self, message: str, *, files: tuple[str, ...]) -> None:
         super().__init__(message)
         self.files = files
@@ -208,7 +359,20 @@ class FilesRejectedError(SnowpipeError):
     :param rejected: records in error
     """
 
+    retryable = False
+    retry_reason = "files were not loaded as a whole; another try finds the same files"
+
     def __init__(self, message: str, *, files: tuple[str, ...], rejected: int) -> None:
         super().__init__(message)
         self.files = files
         self.rejected = rejected
+
+
+def error_class(name: str) -> type[SnowpipeError]:
+    """Find an error's class by the name that a report or a log line of another process has for it.
+
+    :param name: the class's name
+    :return: :class:`SnowpipeError` where this package has no such error
+    """
+    kind = globals().get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, SnowpipeError) else SnowpipeError

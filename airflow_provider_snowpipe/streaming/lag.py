@@ -40,7 +40,7 @@ class ChannelLag:
         """Return the channel as one line of a table; what it should have only where that is known."""
         line: dict[str, Any] = {
             "channel": self.status.channel,
-            "status": self.status.code,
+            "status": self.status.shown,
             "committed": self.status.committed,
             "rows": self.status.rows_inserted,
             "rejected": self.status.rows_error_count,

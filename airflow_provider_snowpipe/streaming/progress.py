@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from airflow_provider_snowpipe.streaming.errors import ContinuityError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ContinuityError, TokenWentBackError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 
@@ -26,10 +26,6 @@ class Progress:
     def is_complete(self) -> bool:
         """True when the committed position is at or past the target; NULL is never complete."""
         return self.committed is not None and self.committed >= self.target
-
-
-class TokenWentBackError(SnowpipeError):
-    """The committed token moved backwards: somebody reset or recreated the channel during this run."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
+from airflow_provider_snowpipe.streaming.answer import IF_NO_ANSWER, Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -100,10 +100,12 @@ def repeat(
     refreshes = 0
     while True:
         retry_after: float | None = None
+        remedy = "run again, which resumes from the committed token"
         try:
             answer = attempt(retry_count)
         except UnreachableError as error:
             reason = str(error)
+            remedy = f"another run resumes from the committed token. {IF_NO_ANSWER}"
         else:
             if answer.ok:
                 return answer
@@ -123,8 +125,7 @@ def repeat(
         if time.monotonic() + pause > deadline:
             raise RetriesExhaustedError(
                 f"{what}: no success within {policy.budget_seconds:g} s and {retry_count} attempts "
-                f"(last: {reason}). The outcome is unknown; run again, which resumes from the committed "
-                "token",
+                f"(last: {reason}). The outcome is unknown; {remedy}",
                 retry_after=retry_after,
             )
         log.warning("%s: %s; repeating in %.1f s (retry %d)", what, reason, pause, retry_count)

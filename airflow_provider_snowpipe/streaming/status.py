@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SUCCESS = "SUCCESS"
+REJECTED_ROWS = "REJECTED ROWS"
+"""Shown in place of ``SUCCESS``, which says that the channel can be used and nothing of its rows."""
 CHANNEL_MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 STATUS_NAMES_PER_REQUEST = 100
 """Most channels that one status request may ask after."""
@@ -52,6 +54,11 @@ class ChannelStatus:
     def is_valid(self) -> bool:
         """True when rows can be appended without opening the channel again."""
         return self.code == SUCCESS
+
+    @property
+    def shown(self) -> str:
+        """The status for people: the code, unless a usable channel has rows that the service rejected."""
+        return REJECTED_ROWS if self.is_valid and self.rows_error_count else self.code
 
     @classmethod
     def missing(cls, channel: str) -> ChannelStatus:

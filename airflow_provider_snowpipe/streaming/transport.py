@@ -104,13 +104,13 @@ class ControlTransport:
             )
         except requests.exceptions.SSLError as error:
             raise_if_untrusted(url, self._verify, error)
-            raise UnreachableError(f"no answer ({type(error).__name__})") from None
+            raise _unreachable(url, error) from None
         except (
             requests.ConnectionError,
             requests.Timeout,
             requests.exceptions.ChunkedEncodingError,
         ) as error:
-            raise UnreachableError(f"no answer ({type(error).__name__})") from None
+            raise _unreachable(url, error) from None
         return Answer(response.status_code, response.content, retry_after(response.headers))
 
     def close(self) -> None:
@@ -150,9 +150,9 @@ class DataTransport:
             )
         except urllib3.exceptions.SSLError as error:
             raise_if_untrusted(url, self._verify, error)
-            raise UnreachableError(f"no answer ({type(error).__name__})") from None
+            raise _unreachable(url, error) from None
         except urllib3.exceptions.HTTPError as error:
-            raise UnreachableError(f"no answer ({type(error).__name__})") from None
+            raise _unreachable(url, error) from None
         return Answer(response.status, response.data, retry_after(response.headers))
 
     def _pool_for(self, url: str, place: str) -> urllib3.HTTPConnectionPool:
@@ -212,6 +212,11 @@ def raise_if_untrusted(url: str, verify: str, error: Exception) -> None:
             f"the certificate of {host} is not signed by any root in {verify}: set ca_bundle (or "
             "REQUESTS_CA_BUNDLE) to a file that holds the right one"
         ) from None
+
+
+def _unreachable(url: str, error: Exception) -> UnreachableError:
+    """Build the error of an attempt without an answer; the library's own text may hold a token."""
+    return UnreachableError(f"{urlsplit(url).netloc} does not answer ({type(error).__name__})")
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -85,7 +85,7 @@ class SnowpipeStatementTrigger(BaseTrigger):
                 return _event(ENDED)
             except SnowpipeError as error:
                 errors += 1
-                if errors >= self.max_consecutive_errors:
+                if not error.retryable or errors >= self.max_consecutive_errors:
                     return _event(LOST, str(error))
                 self.log.warning("%s: %s", self.statement, error)
             else:

@@ -179,7 +179,7 @@ class TestOptions:
 
     def test_an_unknown_option_is_refused_by_its_name(self, place: Place) -> None:
         place.put({"a.csv": "1,x\n"})
-        with pytest.raises(AirflowFailException, match=r"options is .*'speed'"):
+        with pytest.raises(AirflowFailException, match=r"options has .*'speed'"):
             place.copy(options={"speed": 1})
 
     @pytest.mark.parametrize(

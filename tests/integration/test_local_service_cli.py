@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.environment import variables
 from tests.local_service import LocalService
 
 
@@ -39,6 +41,19 @@ def test_a_shell_can_evaluate_the_export_lines(local_service: LocalService) -> N
     assert connection["conn_type"] == "snowflake"
     assert connection["extra"]["port"] == local_service.port
     assert connection["extra"]["private_key_file"] == str(local_service.key_file)
+
+
+@pytest.mark.parametrize("own", [None, '{"conn_type": "spark", "host": "yarn"}'], ids=["none", "own"])
+def test_spark_connection_is_exported_where_there_is_none(
+    local_service: LocalService, monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
+    if own is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", own)
+
+    exported = variables(DataDirectory(local_service.data_dir))["AIRFLOW_CONN_SPARK_DEFAULT"]
+
+    assert json.loads(exported) == json.loads(own or '{"conn_type": "spark", "host": "local[*]"}')
 
 
 def test_no_secret_is_in_the_environment_or_the_log(local_service: LocalService) -> None:

@@ -27,7 +27,6 @@ from airflow_provider_snowpipe.spark.data_source.put_aside import row_rules
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
 from airflow_provider_snowpipe.spark.data_source.runs import ChannelRuns
 from airflow_provider_snowpipe.spark.sink import (
-    FINAL_ERRORS,
     PartitionResult,
     SinkSettings,
     load_channel,
@@ -40,6 +39,7 @@ from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
+    SnowpipeError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -123,7 +123,9 @@ class Task:
                             error=result.error,
                         )
                         break
-        except FINAL_ERRORS as error:
+        except SnowpipeError as error:
+            if error.spark_may_retry:
+                raise
             if isinstance(error, AuthenticationError) and self.token.remaining_seconds() <= 0:
                 outcome = replace(outcome, complete=False)
             else:

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
+    SourceMissingError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -72,14 +73,14 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
 
     :param spec: the source
     :return: the groups ordered by partition name; each has at least one file
-    :raises SourcePositionError: if the path is missing or no file matches
+    :raises SourceMissingError: if the path is missing or no file matches
     :raises ConfigurationError: if a file belongs to no group, if names do not sort as their numbers do, or if
         one file is reached by two paths
     """
     root = Path(spec.path)
     if not root.is_dir():
         state = "is not a directory" if root.exists() else "does not exist"
-        raise SourcePositionError(
+        raise SourceMissingError(
             f"source path {spec.path!r} {state}: give the directory that holds the files, as the "
             f"Spark driver "
             "sees it"
@@ -90,7 +91,7 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
     if not groups:
         places = {"directory": "in its subdirectories", "partition": "below it"}
         where = places.get(spec.group_by, "in it")
-        raise SourcePositionError(
+        raise SourceMissingError(
             f"source path {spec.path!r}: no file {where} matches {spec.glob!r}; check "
             "the path and the pattern. Nothing was read or sent"
         )

@@ -276,6 +276,22 @@ class TestCrashes:
         loading.run(try_number=2).load(marks)
         loading.assert_every_row_is_there_once()
 
+    @pytest.mark.parametrize(
+        ("name", "options", "is_named"),
+        [("x.parquet", PLAIN, True), ("x.csv", PLAIN, False), ("x.avro", {"file_format": "F"}, False)],
+    )
+    def test_file_of_another_format_than_csv_is_named_with_the_key_to_give(
+        self, loading: Loading, name: str, options: dict[str, Any], is_named: bool
+    ) -> None:
+        loading.account.put(name, "bad")
+        loading.paths = [name]
+
+        with pytest.raises(SqlError) as failed:
+            loading.load(options)
+
+        assert ("file_format" in str(failed.value)) is is_named
+        assert failed.value.errno == UNFIT
+
     def test_the_last_try_raises_what_its_own_statement_failed_of(self, loading: Loading) -> None:
         loading.account.put("a", "bad")
         for number in (1, 2):

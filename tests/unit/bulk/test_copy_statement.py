@@ -160,3 +160,17 @@ class TestLiterals:
             option("x = 1 y", 1)
         with pytest.raises(ConfigurationError, match="option X is"):
             option("x", {})  # type: ignore[arg-type]
+
+
+def test_option_that_there_is_not_is_refused_with_its_value_and_those_that_there_are() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        CopyOptions.of({"on_eror": "CONTINUE"})
+
+    assert all(
+        word in str(refused.value) for word in ("options", "'on_eror'", "'CONTINUE'", "on_error", "purge")
+    )
+
+
+def test_options_that_are_no_mapping_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="options is"):
+        CopyOptions.of(["force"])  # type: ignore[arg-type]

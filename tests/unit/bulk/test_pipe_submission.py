@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     FilesRejectedError,
     RetriesExhaustedError,
     SnowpipeError,
+    WaitRefusedError,
 )
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy
@@ -174,7 +175,7 @@ class TestPosts:
         ("timeout", FilesNotLoadedError),
         ("configuration", ConfigurationError),
         ("too_many_errors", RetriesExhaustedError),
-        ("refused", RetriesExhaustedError),
+        ("refused", WaitRefusedError),
     ],
 )
 def test_a_wait_that_ended_badly_has_an_error_for_its_reason(reason: str, error: type[SnowpipeError]) -> None:

@@ -11,7 +11,6 @@ from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, not_loaded_by, refuse_files_of_others
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
-from airflow_provider_snowpipe.streaming.retry_advice import is_permanent
 
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 FILES = StagedPaths(("in/a.csv", "in/b.csv"), StageReference.parse("@S"))
@@ -34,7 +33,7 @@ def test_a_file_that_a_pipe_loaded_is_refused_for_copy_with_the_load_and_its_mom
     assert "'in/a.csv' by pipe DB.PUBLIC.P at 2026-01-30 12:00:00 UTC, 7 rows" in str(told.value)
     assert "COPY has no memory of that" in str(told.value)
     assert told.value.files == ("in/a.csv",)
-    assert is_permanent(told.value)
+    assert not told.value.retryable
 
 
 def test_a_file_that_copy_loaded_is_refused_for_a_pipe() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from typing import Any
 
 import pytest
+from snowflake.connector.errors import DatabaseError
 
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from tests.airflow_connections import SetConnection
@@ -64,6 +67,37 @@ def test_a_token_of_a_channel_that_is_not_there_is_refused(conn_id: str, table: 
         SnowpipeHook(conn_id, table=table).set_offset_token("none", "f:0")
     with pytest.raises(ConfigurationError, match="does not list channel 'none'"):
         SnowpipeHook(conn_id, pipe="OWN").set_offset_token("none", "f:0")
+
+
+def test_list_of_a_stage_that_is_not_there_names_it_and_what_to_do(conn_id: str) -> None:
+    with pytest.raises(SqlError) as missing:
+        SnowpipeBulkHook(conn_id).list_files("@NO_SUCH_STAGE", "in/")
+
+    assert "LIST %s" not in str(missing.value)
+    assert "NO_SUCH_STAGE" in str(missing.value).partition("failed")[0]
+    assert "CREATE STAGE" in str(missing.value)
+    assert not missing.value.retryable
+
+
+@pytest.mark.parametrize("authenticator", ["programmatic_access_token", "PROGRAMMATIC_ACCESS_TOKEN"])
+def test_authenticator_in_capitals_signs_in_for_sql_as_in_small_letters(
+    set_connection: SetConnection, monkeypatch: pytest.MonkeyPatch, authenticator: str
+) -> None:
+    given: dict[str, Any] = {}
+
+    def sign_in(**arguments: Any) -> None:
+        given.update(arguments)
+        raise DatabaseError("the sign-in is over")
+
+    monkeypatch.setattr("snowflake.connector.connect", sign_in)
+    extra = {"account": "a", "authenticator": authenticator}
+    conn_id = set_connection("pat", conn_type="snowflake", login="U", password="pat-text", extra=extra)
+
+    with pytest.raises(SqlError, match="sign-in"):
+        SnowpipeBulkHook(conn_id).run_sql("SELECT 1")
+
+    assert given["authenticator"].lower() == "programmatic_access_token"
+    assert given["token"] == "pat-text"
 
 
 def test_the_environment_is_left_as_it_was(

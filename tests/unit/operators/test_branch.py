@@ -122,7 +122,7 @@ def test_a_path_without_a_task_fails_and_says_what_to_name() -> None:
     [
         ({"stream": None, "copy": None, "pipe": None}, "no way to load is given"),
         ({"policy": {"path": "fast"}}, "path is 'fast'"),
-        ({"policy": {"speed": 1}}, "policy is .*speed"),
+        ({"policy": {"speed": 1}}, r"policy has the key 'speed' .*1.*largest_warehouse"),
         ({"costs": {"speed": 1}}, "cost figure 'speed' is unknown"),
     ],
     ids=["tasks", "path", "policy", "costs"],

@@ -278,14 +278,14 @@ class TestFailure:
     ) -> None:
         program, _ = submit(
             "echo noise; "
-            "echo \"snowpipe error: SourcePositionError: source path '/data/src' does not exist\" >&2; exit 1"
+            "echo \"snowpipe error: SourceMissingError: source path '/data/src' does not exist\" >&2; exit 1"
         )
 
         with pytest.raises(AirflowException) as raised:
             run(make(spark_binary=program))
 
         assert (
-            str(raised.value) == "snowpipe error: SourcePositionError: source path '/data/src' does not exist"
+            str(raised.value) == "snowpipe error: SourceMissingError: source path '/data/src' does not exist"
         )
         assert type(raised.value) is AirflowException
         assert list(temporary_files.iterdir()) == []

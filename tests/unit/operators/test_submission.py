@@ -15,6 +15,9 @@ from airflow_provider_snowpipe.operators.submission import (
     launch_environment,
     report_lines,
     require_client_mode,
+    require_spark_submit,
+    search_path,
+    spark_connection,
 )
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -73,11 +76,11 @@ class TestJobError:
     def test_comes_from_the_output_when_there_is_no_report(self) -> None:
         output = (
             "Cannot execute: spark-submit. Error code is: 1.\nLast spark-submit output:\n"
-            "WARN x\nsnowpipe error: SourcePositionError: source path '/x' does not exist\nINFO bye"
+            "WARN x\nsnowpipe error: SourceMissingError: source path '/x' does not exist\nINFO bye"
         )
 
         assert job_error(None, output) == (
-            "snowpipe error: SourcePositionError: source path '/x' does not exist",
+            "snowpipe error: SourceMissingError: source path '/x' does not exist",
             False,
         )
 
@@ -93,7 +96,7 @@ class TestJobError:
             ("OffsetTokenError", True),
             ("CommitTimeoutError", False),
             ("RetriesExhaustedError", False),
-            ("ChannelFencedError", False),
+            ("ChannelFencedError", True),
         ],
     )
     def test_says_whether_a_retry_is_pointless(self, kind: str, permanent: bool) -> None:
@@ -110,3 +113,24 @@ def test_report_is_a_table_with_a_line_for_each_channel() -> None:
         "channel  rows   bytes  rejected  dead letters  from  to   committed",
         "p_s_EWR  1,234  99     0         0             NULL  a:2  yes",
     ]
+
+
+def test_missing_spark_submit_says_which_extra_brings_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as missing:
+        require_spark_submit("spark-submit", str(tmp_path))
+
+    assert "spark-submit" in str(missing.value)
+    assert "airflow-provider-snowpipe[spark]" in str(missing.value)
+
+
+def test_spark_submit_beside_this_python_is_enough() -> None:
+    require_spark_submit("spark-submit", search_path())
+
+
+def test_missing_spark_connection_says_how_to_make_one() -> None:
+    with pytest.raises(ConfigurationError) as missing:
+        spark_connection("no_such_spark")
+
+    assert "'no_such_spark'" in str(missing.value)
+    assert "AIRFLOW_CONN_NO_SUCH_SPARK" in str(missing.value)
+    assert "local[*]" in str(missing.value)

@@ -102,7 +102,7 @@ class TestChannel:
             )
         }  # fmt: skip
         assert seen == {
-            "status": "SUCCESS",
+            "status": "REJECTED ROWS",
             "committed": "a:7",
             "rows_inserted": "7",
             "rows_parsed": "9",

@@ -117,7 +117,7 @@ class TestPoke:
     ) -> None:
         service.on("hostname", error(401, "ERR_BAD_TOKEN"))
 
-        with pytest.raises(AirflowException, match=r"refused: .*credentials") as raised:
+        with pytest.raises(AirflowFailException, match=r"refused: .*credentials") as raised:
             make(service_connection).poke(context())
         assert PAT not in str(raised.value)
 
@@ -166,7 +166,7 @@ class TestDeferred:
             ("rows_rejected", AirflowFailException),
             ("bad_token", AirflowFailException),
             ("configuration", AirflowFailException),
-            ("refused", AirflowException),
+            ("refused", AirflowFailException),
             ("stalled", AirflowException),
             ("too_many_errors", AirflowException),
         ],

@@ -55,7 +55,7 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options: dict[str, A
         ("load_failed", AirflowFailException),
         ("partially_loaded", AirflowFailException),
         ("configuration", AirflowFailException),
-        ("refused", AirflowException),
+        ("refused", AirflowFailException),
         ("too_many_errors", AirflowException),
     ],
 )

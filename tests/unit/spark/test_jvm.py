@@ -1,12 +1,19 @@
 import os
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.spark.jvm import check_versions, ensure_java_home, find_java, java_version
+from airflow_provider_snowpipe.spark.jvm import (
+    SPARK_RELEASE,
+    check_versions,
+    ensure_java_home,
+    find_java,
+    java_version,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 SPARK_PROGRAM = """
@@ -116,7 +123,7 @@ def test_wrapper_directory_that_others_may_write_is_refused(no_java, tmp_path):
 @pytest.mark.parametrize(
     ("installed", "says"),
     [
-        ({"pyspark": "4.3.0", "pyspark-client": "4.2.0"}, "pyspark==4.3.0 pyspark-client==4.3.0"),
+        ({"pyspark": "4.2.1", "pyspark-client": "4.2.0"}, "--no-deps pyspark==4.2.0 pyspark-client==4.2.0"),
         ({}, r"airflow-provider-snowpipe\[spark\]"),
     ],
 )
@@ -161,3 +168,16 @@ def test_equal_versions_or_pyspark_alone_are_fine(monkeypatch, tmp_path, client)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
     check_versions()
+
+
+@pytest.mark.parametrize("extra", ["spark", "connect"])
+def test_extras_pin_pyspark_and_its_client_to_the_versions_that_the_remedy_names(extra):
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    pins = dict(
+        one.split("==") for one in project["optional-dependencies"][extra] if one.startswith("pyspark")
+    )
+
+    assert {name.partition("[")[0]: version for name, version in pins.items()} == {
+        "pyspark": SPARK_RELEASE,
+        "pyspark-client": SPARK_RELEASE,
+    }

@@ -44,6 +44,23 @@ def test_channel_is_named_after_prefix_source_and_partition():
     assert PLAN.channel("EWR") == "flights_logs_EWR"
 
 
+@pytest.mark.parametrize(
+    ("source", "name", "channel"),
+    [
+        ({"kind": "files", "path": "/data/flights"}, "flights", "p_flights_EWR"),
+        ({"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["orders"]}, "orders", "p_orders_0"),
+    ],
+    ids=["files", "kafka"],
+)
+def test_plan_without_a_source_name_has_the_sources_own(source, name, channel):
+    values = json.loads(_changed(source=source, channel_prefix="p", columns=[]))
+    del values["source_name"]
+    plan = JobPlan.from_json(json.dumps(values))
+
+    assert plan.source_name == name
+    assert plan.channel(channel.removeprefix("p_").replace("flights_", "")) == channel
+
+
 def _changed(**changes):
     return json.dumps({**json.loads(PLAN.to_json()), **changes})
 

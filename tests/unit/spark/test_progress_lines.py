@@ -24,7 +24,16 @@ def test_nothing_is_foretold_from_one_look() -> None:
     totals.take(2.0, 200, 1_000)
 
     assert totals.seconds_left() is None
-    assert totals.line(0, 1).endswith("seconds_left<=unknown")
+    assert totals.line(0, 1) == (
+        "snowpipe progress total done=0/1 rows=200 rows_per_second=100 bytes_behind<=1000"
+    )
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    totals = Totals(0.0)
+    totals.take(2.0, 0, None)
+
+    assert totals.line(0, 2) == "snowpipe progress total done=0/2"
 
 
 def test_nothing_is_foretold_while_nothing_moves() -> None:

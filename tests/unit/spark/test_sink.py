@@ -14,7 +14,6 @@ from airflow_provider_snowpipe.streaming.answer import UnreachableError
 from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
-    ChannelError,
     ChannelFencedError,
     ChannelInvalidError,
     CommitTimeoutError,
@@ -322,10 +321,6 @@ class TestAnswers:
             (error(409, ROW_SEQ_GAP), ChannelInvalidError),
             (error(404, "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), ChannelInvalidError),
             (error(410), PipeFailedOverError),
-            (error(400, "BAD"), ChannelError),
-            (error(413, "TOO_LARGE"), ChannelError),
-            (error(422, "BAD"), ChannelError),
-            (error(302), ChannelError),
         ],
         ids=str,
     )
@@ -337,6 +332,17 @@ class TestAnswers:
 
         assert type(refused.value) is kind
         assert snowpipe.did()[-1] == "append c 2..3"
+        assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
+
+    @pytest.mark.parametrize(
+        "answer", [error(400, "BAD"), error(413, "TOO_LARGE"), error(422, "BAD"), error(302)], ids=str
+    )
+    def test_append_that_no_attempt_can_send_is_a_result(self, snowpipe, load, answer):
+        snowpipe.fault(before="append", skip=1, error=answer, times=1000)
+
+        result = load()
+
+        assert (result.error_type, result.complete) == ("ChannelError", True)
         assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
 
     @pytest.mark.parametrize("status", [401, 403])

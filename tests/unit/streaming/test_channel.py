@@ -21,11 +21,11 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
     OffsetTokenError,
+    TokenWentBackError,
     UncommittedRowsError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.progress import TokenWentBackError
 from tests.fake_snowpipe import MISSING, UNCOMMITTED, Call, FakeSnowpipe, error
 
 FAST = BatchLimits(requests_per_second=10_000, bytes_per_second=None, age_seconds=30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.names import PipeName, channel_name, quote_identifier
 from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, ChannelStatus
 
@@ -47,3 +48,18 @@ def test_a_missing_channel_has_a_status_that_says_so() -> None:
     assert not status.exists
     assert not status.is_valid
     assert status.committed is None
+
+
+@pytest.mark.parametrize(
+    ("code", "rejected", "shown"),
+    [
+        ("SUCCESS", 0, "SUCCESS"),
+        ("SUCCESS", 1, "REJECTED ROWS"),
+        ("ERR_INVALID", 1, "ERR_INVALID"),
+    ],
+)
+def test_channel_with_rejected_rows_is_not_shown_as_a_success(code: str, rejected: int, shown: str) -> None:
+    status = ChannelStatus("c", code, rows_error_count=rejected)
+
+    assert ChannelLag.of(status, None).row()["status"] == shown
+    assert status.is_valid is (code == "SUCCESS")

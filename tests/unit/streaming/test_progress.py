@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from airflow_provider_snowpipe.streaming.errors import ContinuityError
+from airflow_provider_snowpipe.streaming.errors import ContinuityError, TokenWentBackError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress, TokenWentBackError
+from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
 
 
 def at(value: int | None) -> IntegerOffset | None:

@@ -68,8 +68,11 @@ def test_an_unreachable_service_is_an_error_within_the_budget(
         "https://127.0.0.1:1", OAuthToken("t"), make_client().pipe, ca_bundle=service.ca_bundle,
         retry=RetryPolicy(budget_seconds=0.2, initial_seconds=0.05),
     )  # fmt: skip
-    with pytest.raises(RetriesExhaustedError, match="ingest host"):
+    with pytest.raises(RetriesExhaustedError, match="ingest host") as down:
         closed.ingest_host()
+    assert "127.0.0.1:1 does not answer" in str(down.value)
+    assert "proxy" in str(down.value)
+    assert "run again" not in str(down.value)
 
 
 def test_the_certificate_is_checked_and_the_error_says_what_to_set(

@@ -1,0 +1,30 @@
+"""An author's mapping, checked against the dataclass that is made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+
+def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
+    """Take a mapping whose keys are fields of a dataclass.
+
+    :param kind: the dataclass
+    :param given: what the author gave
+    :param what: the argument, for errors
+    :raises ConfigurationError: if it is no mapping, or has another key; names the key, its value and the keys
+        that there are
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{what} is {given!r}: give a mapping, or in JSON an object")
+    names = [one.name for one in dataclasses.fields(kind) if one.init]
+    unknown = sorted(str(key) for key in given if key not in names)
+    if unknown:
+        raise ConfigurationError(
+            f"{what} has the key {unknown[0]!r} with the value {given.get(unknown[0])!r}, which is none of "
+            f"its keys: use {', '.join(names)}"
+        )
+    return dict(given)

@@ -1,0 +1,221 @@
+"""One answer to "can a retry help?": the class of the error says it, and whoever ends a task reads it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+import airflow_provider_snowpipe
+from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
+from airflow_provider_snowpipe.bulk.load_history import HistoryLook
+from airflow_provider_snowpipe.bulk.load_wait import load_failure
+from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
+from airflow_provider_snowpipe.operators.account_operator import failing_at_once
+from airflow_provider_snowpipe.operators.sent_load import end_of_task, end_of_wait
+from airflow_provider_snowpipe.operators.submission import job_error_of
+from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
+from airflow_provider_snowpipe.spark import failures
+from airflow_provider_snowpipe.streaming import commit_watch, errors
+from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets, FailureReason, WaitState
+from airflow_provider_snowpipe.streaming.commit_watch import CommitWatch, Patience
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.retry_advice import Worth, advise
+from airflow_provider_snowpipe.streaming.status_look import StatusLook
+
+CHANNEL = {"channel": "c", "http_status": 409}
+ANSWERS: list[tuple[SnowpipeError, bool]] = [
+    (SnowpipeError("x"), True),
+    (errors.ConfigurationError("x"), False),
+    (errors.OffsetTokenError("x"), False),
+    (errors.SourcePositionError("x"), False),
+    (errors.SourceMissingError("x"), True),
+    (errors.PartlyStreamedError("x"), False),
+    (errors.SourceUnavailableError("x"), True),
+    (errors.ContinuityError("x"), False),
+    (errors.EncodingError("x"), False),
+    (errors.AuthenticationError("x"), False),
+    (errors.RetriesExhaustedError("x"), True),
+    (errors.WriterActiveError("x"), True),
+    (errors.OffsetTokenMovedError("x", channel="c", expected="1", committed="2"), True),
+    (errors.ApiError("x", http_status=400), False),
+    (errors.PipeNotFoundError("x", http_status=404), False),
+    (errors.PipeFailedOverError("x", http_status=410), True),
+    (errors.ChannelError("x", channel="c", http_status=400), False),
+    (errors.ChannelFencedError("x", channel="c", http_status=409), False),
+    (errors.ChannelInvalidError("x", channel="c", http_status=409), True),
+    (errors.UncommittedRowsError("x", channel="c", http_status=409), True),
+    (errors.SqlError("x"), True),
+    (errors.UnfitRowsError("x"), False),
+    (errors.DeadLetterError("x"), True),
+    (errors.NothingStagedError("x"), True),
+    (errors.StagedFileDiffersError("x"), False),
+    (errors.PipeBusyError("x"), True),
+    (errors.PipeNotRunningError("x"), True),
+    (errors.FilesNotLoadedError("x"), True),
+    (errors.WaitRefusedError("x"), False),
+    (errors.CommitTimeoutError("x", channel="c", committed=None, target="1"), True),
+    (errors.RowsRejectedError("x", channel="c", rejected=1, last_error=None), False),
+    (errors.FilesGivenTwiceError("x", files=()), False),
+    (errors.FilesRejectedError("x", files=(), rejected=0), False),
+    (errors.TokenWentBackError("x"), True),
+    (errors.ExecutorLostError("x"), True),
+]
+SQL = [
+    (errors.SqlError("Could not connect to Snowflake backend", errno=250001), True),
+    (errors.SqlError("Failed to connect to DB: a. Incorrect user", errno=250001), False),
+    (errors.SqlError("the file cannot be moved", errno=253003), True),
+    (errors.SqlError("does not exist", errno=2003), False),
+]
+OF_TASKS = [
+    (failures.TaskFailedError("x", error_type="ContinuityError"), False),
+    (failures.TaskFailedError("x", error_type="ExecutorLostError"), True),
+    (failures.TaskFailedError("x", error_type="NoSuchError"), True),
+]
+
+
+def named(value: Any) -> str:
+    return f"{type(value).__name__}-{value}" if isinstance(value, SnowpipeError) else str(value)
+
+
+def classes(kind: type[SnowpipeError] = SnowpipeError) -> Iterator[type[SnowpipeError]]:
+    yield kind
+    for one in kind.__subclasses__():
+        yield from classes(one)
+
+
+def by_instance(error: SnowpipeError) -> bool:
+    return error.retryable
+
+
+def by_the_retry_policy(error: SnowpipeError) -> bool:
+    return advise(error).worth is Worth.RETRY
+
+
+def by_an_operator(error: SnowpipeError) -> bool:
+    with pytest.raises((SnowpipeError, AirflowFailException)) as ended, failing_at_once():
+        raise error
+    return ended.type is not AirflowFailException
+
+
+def by_a_submitted_load(error: SnowpipeError) -> bool:
+    return type(end_of_task(error)) is AirflowException
+
+
+def by_the_commit_watch(error: SnowpipeError) -> bool:
+    watch = CommitWatch(CommitTargets.parse({"c": "1"}, "integer"), Patience(max_consecutive_errors=2))
+    verdict = watch.see(StatusLook(errors={"c": error}), 0.0)
+    assert verdict is not None
+    return verdict.state is WaitState.WAITING
+
+
+def by_the_files_watch(error: SnowpipeError) -> bool:
+    watch = FilesWatch(WantedFiles(("a",)), None, Tolerance(), Patience(max_consecutive_errors=2))
+    return watch.see(HistoryLook(error=error), 0.0).state is WaitState.WAITING
+
+
+READERS = [
+    by_instance,
+    by_the_retry_policy,
+    by_an_operator,
+    by_a_submitted_load,
+    by_the_commit_watch,
+    by_the_files_watch,
+]
+
+
+def test_every_class_of_error_has_an_expected_answer() -> None:
+    for module in pkgutil.walk_packages(airflow_provider_snowpipe.__path__, "airflow_provider_snowpipe."):
+        if any(f".{room}" in module.name for room in ("streaming", "bulk", "spark", "routing", "operators")):
+            importlib.import_module(module.name)
+
+    expected = {type(error) for error, _ in (*ANSWERS, *OF_TASKS)}
+
+    assert {kind.__name__ for kind in classes()} - {kind.__name__ for kind in expected} == set()
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(("error", "answer"), [*ANSWERS, *SQL, *OF_TASKS], ids=named)
+def test_every_reader_gives_the_answer_of_the_class(
+    reader: Callable[[SnowpipeError], bool], error: SnowpipeError, answer: bool
+) -> None:
+    assert reader(error) is answer
+
+
+@pytest.mark.parametrize(("error", "answer"), ANSWERS, ids=named)
+def test_an_error_of_the_driver_has_the_answer_of_its_class_by_its_name(
+    error: SnowpipeError, answer: bool
+) -> None:
+    kind = type(error).__name__
+    found = job_error_of("x", kind, "")
+    printed = job_error_of(None, None, f"snowpipe error: {kind}: x")
+
+    assert found is not None
+    assert printed == found
+    assert found[1] is not answer
+    assert (advise(RuntimeError(f"snowpipe error: {kind}: x")).worth is Worth.RETRY) is answer
+
+
+def test_an_error_of_the_driver_that_nobody_knows_leaves_the_task_its_retries() -> None:
+    assert job_error_of("x", "NoSuchError", "") == ("snowpipe error: NoSuchError: x", False)
+
+
+@pytest.mark.parametrize(("error", "answer"), [*ANSWERS, *SQL], ids=named)
+def test_an_attempt_of_a_spark_task_reports_what_no_attempt_can_fix_and_raises_the_rest(
+    error: SnowpipeError, answer: bool
+) -> None:
+    # A fenced attempt must not give its task an end: the attempt that fenced it may be another of this task.
+    reported = not answer and not isinstance(error, errors.ChannelFencedError)
+
+    assert error.spark_may_retry is not reported
+
+
+@pytest.mark.parametrize(
+    ("reason", "load", "wait"),
+    [
+        (FailureReason.CHANNEL_MISSING, True, False),
+        (FailureReason.CHANNEL_INVALID, True, False),
+        (FailureReason.ROWS_REJECTED, False, False),
+        (FailureReason.BAD_TOKEN, False, False),
+        (FailureReason.CONFIGURATION, False, False),
+        (FailureReason.REFUSED, False, False),
+        (FailureReason.TOO_MANY_ERRORS, True, True),
+        (FailureReason.STALLED, True, True),
+    ],
+)
+def test_a_failed_wait_for_commits_has_the_answer_of_its_error(
+    reason: FailureReason, load: bool, wait: bool
+) -> None:
+    event = {"status": "failure", "reason": reason.value, "message": "because"}
+    sensor = SnowpipeCommitSensor(task_id="s", targets={"c": "1"}, table="T")
+
+    assert reason.error_class.retryable is load
+    assert type(end_of_wait(event)) is (AirflowException if load else AirflowFailException)
+    with pytest.raises(AirflowException) as ended:
+        sensor.execute_complete({}, event)
+    assert ended.type is (AirflowException if wait else AirflowFailException)
+
+
+def test_every_reason_of_a_wait_has_an_error() -> None:
+    assert all(issubclass(reason.error_class, SnowpipeError) for reason in (*FailureReason, *FilesFailure))
+
+
+@pytest.mark.parametrize("reason", [one for one in FilesFailure if one is not FilesFailure.TIMEOUT])
+def test_a_failed_wait_for_files_has_the_answer_of_its_error(reason: FilesFailure) -> None:
+    event = {"status": "failure", "reason": reason.value, "message": "because"}
+    sensor = SnowpipeFilesLoadedSensor(task_id="s", files=["a"], table="T")
+    error = load_failure(reason.value, "because")
+
+    assert type(error) is reason.error_class
+    with pytest.raises(AirflowException) as ended:
+        sensor.execute_complete({}, event)
+    assert (ended.type is AirflowException) is error.retryable
+
+
+def test_what_nobody_foresaw_may_pass() -> None:
+    assert commit_watch.is_passing(OSError("disk"))

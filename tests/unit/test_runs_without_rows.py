@@ -1,0 +1,103 @@
+"""A run without rows is green from end to end: in the README's DAG, and in each example that can have one."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+from airflow_provider_snowpipe.spark.files.groups import freeze
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
+from tests.airflow_connections import service, service_connection, set_connection, statuses
+from tests.airflow_version import AIRFLOW
+from tests.example_dags import DAGS_FOLDER, runs_here
+from tests.local_connection import TaskInstance
+from tests.scripted_service import ScriptedService
+
+if AIRFLOW < (3, 0):
+    pytest.skip("the README's DAG imports airflow.sdk", allow_module_level=True)
+
+__all__ = ["service", "service_connection", "set_connection"]
+
+README = Path(__file__).parents[2] / "README.md"
+MAKERS = [
+    ("catch_up", "ship", {"ship_lines": 0}),
+    ("load_by_router", "make_files", {"rows": 0, "day": "2013-01-01"}),
+]
+"""Examples that may be told to make no rows, and the task that makes them."""
+WAITING = {"README": "ship_logs", "flights_to_snowflake": "flights_to_snowflake", "catch_up": "catch_up"}
+"""What has a task that waits for the commits of a stream, and the function that makes its DAG."""
+
+
+def dag_of(name: str) -> Any:
+    if name == "README":
+        (text,) = re.findall(r"```python\n(.+?)```", README.read_text(), re.DOTALL)
+        names: dict[str, Any] = {}
+        exec(text, names)  # noqa: S102  the project's own page
+    else:
+        names = runpy.run_path(str(DAGS_FOLDER / f"{name}.py"))
+    return names[WAITING.get(name, name)]()
+
+
+def test_each_example_that_waits_for_a_stream_is_here() -> None:
+    texts = {path.stem: path.read_text() for path in DAGS_FOLDER.glob("*.py")}
+
+    assert {name for name, text in texts.items() if '.output["targets"]' in text} == set(WAITING) - {"README"}
+
+
+@pytest.mark.parametrize("name", [name for name in WAITING if name == "README" or runs_here(name)])
+@pytest.mark.parametrize("committed", [None, "a.ndjson:7"], ids=["never-committed", "committed-before"])
+@pytest.mark.parametrize("channels", [("c1", "c2"), ()], ids=["channels", "no-channel"])
+def test_sensor_succeeds_at_once_where_the_stream_sent_nothing(
+    service: ScriptedService,
+    service_connection: str,
+    name: str,
+    committed: str | None,
+    channels: tuple[str, ...],
+) -> None:
+    (sensor,) = [one for one in dag_of(name).tasks if isinstance(one, SnowpipeCommitSensor)]
+    owed = ChannelTarget(token=committed, offset_format="file:line", rejected_baseline=2, rows=0)
+    sensor.targets = {channel: owed.to_json() for channel in channels}
+    sensor.table, sensor.snowflake_conn_id = "T", service_connection
+    status = {"last_committed_offset_token": committed, "rows_error_count": 2}
+    service.on("bulk-channel-status", statuses(**dict.fromkeys(channels, status)))
+
+    assert sensor.execute({"ti": TaskInstance()}) == dict.fromkeys(channels, committed)
+
+
+@pytest.mark.parametrize(("name", "task_id", "params"), MAKERS)
+def test_stream_of_a_run_that_makes_no_rows_has_its_partitions(
+    tmp_path: Path, name: str, task_id: str, params: dict[str, Any]
+) -> None:
+    if not runs_here(name):
+        pytest.skip("the DAG needs a later Airflow")
+    make = dag_of(name).get_task(task_id).python_callable
+    given = {**params, "data_dir": str(tmp_path / "d"), "folder": str(tmp_path / "d")}
+
+    make(given)
+    groups = freeze(FileSourceSpec(path=str(tmp_path / "d")))
+
+    assert len(groups) == 2
+    assert [group.bytes for group in groups] == [0, 0]
+
+
+@pytest.mark.parametrize(("name", "task_id", "params"), MAKERS)
+def test_run_that_makes_no_rows_leaves_what_is_there(
+    tmp_path: Path, name: str, task_id: str, params: dict[str, Any]
+) -> None:
+    if not runs_here(name):
+        pytest.skip("the DAG needs a later Airflow")
+    make = dag_of(name).get_task(task_id).python_callable
+    given = {**params, "data_dir": str(tmp_path), "folder": str(tmp_path)}
+    make({**given, "ship_lines": 3, "rows": 3})
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.ndjson")}
+
+    make(given)
+
+    assert before
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*.ndjson")} == before
