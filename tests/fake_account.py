@@ -268,8 +268,8 @@ class FakeAccount:
 
     def _put(self, statement: str, _: list[str]) -> list[Row]:
         """A file that is there by its name is left, unless OVERWRITE says so."""
-        file = Path(_texts(statement)[0].removeprefix("file://"))
-        stage, path = _place(re.split(r"(?<=') ", statement, maxsplit=1)[1].split(" ")[0])
+        source, target = _texts(statement)
+        file, (stage, path) = Path(source.removeprefix("file://")), _place(target)
         staged, name = self.stages.setdefault(stage, {}), f"{path}/{file.name}".removeprefix("/")
         if name in staged and "OVERWRITE = TRUE" not in statement:
             return [{"status": "SKIPPED"}]

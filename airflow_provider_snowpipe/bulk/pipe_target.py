@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from airflow_provider_snowpipe.bulk.literals import STRING_LITERAL, read_string_literal
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -13,7 +14,8 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
 _TABLE = re.compile(rf"\s*COPY\s+INTO\s+(?P<table>(?:{_PART}\.){{0,2}}{_PART})(?=[\s(])", re.IGNORECASE)
 _FROM = re.compile(
-    r"""\bFROM\s+(?:'(?P<quoted>@(?:[^']|'')+)'|(?P<plain>@[^\s();,]+))|'(?:[^']|'')*'""", re.IGNORECASE
+    rf"""\bFROM\s+(?:(?P<quoted>{STRING_LITERAL})|(?P<plain>@[^\s();,]+))|{STRING_LITERAL}""",
+    re.IGNORECASE | re.DOTALL,
 )
 """A location, or a text, in which there is none."""
 
@@ -81,8 +83,10 @@ def written(stage: StageReference) -> str:
 
 def _location(statement: str) -> str | None:
     for found in _FROM.finditer(statement):
-        if location := found["plain"] or found["quoted"]:
-            return str(location).replace("''", "'")
+        if found["plain"]:
+            return str(found["plain"])
+        if found["quoted"] and (location := read_string_literal(found["quoted"])).startswith("@"):
+            return location
     return None
 
 
