@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome, newest_loads, path_below
-from airflow_provider_snowpipe.bulk.copy_run import StagedFile
+from airflow_provider_snowpipe.bulk.copy_run import RunIdentity, StagedFile
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    FilesGivenTwiceError,
+    NothingStagedError,
+)
 
 _MOST_NAMED = 5
+_KEPT_IN = "airflow_snowpipe/forced_copies"
+"""Folder of the user's own stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,86 @@ class StagedChoice:
                 "first, under these very names"
             )
         return StagedFiles([found[name] for name in names], url)
+
+
+class FirstTryFiles:
+    """The files of a run whose COPY has FORCE, as the run's first try has listed them.
+
+    COPY itself then skips nothing, and load history does not say whose a load was, so that a later try can
+    only tell by the files what is left to do. They are kept as a small file in the user's own stage, which
+    every connection may write to, whatever the stage of the files and the version of Airflow. Each try writes
+    under a name of its own and lists the names afterwards: where there are two, none of them loads.
+
+    :param hook: asks the account
+    :param identity: whose work it is
+    :param target: the table's full name and the stage
+    """
+
+    def __init__(self, hook: SnowpipeBulkHook, identity: RunIdentity, target: Sequence[str]) -> None:
+        self._hook = hook
+        self._identity = identity
+        self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
+
+    def read(self) -> tuple[StagedFiles, RunIdentity] | None:
+        """The files that an earlier try has listed, and the run as it began; None where none has.
+
+        :raises FilesGivenTwiceError: if two tries have listed files
+        """
+        names = self._names()
+        if len(names) > 1:
+            raise self._of_two_tries(names)
+        for name in names:
+            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+                self._hook.get_file(f"{self._location}/{name}", folder)
+                kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
+            # Clearing a task lets its run begin anew, which does not undo what it has loaded.
+            since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
+            files = StagedFiles([StagedFile(*file) for file in kept["files"]], kept["url"])
+            # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
+            number = max(2, self._identity.try_number)
+            return files, replace(self._identity, since=since, try_number=number)
+        return None
+
+    def keep(self, staged: StagedFiles) -> None:
+        """Write the files down before the first COPY.
+
+        :param staged: the files
+        :raises FilesGivenTwiceError: if another try has done so in the meantime
+        """
+        name = f"{self._identity.try_number}-{uuid.uuid4().hex}.json"
+        kept = {
+            "since": self._identity.since.isoformat(),
+            "url": staged.url,
+            "files": [[file.path, file.mark, file.size] for file in staged.files],
+        }
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
+            self._hook.put_file(f"{folder}/{name}", f"{self._location}/")
+        names = self._names()
+        if names != [name]:
+            raise self._of_two_tries(names)
+
+    def _names(self) -> list[str]:
+        return sorted(str(row["name"]).rpartition("/")[2] for row in self._hook.list_files(self._location))
+
+    def _of_two_tries(self, names: Sequence[str]) -> FilesGivenTwiceError:
+        tries = " and ".join(name.partition("-")[0] for name in names)
+        return FilesGivenTwiceError(
+            f"tries {tries} of this run have each listed files for a COPY with force, in {self._location}, "
+            "so that nobody knows which of the lists was loaded: compare the table with the stage, and load "
+            "what is missing in a new run",
+            files=(),
+        )
+
+
+def cut_to_size(files: Sequence[StagedFile], limit: int) -> list[StagedFile]:
+    """The files that a COPY begins before it has read more than a number of bytes; all sizes are known.
+
+    :param files: the files
+    :param limit: the bytes
+    """
+    begun = accumulate((file.size or 0 for file in files), initial=0)
+    return [file for file, before in zip(files, begun, strict=False) if before < limit]
 
 
 def refuse_files_of_pipes(
