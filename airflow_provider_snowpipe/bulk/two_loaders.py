@@ -24,6 +24,8 @@ from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 
 COPY_MEMORY = dt.timedelta(days=64)
 PIPE_MEMORY = dt.timedelta(days=14)
+NOT_AUTHORIZED = (606, 2003, 2043, 3001)
+"""Numbers of SQL errors: no warehouse to ask with, no such object for this role, no privilege."""
 _MOST_NAMED = 3
 _PART = r'("(?:[^"]|"")+"|%?[^".]+)'
 _FULL_NAME = re.compile(rf"@?{_PART}\.{_PART}\.{_PART}")
