@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.operators.copy_files import (
     StagedChoice,
     StagedFiles,
     cut_to_size,
+    refuse_files_for_waiting_pipes,
     refuse_files_of_pipes,
 )
 from airflow_provider_snowpipe.operators.file_operator import FileOperator
@@ -42,7 +43,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     statement and the files' checksums: a try after an unknown outcome asks load history, joins a statement
     that still runs, and submits only what neither knows. What each file's status is, is read from the result.
 
-    Files that a pipe has loaded are refused, since COPY and pipes do not share their memory of files.
+    Files that a pipe has loaded, has in its queue or is told of by events are refused, since COPY and pipes
+    do not share their memory of files.
 
     The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
     its path below the stage) and ``loaded_before``: the files that COPY skipped, and their loads by history.
@@ -60,8 +62,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     :param on_rejected: ``fail`` fails the task when a file was not loaded, or only in part; ``report`` leaves
         that to whoever reads the value. The rows that fit are in the table either way
     :param on_nothing: the same for a stage that has no such file
-    :param force: True loads files although a pipe has loaded them in the last 14 days; the option ``force``
-        does so, too, and besides loads what COPY itself has loaded
+    :param force: True loads files although a pipe has loaded them in the last 14 days, or is about to; the
+        option ``force`` does so, too, and besides loads what COPY itself has loaded
     :param validation_mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``: load nothing, the
         value has the ``rows`` of the answer
     :param deferrable: True waits for each statement in the triggerer, after a first look in the worker
@@ -163,6 +165,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             return self._validated(hook, copy, self.validation_mode, [file.path for file in files])
         if not (self.force or copy.options.force or self.resumed):
             refuse_files_of_pipes(hook, self.table, choice, staged)
+            refuse_files_for_waiting_pipes(hook, self.table, choice, staged)
         if first is not None:
             limited = self._without_limit(copy, staged)
             if copy.options.size_limit is not None and limited is not copy:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,16 +17,32 @@ from typing import Any
 from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome, newest_loads, path_below
 from airflow_provider_snowpipe.bulk.copy_run import RunIdentity, StagedFile
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.pipe_statement import PIPE_STATUS
+from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
+from airflow_provider_snowpipe.bulk.two_loaders import (
+    NOT_AUTHORIZED,
+    PipeBesideCopy,
+    StagedPaths,
+    announced_to,
+    refuse_files_for_pipes,
+    refuse_files_of_others,
+)
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
+from airflow_provider_snowpipe.hooks.account_sql import RunSql
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesGivenTwiceError,
     NothingStagedError,
+    SqlError,
 )
+from airflow_provider_snowpipe.streaming.listing import full_name
+from airflow_provider_snowpipe.streaming.names import quote_identifier
+
+log = logging.getLogger(__name__)
 
 _MOST_NAMED = 5
 _KEPT_IN = "airflow_snowpipe/forced_copies"
@@ -206,6 +224,74 @@ def refuse_files_of_pipes(
     refuse_files_of_others(files, hook.loads_of(table, paths), table=table, now=dt.datetime.now(dt.UTC))
 
 
+def refuse_files_for_waiting_pipes(
+    hook: SnowpipeBulkHook, table: str, choice: StagedChoice, staged: StagedFiles
+) -> None:
+    """Refuse files that a pipe over the table has in its queue, or is told of by events.
+
+    :param hook: asks the account
+    :param table: the table
+    :param choice: names the stage
+    :param staged: the files
+    :raises FilesGivenTwiceError: if there is such a pipe
+    """
+    database, schema = hook.place()
+    root = StageReference.parse(choice.stage).location("", database=database, schema=schema)
+    stage = replace(StageReference.parse(root), path="")
+    with hook.sql_session("ask the pipes over a table") as run:
+        beside = []
+        for pipe in _pipes_over((database, schema, table), run):
+            files = {one.path: one.staged_at for one in staged.files if pipe.takes(one.path, stage)}
+            if files:
+                status = _status_of(pipe, run)
+                beside.append(PipeBesideCopy(pipe, status, tuple(files), announced_to(pipe, files)))
+    refuse_files_for_pipes(beside, table=table)
+
+
+def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
+    found = []
+    try:
+        rows = run(f"SHOW PIPES IN DATABASE {quote_identifier(table[0])}", None)
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("whether a pipe is about to load these files is not known: %s", error)
+        return []
+    for row in rows:
+        try:
+            pipe = ListedPipe.read(row)
+        except ConfigurationError as error:
+            log.warning("whether this pipe is about to load these files is not known: %s", error)
+            continue
+        if pipe is not None and pipe.target.table == table:
+            found.append(pipe)
+    log.info("%d file pipes over %s show to this role; of others nothing is known", len(found), table[2])
+    return found
+
+
+def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
+    name = pipe.name
+    try:
+        (row,) = run(PIPE_STATUS, (full_name(name.database, name.schema, name.pipe),))
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("whether files wait in pipe %s is not known: %s", name, error)
+        return None
+    return PipeStatus.read(next(iter(row.values())))
+
+
+def _staged_at(value: object) -> dt.datetime | None:
+    """A moment as LIST writes it, ``Sun, 22 Nov 2026 14:00:00 GMT``."""
+    if isinstance(value, dt.datetime):
+        return value
+    try:
+        found = parsedate_to_datetime(str(value or ""))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+
+
 def _below_stage(
     listed: Sequence[dict[str, Any]], reference: StageReference, url: str | None
 ) -> dict[str, StagedFile]:
@@ -213,5 +299,6 @@ def _below_stage(
     for row in listed:
         path = path_below(reference.relative(str(row["name"])), url)
         mark, size = str(row.get("md5") or row.get("last_modified") or ""), row.get("size")
-        found[path] = StagedFile(path, mark, None if size is None else int(size))
+        staged_at = _staged_at(row.get("last_modified"))
+        found[path] = StagedFile(path, mark, None if size is None else int(size), staged_at)
     return found

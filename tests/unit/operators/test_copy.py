@@ -9,7 +9,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount
+from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
 
 FORCED: dict[str, Any] = {"force": True}
@@ -162,3 +162,115 @@ class TestForce:
         copying.run({})
 
         assert "~" not in copying.account.stages
+
+
+class TestPipes:
+    """A pipe over the table that has the files in its queue, or will have them, loads them once more."""
+
+    PIPE = "LOCAL.PUBLIC.P"
+    STAGED = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
+
+    @pytest.fixture(autouse=True)
+    def pipe(self, copying: Copying) -> Pipe:
+        found = copying.account.pipes[self.PIPE] = Pipe("COPY INTO t FROM '@S'")
+        found.created = self.STAGED - dt.timedelta(days=1)
+        return found
+
+    def refused(self, copying: Copying) -> str:
+        with pytest.raises(AirflowException) as refused:
+            copying.run({})
+        assert copying.account.rows == []
+        assert self.PIPE in str(refused.value)
+        assert "force=True" in str(refused.value)
+        return str(refused.value)
+
+    @pytest.mark.parametrize("auto_ingest", [True, False], ids=["events", "submitted"])
+    def test_files_that_wait_in_a_paused_pipe_are_not_copied(
+        self, copying: Copying, pipe: Pipe, auto_ingest: bool
+    ) -> None:
+        pipe.auto_ingest, pipe.queue, pipe.is_paused = auto_ingest, ["a"], True
+
+        assert "PAUSED, 1 files wait" in self.refused(copying)
+        copying.account.finish()
+        assert copying.account.rows == ["a1", "a2"]
+
+    def test_files_of_which_events_tell_a_pipe_are_not_copied(self, copying: Copying, pipe: Pipe) -> None:
+        pipe.auto_ingest = True
+
+        assert "AUTO_INGEST" in self.refused(copying)
+
+    def test_files_that_came_before_the_pipe_are_copied(self, copying: Copying, pipe: Pipe) -> None:
+        pipe.auto_ingest, pipe.created = True, self.STAGED + dt.timedelta(days=1)
+        copying.run({})
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
+    def test_files_of_an_unknown_age_count_as_told(self, copying: Copying, pipe: Pipe) -> None:
+        pipe.auto_ingest, pipe.created = True, self.STAGED + dt.timedelta(days=1)
+        copying.account.staged_at = ""
+        self.refused(copying)
+
+    @pytest.mark.parametrize(
+        ("statement", "pattern"),
+        [
+            ("COPY INTO other FROM @S", None),
+            ("COPY INTO t FROM @OTHER", None),
+            ("COPY INTO t FROM @S/in/", None),
+            ("COPY INTO t FROM @S", ".*[.]csv"),
+            ("COPY INTO far.t FROM @PUBLIC.S", None),
+        ],
+        ids=["table", "stage", "path", "pattern", "schema"],
+    )
+    def test_a_pipe_of_other_files_does_not_stand_in_the_way(
+        self, copying: Copying, pipe: Pipe, statement: str, pattern: str | None
+    ) -> None:
+        pipe.statement, pipe.pattern, pipe.auto_ingest = statement, pattern, True
+        copying.run({})
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert "PIPE STATUS" not in copying.account.calls
+
+    def test_a_pattern_that_only_snowflake_reads_counts_as_matching(
+        self, copying: Copying, pipe: Pipe
+    ) -> None:
+        pipe.auto_ingest, pipe.pattern = True, "*["
+        self.refused(copying)
+
+    def test_a_pipe_without_events_and_with_an_empty_queue_is_no_reason(self, copying: Copying) -> None:
+        copying.run({})
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert copying.account.calls.count("SHOW") == copying.account.calls.count("PIPE STATUS") == 1
+
+    def test_force_copies_them_all_the_same_and_asks_nobody(self, copying: Copying, pipe: Pipe) -> None:
+        pipe.auto_ingest = True
+        copying.run({}, force=True)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert "SHOW" not in copying.account.calls
+
+    @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
+    def test_a_role_that_may_not_ask_is_told_so_in_the_log(
+        self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str
+    ) -> None:
+        copying.account.fault(call, BEFORE, StatementError(3001, "insufficient privileges"))
+        copying.run({})
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert "not known" in caplog.text
+
+    def test_a_definition_that_the_role_does_not_see_is_named_in_the_log(
+        self, copying: Copying, pipe: Pipe, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pipe.statement = ""
+        copying.run({})
+
+        assert self.PIPE in caplog.text
+        assert "MONITOR" in caplog.text
+
+    def test_an_account_that_fails_otherwise_is_no_reason_to_copy(self, copying: Copying) -> None:
+        copying.account.fault("SHOW", BEFORE, StatementError(604, "canceled"))
+        with pytest.raises(Exception, match="canceled"):
+            copying.run({})
+
+        assert copying.account.rows == []

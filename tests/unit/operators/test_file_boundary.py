@@ -28,7 +28,7 @@ from tests.unit.operators.account_in_task import install, task_context
 
 A, B = "p_s_a", "p_s_b"
 STAGE = "%T"
-CALLS = {"copy": 35, "pipe": 41}
+CALLS = {"copy": 40, "pipe": 45}
 """Calls of one load that nothing disturbs."""
 PIPE = "LOCAL.PUBLIC.P"
 
