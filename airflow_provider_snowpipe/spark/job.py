@@ -10,20 +10,21 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable, read_driver_secrets
 from airflow_provider_snowpipe.spark.driver import Run, elapsed
 from airflow_provider_snowpipe.spark.failures import error_type_of
 from airflow_provider_snowpipe.spark.jvm import check_versions
-from airflow_provider_snowpipe.spark.plan import JobPlan, read_plan
+from airflow_provider_snowpipe.spark.plan import JobPlan, checked_counts, read_plan
 from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.submitted import JobSession, clear_report, complain, leave
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         plan = read_plan(argv[0])
         credentials, secrets = _credentials(plan)
+        plan = replace(plan, rejected_before={**_unreported(plan), **plan.rejected_before})
         clear_report(plan)
     except SnowpipeError as error:
         return complain(error)
@@ -72,6 +74,9 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
             return complain(error)
     report = RunReport(plan.application, run.channels, elapsed(began))
     leave(plan, Path(plan.report_path).name, report.to_json())
+    if plan.report_path and (plan.wait_for_commit or plan.on_error == "continue"):
+        # Rejected rows are reported by this run, or accepted: the next one counts from here.
+        Path(plan.report_path).with_name(START_FILE).unlink(missing_ok=True)
     for channel in report.channels:
         print(_summary(channel), flush=True)
     print(
@@ -80,6 +85,27 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
         flush=True,
     )
     return 0
+
+
+def _unreported(plan: JobPlan) -> Mapping[str, int]:
+    """Rows that were rejected before the first run of this plan that has not reported them, by channel.
+
+    A run that failed, was killed, or did not wait for the commit leaves its start file beside the report; so
+    rows that were rejected since are reported by every run of the plan, until one waits for the commit and
+    finds none, or accepts them with ``on_error="continue"``.
+
+    :raises ConfigurationError: if the file holds something else
+    """
+    path = Path(plan.report_path).with_name(START_FILE) if plan.report_path else None
+    if path is None or not path.is_file():
+        return {}
+    try:
+        return checked_counts(json.loads(path.read_text("utf-8")))
+    except (ValueError, ConfigurationError) as error:
+        raise ConfigurationError(
+            f"{str(path)!r} is not what an earlier run of the plan leaves there ({error}): remove it if that "
+            "run's rejected rows are known"
+        ) from None
 
 
 def _credentials(plan: JobPlan) -> tuple[Credentials, SourceSecrets]:

@@ -96,6 +96,27 @@ def rows_to_send(
     return rows.after(committed)
 
 
+def rejected_by_earlier_tries(
+    rows: NumberedRows, left: NumberedRows, found: ChannelStatus, offset_class: type[Offset]
+) -> int:
+    """Rows that the service has rejected of these rows, when an earlier try had sent them; at least so many.
+
+    A channel counts rejected rows over its whole life and does not say of which rows they were. It says where
+    the last one lies, which is among these rows only if one of them was rejected. So a try whose worker was
+    killed, or that did not wait, leaves what the next one has to know, on every Airflow.
+
+    :param rows: all rows
+    :param left: those that are not committed
+    :param found: the channel's status when it was opened
+    :param offset_class: the format of the positions
+    """
+    last = found.last_error_offset_upper_bound
+    if last is None or found.rows_error_count == 0 or len(left.lines) == len(rows.lines):
+        return 0
+    position = offset_class.parse(last, channel=found.channel)
+    return int(rows.offsets[0] <= position <= rows.offsets[-1])
+
+
 def append_to_channel(
     client: SnowpipeClient, channel: str, rows: NumberedRows, offset_class: type[Offset], rules: AppendRules
 ) -> SmallLoad:
@@ -130,8 +151,11 @@ def append_to_channel(
         if rules.wait_for_commit:
             status = writer.wait_for_commit(timeout=rules.commit_timeout)
         committed = time.monotonic()
-        counters, before = writer.counters, writer.status_at_open.rows_error_count
-    rejected = 0 if status is None else status.rows_error_count - before
+        counters, found = writer.counters, writer.status_at_open
+    baseline = found.rows_error_count - rejected_by_earlier_tries(rows, wanted, found, offset_class)
+    if status is None and not wanted.lines:
+        status = found
+    rejected = 0 if status is None else status.rows_error_count - baseline
     load = SmallLoad(
         channel=channel,
         from_token=from_token,
@@ -141,7 +165,7 @@ def append_to_channel(
         raw_bytes=counters.raw_bytes,
         rejected=rejected,
         committed=rules.wait_for_commit or not wanted.lines,
-        rejected_baseline=before,
+        rejected_baseline=baseline,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,
         requests=counters.requests,
@@ -152,11 +176,9 @@ def append_to_channel(
     if rejected and rules.on_error == "abort":
         last = None if status is None else status.last_error_message
         raise RowsRejectedError(
-            f"channel {channel!r}: the service skipped {rejected} of {load.rows} row(s) and committed the "
-            "others; "
-            f"the last error: {last or 'no message'}. Mend those rows and append them as a batch of their "
-            "own, or "
-            "choose on_error='continue'",
+            f"channel {channel!r}: the service rejected {rejected} of {len(rows.lines)} row(s) and committed "
+            f"the others; the last error: {last or 'no message'}. Fix those rows and append them as a batch "
+            "of their own, or accept them with on_error='continue'",
             channel=channel,
             rejected=rejected,
             last_error=last,

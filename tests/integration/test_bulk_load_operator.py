@@ -229,6 +229,7 @@ class TestOnce:
         assert task.task_lineage is not None
         assert (task.task_lineage.rows, len(task.task_lineage.sources)) == (10, 1)
 
+    @pytest.mark.nightly
     def test_another_run_is_other_work_and_the_same_key_is_not(self, bulk: Bulk) -> None:
         bulk.load(rows=10)
         bulk.load("r2", rows=10, run_key="day 1")
@@ -237,6 +238,7 @@ class TestOnce:
         bulk.load("r3", rows=10, run_key="day 1")
         assert len(bulk.ids()) == 20
 
+    @pytest.mark.nightly
     def test_a_folder_that_was_loaded_and_has_no_manifest_any_more_is_refused(self, bulk: Bulk) -> None:
         bulk.load(rows=10)
         bulk.service.sql(f"REMOVE @{bulk.stage}")
@@ -300,7 +302,13 @@ DEATHS = {
 
 
 class TestDeaths:
-    @pytest.mark.parametrize("place", DEATHS)
+    @pytest.mark.parametrize(
+        "place",
+        [
+            place if place == "copy-is-submitted" else pytest.param(place, marks=pytest.mark.nightly)
+            for place in DEATHS
+        ],
+    )
     def test_a_try_after_a_death_loads_every_row_once(
         self, bulk: Bulk, place: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -340,6 +348,7 @@ class TestDeaths:
         assert bulk.ids() == list(range(1_000))
         assert first["files"].keys() == second[0]["files"].keys()
 
+    @pytest.mark.nightly
     def test_a_manifest_that_comes_late_over_the_one_that_was_loaded_is_refused(
         self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -330,7 +330,9 @@ class TestOncePerRun:
         assert place.copy(options=self.FORCED, try_number=2)["rows_loaded"] == 2
         assert place.ids() == [1, 2]
 
-    @pytest.mark.parametrize("point", ["after-load-commit", "before-load-commit"])
+    @pytest.mark.parametrize(
+        "point", ["after-load-commit", pytest.param("before-load-commit", marks=pytest.mark.nightly)]
+    )
     def test_a_service_that_dies_with_the_answer_leaves_exact_rows(
         self, crash_service: LocalService, set_connection: SetConnection, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch, point: str,

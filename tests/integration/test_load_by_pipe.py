@@ -59,6 +59,7 @@ class TestBoundary:
         assert by_pipe(piped)["rows_loaded"] == 0
         piped.assert_every_row_is_there_once()
 
+    @pytest.mark.nightly
     def test_stream_pipe_copy_stream_pipe_lose_nothing_and_double_nothing(self, piped: Load) -> None:
         for number, way in enumerate(["pipe", "copy", "stream", "pipe"], 2):
             piped.write(f"{number}.ndjson", number)
@@ -88,6 +89,7 @@ class TestBoundary:
         assert piped.token == "1.ndjson:3"
         piped.assert_every_row_is_there_once()
 
+    @pytest.mark.nightly
     def test_a_file_that_fails_in_the_pipe_is_mended_by_mending_the_file(self, piped: Load) -> None:
         piped.write("2.ndjson")
         file = piped.folder / "a" / "2.ndjson"
@@ -129,11 +131,11 @@ class TestCrashes:
     @pytest.mark.parametrize(
         ("kind", "name", "way"),
         [
-            (FileBoundary, "promise", "pipe"),
-            (SnowpipeIngestFilesOperator, "perform", "pipe"),
+            pytest.param(FileBoundary, "promise", "pipe", marks=pytest.mark.nightly),
+            pytest.param(SnowpipeIngestFilesOperator, "perform", "pipe", marks=pytest.mark.nightly),
             (SnowpipeIngestFilesOperator, "_waited_here", "pipe"),
-            (SnowpipeIngestFilesOperator, "_waited_here", "copy"),
-            (FileBoundary, "settle", "copy"),
+            pytest.param(SnowpipeIngestFilesOperator, "_waited_here", "copy", marks=pytest.mark.nightly),
+            pytest.param(FileBoundary, "settle", "copy", marks=pytest.mark.nightly),
         ],
         ids=["before-intent", "before-submission", "after-submission", "after-submission-copy", "after-load"],
     )
@@ -149,6 +151,7 @@ class TestCrashes:
         assert (done["channels"][CHANNEL]["from"], done["channels"][CHANNEL]["rows"]) == ("1.ndjson:3", 9)
         assert done["rows_loaded"] == 9
 
+    @pytest.mark.nightly
     def test_a_copy_that_was_interrupted_is_finished_by_copy_before_the_pipe_takes_more(
         self, began: Load, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -164,6 +167,7 @@ class TestCrashes:
         by = {str(row["FILE_NAME"]).rpartition("/")[2]: row["PIPE_NAME"] for row in loads}
         assert by == {"2.ndjson": None, "3.ndjson": None, "4.ndjson": began.pipe}
 
+    @pytest.mark.nightly
     def test_each_partition_is_finished_by_the_loader_that_began_it(
         self, began: Load, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -194,6 +198,7 @@ class TestCrashes:
         began.assert_every_row_is_there_once()
         assert began.token == "3.ndjson:2"
 
+    @pytest.mark.nightly
     def test_a_file_that_changed_while_its_content_waits_is_refused(self, began: Load) -> None:
         began.pause_pipe()
         with pytest.raises(FilesNotLoadedError):
@@ -235,6 +240,7 @@ class TestDeferred:
         piped.assert_every_row_is_there_once()
         assert (done["path"], done["rows_loaded"], piped.token) == ("pipe", 4, "2.ndjson:4")
 
+    @pytest.mark.nightly
     def test_what_load_history_does_not_know_yet_is_taken_from_the_trigger(
         self, piped: Load, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -250,6 +256,7 @@ class TestDeferred:
         assert (done["rows_loaded"], piped.token) == (4, "2.ndjson:4")
         piped.assert_every_row_is_there_once()
 
+    @pytest.mark.nightly
     def test_a_wait_that_ends_badly_leaves_the_intent(self, piped: Load) -> None:
         piped.pause_pipe()
         piped.write("2.ndjson")

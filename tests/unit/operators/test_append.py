@@ -131,7 +131,7 @@ class TestRows:
     ) -> None:
         bad = [{"ID": 1}, {"ID": "no number"}, {"ID": 3}]
 
-        with pytest.raises(AirflowFailException, match=r"RowsRejectedError: .*skipped 1 of 3 row"):
+        with pytest.raises(AirflowFailException, match=r"RowsRejectedError: .*rejected 1 of 3"):
             append(rows=bad, batch=1)
         assert append(rows=bad, batch=2, on_error="continue")["rejected"] == 1
         assert ids(local_service, table) == [1, 1, 3, 3]

@@ -227,3 +227,56 @@ def test_rows_of_an_older_batch_that_are_skipped_are_none():
     assert rows_to_send(
         numbered(), BatchRowOffset(8, 1), AppendRules(7, on_older_batch="skip"), channel="c"
     ) == NumberedRows((), ())
+
+
+class TestRejectedByEarlierTries:
+    """Rows that a try has sent, and whose rejection it could not report any more."""
+
+    @pytest.fixture(autouse=True)
+    def bad_row(self, snowpipe):
+        snowpipe.rejects = lambda row: row["ID"] == 2
+
+    def time_out(self, snowpipe, append, **rules):
+        snowpipe.holds_commits = True
+        with pytest.raises(CommitTimeoutError):
+            append(**rules)
+        snowpipe.holds_commits = False
+        snowpipe.commit()
+
+    def test_are_reported_by_every_later_try(self, snowpipe, append):
+        self.time_out(snowpipe, append)
+
+        for _ in range(3):
+            with pytest.raises(RowsRejectedError) as raised:
+                append()
+            assert raised.value.rejected == 1
+        assert ids(snowpipe) == [1, 3, 4]
+
+    def test_are_accepted_on_demand(self, snowpipe, append):
+        self.time_out(snowpipe, append)
+
+        assert append(on_error="continue").rejected == 1
+
+    def test_fail_the_sensor_of_a_try_that_does_not_wait(self, snowpipe, append):
+        snowpipe.holds_commits = True
+        append(wait_for_commit=False)
+        snowpipe.commit()
+        with pytest.raises(RowsRejectedError):
+            append(wait_for_commit=False)
+        assert append(wait_for_commit=False, on_error="continue").rejected_baseline == 0
+
+    def test_of_another_batch_do_not_count(self, snowpipe, append):
+        with pytest.raises(RowsRejectedError):
+            append()
+
+        assert append([{"ID": 5}], batch=8).rejected == 0
+        assert append([{"ID": 5}], batch=8).rejected == 0
+
+    def test_are_counted_from_where_the_first_try_began(self, snowpipe, append):
+        with pytest.raises(RowsRejectedError):
+            append(batch=6)
+        self.time_out(snowpipe, append)
+
+        with pytest.raises(RowsRejectedError) as raised:
+            append()
+        assert raised.value.rejected == 1

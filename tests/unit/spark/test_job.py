@@ -1,0 +1,89 @@
+"""The application run again and again on one plan: rejected rows are reported until they are accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.spark import driver, job
+from airflow_provider_snowpipe.spark.report import START_FILE, RunReport
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
+from tests.fake_snowpipe import PAT, FakeSnowpipe
+from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, rows
+from tests.unit.spark.test_driver import PLAN
+
+RunJob = Callable[..., int]
+
+
+class Session:
+    """Stands for the session: its executors are in this process."""
+
+    def __init__(self, _: Any) -> None:
+        self.start = self.executors = InProcessSpark
+        self.stop = nullcontext
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop nothing."""
+
+
+@pytest.fixture
+def run(snowpipe: FakeSnowpipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunJob:
+    """Run the job on so many rows, of which number 2 does not fit the table."""
+    snowpipe.rejects = lambda row: row["ID"] == 2
+    monkeypatch.setattr(job, "_credentials", lambda _: (ProgrammaticAccessToken(PAT), SourceSecrets()))
+    monkeypatch.setattr(job, "JobSession", Session)
+    monkeypatch.setattr(job, "check_versions", lambda: None)
+
+    def once(count: int = 6, **changes: Any) -> int:
+        plan = replace(PLAN, report_path=str(tmp_path / "report.json"), **changes)
+        monkeypatch.setattr(job, "read_plan", lambda _: plan)
+        source = MemorySource([MemoryPartition("p", rows(count))])
+        monkeypatch.setattr(driver, "open_source", lambda *_: source)
+        return job.main(["plan.json"])
+
+    return once
+
+
+def report(folder: Path) -> RunReport:
+    return RunReport.read(folder / "report.json")
+
+
+def test_rejected_rows_are_reported_by_every_run_until_one_accepts_them(run: RunJob, tmp_path: Path) -> None:
+    for _ in range(3):
+        assert run() == 1
+        assert report(tmp_path).error_type == "RowsRejectedError"
+
+    assert run(on_error="continue") == 0
+    assert report(tmp_path).channels[0].rejected == 1
+    assert run() == 0
+    assert not (tmp_path / START_FILE).exists()
+
+
+def test_rows_that_nobody_waited_for_are_judged_by_the_next_run_that_waits(run: RunJob) -> None:
+    assert run(wait_for_commit=False) == 0
+    assert run(wait_for_commit=False) == 0
+
+    assert run() == 1
+
+
+def test_run_that_rejected_nothing_leaves_no_start_file(run: RunJob, tmp_path: Path) -> None:
+    assert run(count=2) == 0
+    assert not (tmp_path / START_FILE).exists()
+
+
+def test_start_file_that_holds_something_else_is_named(
+    run: RunJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / START_FILE).write_text("[1]")
+
+    assert run() == 1
+    assert START_FILE in capsys.readouterr().err
