@@ -76,6 +76,10 @@ class Pipe:
     statement: str
     known: set[str] = field(default_factory=set)
     queue: list[str] = field(default_factory=list)
+    auto_ingest: bool = False
+    is_paused: bool = False
+    created: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
+    pattern: str | None = None
 
 
 class FakeAccount:
@@ -96,6 +100,8 @@ class FakeAccount:
         self.executed: list[str] = []
         self.holds = False
         """True lets statements run and files wait until :meth:`finish`."""
+        self.staged_at = "Sun, 01 Nov 2026 12:00:00 GMT"
+        """When LIST says that the files were staged."""
         self.names_skipped = True
         """False leaves files that COPY skips out of its result."""
         self._copied: set[tuple[str, str, str]] = set()
@@ -148,8 +154,11 @@ class FakeAccount:
             ("REMOVE ", "REMOVE", self._remove),
             ("DESCRIBE STAGE ", "DESCRIBE", lambda *_: []),
             ("DESCRIBE PIPE ", "DESCRIBE", self._describe_pipe),
+            ("SHOW PIPES IN DATABASE ", "SHOW", self._show_pipes),
+            ("SELECT SYSTEM$PIPE_STATUS(", "PIPE STATUS", self._pipe_status),
             ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
             ("SELECT FILE_NAME", "HISTORY", self._copy_history),
+            ("SELECT WAREHOUSE_SIZE", "USAGE", lambda *_: []),
             (
                 "SELECT MAX(CREATED) AS CREATED",
                 "AGE",
@@ -261,15 +270,20 @@ class FakeAccount:
     def _list(self, _: str, values: list[str]) -> list[Row]:
         stage, path = _place(values[0])
         return [
-            {"name": _listed(stage, name), "size": len(content), "md5": _md5(content)}
+            {
+                "name": _listed(stage, name),
+                "size": len(content),
+                "md5": _md5(content),
+                "last_modified": self.staged_at,
+            }
             for name, content in sorted(self.stages.get(stage, {}).items())
             if name.startswith(path)
         ]
 
     def _put(self, statement: str, _: list[str]) -> list[Row]:
         """A file that is there by its name is left, unless OVERWRITE says so."""
-        file = Path(_texts(statement)[0].removeprefix("file://"))
-        stage, path = _place(re.split(r"(?<=') ", statement, maxsplit=1)[1].split(" ")[0])
+        source, target = _texts(statement)
+        file, (stage, path) = Path(source.removeprefix("file://")), _place(target)
         staged, name = self.stages.setdefault(stage, {}), f"{path}/{file.name}".removeprefix("/")
         if name in staged and "OVERWRITE = TRUE" not in statement:
             return [{"status": "SKIPPED"}]
@@ -293,6 +307,25 @@ class FakeAccount:
         if pipe is None:
             raise StatementError(MISSING, "the pipe does not exist or not authorized")
         return [{"definition": pipe.statement, "notification_channel": None}]
+
+    def _show_pipes(self, *_: Any) -> list[Row]:
+        names = ("database_name", "schema_name", "name")
+        return [
+            {
+                **dict(zip(names, name.split("."), strict=True)),
+                "created_on": pipe.created,
+                "definition": pipe.statement,
+                "notification_channel": "arn" if pipe.auto_ingest else None,
+                "pattern": pipe.pattern,
+                "kind": "STAGE",
+            }
+            for name, pipe in self.pipes.items()
+        ]
+
+    def _pipe_status(self, _: str, values: list[str]) -> list[Row]:
+        pipe = self.pipes[values[0].replace('"', "")]
+        state = "PAUSED" if pipe.is_paused else "RUNNING"
+        return [{"status": json.dumps({"executionState": state, "pendingFileCount": len(pipe.queue)})}]
 
     def _set_token(self, _: str, values: list[str]) -> list[Row]:
         self.tokens[values[1]] = values[2]

@@ -89,11 +89,13 @@ class StagedFile:
     :param path: below the stage
     :param mark: tells its content from an earlier one of that name, such as its checksum
     :param size: bytes, None where that is not said
+    :param staged_at: since when it is there, None where that is not said
     """
 
     path: str
     mark: str = ""
     size: int | None = None
+    staged_at: dt.datetime | None = None
 
 
 @dataclass(slots=True)

@@ -233,11 +233,23 @@ class CopyInto:
 
 
 def quoted_location(location: str) -> str:
-    """Write a location in quotes where its path has other letters than a plain one.
+    """Write a location as a text, so that nothing in its path is read as SQL.
+
+    Without quotes ``--`` and ``/*`` in a path begin a comment, which hides every option of the statement.
 
     :param location: the stage with ``@``, and a path
+    :raises ConfigurationError: if it is no location, or has a character that no SQL text can have
     """
-    return location if re.fullmatch(r'@[\w$"%~./=-]+', location) else string_literal(location)
+    if not location.startswith("@"):
+        raise ConfigurationError(
+            f"location is {location[:80]!r}: give a stage with @, and a path after a slash"
+        )
+    if "\0" in location or any("\ud800" <= letter <= "\udfff" for letter in location):
+        raise ConfigurationError(
+            f"stage path {location!r} has a NUL or half a surrogate pair, which no SQL text can have: stage "
+            "the files under another path"
+        )
+    return string_literal(location)
 
 
 def _written_format(file_format: str | Mapping[str, Any]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.literals import string_literal
+from airflow_provider_snowpipe.bulk.literals import STRING_LITERAL, string_literal
 from airflow_provider_snowpipe.bulk.pipe_statement import (
     FORCE_RESUME,
     PIPE_STATUS,
@@ -35,6 +36,8 @@ IF_EXISTS = ("check", "keep", "replace")
 ON_NOTHING = ("fail", "report")
 _MISSING = 2003
 _STALE = 3605
+_BARE = re.compile(r'@(?:(?!--|/\*)[\w$"%~./=-])+')
+_GAP = re.compile(rf"""({STRING_LITERAL}|"[^"]*")|\s+""", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,10 @@ class KnownPipe:
         :param definition: what the pipe is to be
         """
         wanted = definition.copy.statement()
-        if _spaced(self.definition) != _spaced(wanted):
+        # Earlier releases wrote a location of plain letters without quotes, which means the same.
+        location = definition.copy.location
+        bare = wanted.replace(string_literal(location), location, 1) if _BARE.fullmatch(location) else wanted
+        if _spaced(self.definition) not in (_spaced(wanted), _spaced(bare)):
             return f"its statement is {self.definition!r} and not {wanted!r}"
         if self.auto_ingest != definition.auto_ingest:
             return f"its AUTO_INGEST is {self.auto_ingest} and not {definition.auto_ingest}"
@@ -229,4 +235,5 @@ class FilePipeAdmin:
 
 
 def _spaced(statement: str) -> str:
-    return " ".join(statement.rstrip("; \n").split())
+    """A statement with one blank for every gap outside of its quotes."""
+    return _GAP.sub(lambda found: found[1] or " ", statement.strip().rstrip("; \n"))

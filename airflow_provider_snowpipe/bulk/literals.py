@@ -9,6 +9,11 @@ from typing import Any
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+_ESCAPE = re.compile(r"''|\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([0-7]{1,3})|(.))", re.DOTALL)
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+STRING_LITERAL = r"'(?:[^'\\]|''|\\.)*'"
+"""Regular expression of a text between single quotes, for ``re.DOTALL``."""
 
 OptionValue = str | bool | int | float | None | Sequence[str]
 """None is written as the word NONE."""
@@ -25,6 +30,14 @@ def string_literal(text: str) -> str:
     if "\0" in text:
         raise ConfigurationError(f"the text {text[:40]!r} has a NUL character, which no SQL text can have")
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def read_string_literal(written: str) -> str:
+    """Read a text between single quotes as Snowflake does.
+
+    :param written: the text with its quotes; escape sequences begin with a backslash
+    """
+    return _ESCAPE.sub(_unescaped, written[1:-1])
 
 
 def string_list(texts: Sequence[str]) -> str:
@@ -57,6 +70,15 @@ def option_group(name: str, values: Mapping[str, Any]) -> str:
     :param values: at least one
     """
     return f"{name} = ({' '.join(option(*pair) for pair in values.items())})"
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    unicode, byte, octal, letter = found.groups()
+    if unicode or byte:
+        return chr(int(unicode or byte, 16))
+    if octal:
+        return chr(int(octal, 8))
+    return "'" if letter is None else _CONTROLS.get(letter, letter)
 
 
 def _value(name: str, value: Any) -> str:

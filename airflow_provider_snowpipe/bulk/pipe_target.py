@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+from airflow_provider_snowpipe.bulk.literals import STRING_LITERAL, read_string_literal
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -13,7 +16,8 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
 _TABLE = re.compile(rf"\s*COPY\s+INTO\s+(?P<table>(?:{_PART}\.){{0,2}}{_PART})(?=[\s(])", re.IGNORECASE)
 _FROM = re.compile(
-    r"""\bFROM\s+(?:'(?P<quoted>@(?:[^']|'')+)'|(?P<plain>@[^\s();,]+))|'(?:[^']|'')*'""", re.IGNORECASE
+    rf"""\bFROM\s+(?:(?P<quoted>{STRING_LITERAL})|(?P<plain>@[^\s();,]+))|{STRING_LITERAL}""",
+    re.IGNORECASE | re.DOTALL,
 )
 """A location, or a text, in which there is none."""
 
@@ -71,6 +75,55 @@ class PipeTarget:
         return inside.removeprefix(root)
 
 
+@dataclass(frozen=True, slots=True)
+class ListedPipe:
+    """A file pipe as SHOW PIPES lists it.
+
+    :param name: its full name
+    :param target: what it moves where
+    :param created: since when it is there, None where that is not said
+    :param pattern: the regular expression that the paths of its files match
+    """
+
+    name: PipeName
+    target: PipeTarget
+    created: dt.datetime | None = None
+    pattern: str | None = None
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Self | None:
+        """Read a row of SHOW PIPES; None for a pipe of another kind.
+
+        :param row: the row, its keys are the columns' names in small letters
+        :raises ConfigurationError: if its definition does not show to the role
+        """
+        if row.get("kind") == "STREAMING":
+            return None
+        name = PipeName(str(row["database_name"]), str(row["schema_name"]), str(row["name"]))
+        is_told = bool(row.get("notification_channel"))
+        created = row.get("created_on")
+        return cls(
+            name,
+            PipeTarget.of(name, str(row.get("definition") or ""), is_told=is_told),
+            created if isinstance(created, dt.datetime) else None,
+            row.get("pattern") or None,
+        )
+
+    def takes(self, path: str, stage: StageReference) -> bool:
+        """True for a file that lies where the pipe loads from.
+
+        :param path: its path below the stage
+        :param stage: the stage, with its database and schema
+        """
+        if _place(stage) != _place(self.target.stage) or not path.startswith(self.target.stage.path):
+            return False
+        try:
+            # A part that matches is enough: whatever the pipe matches as a whole is then among it.
+            return self.pattern is None or re.search(self.pattern, path) is not None
+        except re.error:
+            return True  # an expression that only Snowflake reads
+
+
 def written(stage: StageReference) -> str:
     """A stage and a path as text.
 
@@ -81,8 +134,10 @@ def written(stage: StageReference) -> str:
 
 def _location(statement: str) -> str | None:
     for found in _FROM.finditer(statement):
-        if location := found["plain"] or found["quoted"]:
-            return str(location).replace("''", "'")
+        if found["plain"]:
+            return str(found["plain"])
+        if found["quoted"] and (location := read_string_literal(found["quoted"])).startswith("@"):
+            return location
     return None
 
 

@@ -21,6 +21,8 @@ MANIFEST_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 OUTCOME_NAME = "loaded.json"
 """Written when the files are in the table; it holds the task's value."""
+ATTEMPT_NAME = "attempt.json"
+"""The manifest of one attempt, in its own folder: no other attempt can replace it."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=-]+")
 _LONGEST_NAME = 80
 

@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
-_REFERENCE = re.compile(rf"@?(?P<owner>(?:{_PART}\.){{0,2}})(?P<name>~|%?{_PART})(?:/(?P<path>[^\0]*))?")
+_REFERENCE = re.compile(rf"@?(?P<owner>(?:{_PART}\.){{0,2}})(?P<name>~|%?{_PART})(?:/(?P<path>[^\0]*)|\s*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,12 @@ class StageReference:
     def parse(cls, text: str) -> StageReference:
         """Read ``@[[database.]schema.]stage[/path]``, ``@[…]%table[/path]`` or ``@~[/path]``.
 
+        Blanks in a path are letters of it, at its end as well.
+
         :param text: the reference; the ``@`` may be left out
         :raises ConfigurationError: if it is no such reference
         """
-        found = _REFERENCE.fullmatch(text.strip())
+        found = _REFERENCE.fullmatch(text.lstrip())
         if found is None:
             raise ConfigurationError(
                 f"stage is {text[:80]!r}: give @<stage>, @<database>.<schema>.<stage>, @%<table> or @~, with "

@@ -1,4 +1,4 @@
-"""The same files given to COPY and to a pipe: found in load history, and refused.
+"""The same files given to COPY and to a pipe: found in load history or at the pipe, and refused.
 
 COPY remembers for each table for 64 days what it has loaded, a pipe for itself for 14 days, and the two
 memories are apart (pages "COPY INTO <table>" and "Introduction to Snowpipe"). So the rows of a file that both
@@ -14,16 +14,22 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, FileLoad
+from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, written
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 
 COPY_MEMORY = dt.timedelta(days=64)
 PIPE_MEMORY = dt.timedelta(days=14)
+NOT_AUTHORIZED = (606, 2003, 2043, 3001)
+"""Numbers of SQL errors: no warehouse to ask with, no such object for this role, no privilege."""
+_CLOCKS = dt.timedelta(minutes=1)
+"""By so much the clocks of stage and account may differ."""
 _MOST_NAMED = 3
 _PART = r'("(?:[^"]|"")+"|%?[^".]+)'
 _FULL_NAME = re.compile(rf"@?{_PART}\.{_PART}\.{_PART}")
@@ -111,6 +117,64 @@ def refuse_files_of_others(
         "would load their rows a second time: take these files from one of the two, or say force=True",
         files=paths,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PipeBesideCopy:
+    """A file pipe over the table of a COPY, which loads from where the files are.
+
+    :param pipe: the pipe
+    :param status: its state, None where the role may not ask for it
+    :param files: the files that it loads, as far as it is given them
+    :param announced: those of which events have told it, or will
+    """
+
+    pipe: ListedPipe
+    status: PipeStatus | None
+    files: tuple[str, ...]
+    announced: tuple[str, ...] = ()
+
+
+def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> tuple[str, ...]:
+    """The files of which events tell a pipe: those that came when it was there.
+
+    :param pipe: the pipe
+    :param files: paths of files that the pipe takes, and since when they are staged, None for unknown
+    """
+    if not pipe.target.is_told:
+        return ()
+    since = None if pipe.created is None else pipe.created - _CLOCKS
+    return tuple(path for path, staged in files.items() if since is None or staged is None or staged >= since)
+
+
+def refuse_files_for_pipes(pipes: Iterable[PipeBesideCopy], *, table: str) -> None:
+    """Refuse to copy files that a pipe is about to load, and say which pipe, how it is, and what to do.
+
+    :param pipes: the pipes that load from where the files are
+    :param table: the table, for the error's text
+    :raises FilesGivenTwiceError: if a pipe has files in its queue, or is told of these by events
+    """
+    for one in pipes:
+        pending = one.status.pending_files if one.status is not None else 0
+        files = one.files if pending else one.announced
+        if not files:
+            continue
+        shown = ", ".join(map(repr, files[:_MOST_NAMED])) + (" …" if len(files) > _MOST_NAMED else "")
+        if pending:
+            what = (
+                f"has {pending:,} files in its queue, of which {shown} may be some: wait until it has loaded "
+                "them (SnowpipePipeOperator, action='resume' where it is paused, then action='status')"
+            )
+        else:
+            what = (
+                f"is told of {shown} by events (AUTO_INGEST): leave them to the pipe, or stage them elsewhere"
+            )
+        raise FilesGivenTwiceError(
+            f"pipe {one.pipe.name} ({one.status or 'its state does not show to this role'}) loads from "
+            f"{written(one.pipe.target.stage)} into {table} as well and {what}, or say force=True. COPY "
+            "would put the same rows into the table",
+            files=files,
+        )
 
 
 def _evidence(loads: Sequence[FileLoad]) -> str:

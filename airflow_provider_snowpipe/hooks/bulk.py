@@ -83,12 +83,13 @@ class SnowpipeBulkHook(SnowpipeHook):
     def put_file(self, path: str, location: str) -> None:
         """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.
 
-        :param path: the file, in letters that need no quotes
+        :param path: the file
         :param location: where it goes, as ``@stage/path``
         :raises SqlError: if the upload fails, or signing in for it
         """
         place = quoted_location(location)
-        self.run_sql(f"PUT 'file://{path}' {place} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
+        source = string_literal(f"file://{path}")
+        self.run_sql(f"PUT {source} {place} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
 
     def get_file(self, location: str, folder: str) -> None:
         """Bring one file of an internal stage to this machine by ``GET``.
@@ -99,7 +100,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         """
         database, schema = self.place()
         place = StageReference.parse(location).location("", database=database, schema=schema)
-        self.run_sql(f"GET {string_literal(place.rstrip('/'))} {string_literal(f'file://{folder}/')}")
+        self.run_sql(f"GET {quoted_location(place.rstrip('/'))} {string_literal(f'file://{folder}/')}")
 
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.

@@ -75,6 +75,7 @@ class BulkRun:
 
         :param copy: copies files, or takes over the statement that was submitted
         :raises ConfigurationError: if the manifest is gone
+        :raises FilesGivenTwiceError: if files are in the table that the manifest does not have
         """
         manifest = self.stage.manifest()
         if manifest is None:
@@ -82,7 +83,11 @@ class BulkRun:
                 f"{self.stage.location} has lost its manifest while COPY was running: compare the table with "
                 "the source before you load again, under another run_key"
             )
-        return self._settled(manifest, self.stage.outcome(), copy)
+        done = self.stage.outcome()
+        if done is None:
+            folder = self.stage.folder
+            refuse_other_files(manifest, folder, self.hook.loads_in_folder(self.table, folder))
+        return self._settled(manifest, done, copy)
 
     def _staged(self, write: Write) -> tuple[RunManifest, str]:
         """Write the rows and stage them; from its end on, this run has the manifest's files and no others.

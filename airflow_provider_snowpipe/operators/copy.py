@@ -14,7 +14,14 @@ from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.operators.copy_files import StagedChoice, refuse_files_of_pipes
+from airflow_provider_snowpipe.operators.copy_files import (
+    FirstTryFiles,
+    StagedChoice,
+    StagedFiles,
+    cut_to_size,
+    refuse_files_for_waiting_pipes,
+    refuse_files_of_pipes,
+)
 from airflow_provider_snowpipe.operators.file_operator import FileOperator
 from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.streaming.choice import check_one_of
@@ -36,7 +43,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     statement and the files' checksums: a try after an unknown outcome asks load history, joins a statement
     that still runs, and submits only what neither knows. What each file's status is, is read from the result.
 
-    Files that a pipe has loaded are refused, since COPY and pipes do not share their memory of files.
+    Files that a pipe has loaded, has in its queue or is told of by events are refused, since COPY and pipes
+    do not share their memory of files.
 
     The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
     its path below the stage) and ``loaded_before``: the files that COPY skipped, and their loads by history.
@@ -54,8 +62,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     :param on_rejected: ``fail`` fails the task when a file was not loaded, or only in part; ``report`` leaves
         that to whoever reads the value. The rows that fit are in the table either way
     :param on_nothing: the same for a stage that has no such file
-    :param force: True loads files although a pipe has loaded them in the last 14 days; the option ``force``
-        does so, too, and besides loads what COPY itself has loaded
+    :param force: True loads files although a pipe has loaded them in the last 14 days, or is about to; the
+        option ``force`` does so, too, and besides loads what COPY itself has loaded
     :param validation_mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``: load nothing, the
         value has the ``rows`` of the answer
     :param deferrable: True waits for each statement in the triggerer, after a first look in the worker
@@ -128,6 +136,14 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         """Do the work and return the task's value."""
         hook, identity = self.hook, run_identity(context)
         choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
+        copy = self._copy(hook)
+        forced = copy.options.force and self.validation_mode is None
+        first = FirstTryFiles(hook, identity, (*copy.table, copy.location)) if forced else None
+        kept = None if first is None else first.read()
+        if first is not None and kept is not None:
+            staged, identity = kept
+            self.log.info("%s: the run's first try has listed %d files", self.table, len(staged.files))
+            return self._loaded(context, self._without_limit(copy, staged), staged, identity)
         try:
             staged = choice.find(hook)
             if not staged.files and self.on_nothing == "fail":
@@ -145,11 +161,24 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         if not files:
             self.log.info("nothing is staged for %s", self.table)
             return self._reported(context, self._purged(choice, hook, identity) or CopyOutcome())
-        copy = self._copy(hook)
         if self.validation_mode is not None:
             return self._validated(hook, copy, self.validation_mode, [file.path for file in files])
         if not (self.force or copy.options.force or self.resumed):
             refuse_files_of_pipes(hook, self.table, choice, staged)
+            refuse_files_for_waiting_pipes(hook, self.table, choice, staged)
+        if first is not None:
+            limited = self._without_limit(copy, staged)
+            if copy.options.size_limit is not None and limited is not copy:
+                staged = replace(staged, files=cut_to_size(files, copy.options.size_limit))
+            first.keep(staged)
+            copy = limited
+        return self._loaded(context, copy, staged, identity)
+
+    def _loaded(
+        self, context: Context, copy: CopyInto, staged: StagedFiles, identity: RunIdentity
+    ) -> dict[str, Any]:
+        """Run the COPY of the files, and report what became of them."""
+        hook, files = self.hook, staged.files
         client = hook.get_statement_client()
         try:
             self._run = self._made(hook, copy, client, identity, staged.url)
@@ -192,6 +221,12 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.task_lineage = TaskLineage.of_files(hook, self.stage, outcome.rows_loaded)
         describe_file_load(self, context, hook, self.table, outcome.rows_loaded, "COPY")
         return outcome.result()
+
+    def _without_limit(self, copy: CopyInto, staged: StagedFiles) -> CopyInto:
+        """The COPY of files that are cut to the limit already, so that it takes all of them or none."""
+        if copy.options.size_limit is None or any(file.size is None for file in staged.files):
+            return copy
+        return replace(copy, options=replace(copy.options, size_limit=None))
 
     def _purged(
         self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity

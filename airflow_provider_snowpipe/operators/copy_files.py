@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import logging
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome, newest_loads, path_below
-from airflow_provider_snowpipe.bulk.copy_run import StagedFile
+from airflow_provider_snowpipe.bulk.copy_run import RunIdentity, StagedFile
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.pipe_statement import PIPE_STATUS
+from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe
+from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
+from airflow_provider_snowpipe.bulk.two_loaders import (
+    NOT_AUTHORIZED,
+    PipeBesideCopy,
+    StagedPaths,
+    announced_to,
+    refuse_files_for_pipes,
+    refuse_files_of_others,
+)
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
+from airflow_provider_snowpipe.hooks.account_sql import RunSql
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    FilesGivenTwiceError,
+    NothingStagedError,
+    SqlError,
+)
+from airflow_provider_snowpipe.streaming.listing import full_name
+from airflow_provider_snowpipe.streaming.names import quote_identifier
+
+log = logging.getLogger(__name__)
 
 _MOST_NAMED = 5
+_KEPT_IN = "airflow_snowpipe/forced_copies"
+"""Folder of the user's own stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +128,86 @@ class StagedChoice:
         return StagedFiles([found[name] for name in names], url)
 
 
+class FirstTryFiles:
+    """The files of a run whose COPY has FORCE, as the run's first try has listed them.
+
+    COPY itself then skips nothing, and load history does not say whose a load was, so that a later try can
+    only tell by the files what is left to do. They are kept as a small file in the user's own stage, which
+    every connection may write to, whatever the stage of the files and the version of Airflow. Each try writes
+    under a name of its own and lists the names afterwards: where there are two, none of them loads.
+
+    :param hook: asks the account
+    :param identity: whose work it is
+    :param target: the table's full name and the stage
+    """
+
+    def __init__(self, hook: SnowpipeBulkHook, identity: RunIdentity, target: Sequence[str]) -> None:
+        self._hook = hook
+        self._identity = identity
+        self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
+
+    def read(self) -> tuple[StagedFiles, RunIdentity] | None:
+        """The files that an earlier try has listed, and the run as it began; None where none has.
+
+        :raises FilesGivenTwiceError: if two tries have listed files
+        """
+        names = self._names()
+        if len(names) > 1:
+            raise self._of_two_tries(names)
+        for name in names:
+            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+                self._hook.get_file(f"{self._location}/{name}", folder)
+                kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
+            # Clearing a task lets its run begin anew, which does not undo what it has loaded.
+            since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
+            files = StagedFiles([StagedFile(*file) for file in kept["files"]], kept["url"])
+            # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
+            number = max(2, self._identity.try_number)
+            return files, replace(self._identity, since=since, try_number=number)
+        return None
+
+    def keep(self, staged: StagedFiles) -> None:
+        """Write the files down before the first COPY.
+
+        :param staged: the files
+        :raises FilesGivenTwiceError: if another try has done so in the meantime
+        """
+        name = f"{self._identity.try_number}-{uuid.uuid4().hex}.json"
+        kept = {
+            "since": self._identity.since.isoformat(),
+            "url": staged.url,
+            "files": [[file.path, file.mark, file.size] for file in staged.files],
+        }
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
+            self._hook.put_file(f"{folder}/{name}", f"{self._location}/")
+        names = self._names()
+        if names != [name]:
+            raise self._of_two_tries(names)
+
+    def _names(self) -> list[str]:
+        return sorted(str(row["name"]).rpartition("/")[2] for row in self._hook.list_files(self._location))
+
+    def _of_two_tries(self, names: Sequence[str]) -> FilesGivenTwiceError:
+        tries = " and ".join(name.partition("-")[0] for name in names)
+        return FilesGivenTwiceError(
+            f"tries {tries} of this run have each listed files for a COPY with force, in {self._location}, "
+            "so that nobody knows which of the lists was loaded: compare the table with the stage, and load "
+            "what is missing in a new run",
+            files=(),
+        )
+
+
+def cut_to_size(files: Sequence[StagedFile], limit: int) -> list[StagedFile]:
+    """The files that a COPY begins before it has read more than a number of bytes; all sizes are known.
+
+    :param files: the files
+    :param limit: the bytes
+    """
+    begun = accumulate((file.size or 0 for file in files), initial=0)
+    return [file for file, before in zip(files, begun, strict=False) if before < limit]
+
+
 def refuse_files_of_pipes(
     hook: SnowpipeBulkHook, table: str, choice: StagedChoice, staged: StagedFiles
 ) -> None:
@@ -114,6 +224,74 @@ def refuse_files_of_pipes(
     refuse_files_of_others(files, hook.loads_of(table, paths), table=table, now=dt.datetime.now(dt.UTC))
 
 
+def refuse_files_for_waiting_pipes(
+    hook: SnowpipeBulkHook, table: str, choice: StagedChoice, staged: StagedFiles
+) -> None:
+    """Refuse files that a pipe over the table has in its queue, or is told of by events.
+
+    :param hook: asks the account
+    :param table: the table
+    :param choice: names the stage
+    :param staged: the files
+    :raises FilesGivenTwiceError: if there is such a pipe
+    """
+    database, schema = hook.place()
+    root = StageReference.parse(choice.stage).location("", database=database, schema=schema)
+    stage = replace(StageReference.parse(root), path="")
+    with hook.sql_session("ask the pipes over a table") as run:
+        beside = []
+        for pipe in _pipes_over((database, schema, table), run):
+            files = {one.path: one.staged_at for one in staged.files if pipe.takes(one.path, stage)}
+            if files:
+                status = _status_of(pipe, run)
+                beside.append(PipeBesideCopy(pipe, status, tuple(files), announced_to(pipe, files)))
+    refuse_files_for_pipes(beside, table=table)
+
+
+def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
+    found = []
+    try:
+        rows = run(f"SHOW PIPES IN DATABASE {quote_identifier(table[0])}", None)
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("whether a pipe is about to load these files is not known: %s", error)
+        return []
+    for row in rows:
+        try:
+            pipe = ListedPipe.read(row)
+        except ConfigurationError as error:
+            log.warning("whether this pipe is about to load these files is not known: %s", error)
+            continue
+        if pipe is not None and pipe.target.table == table:
+            found.append(pipe)
+    log.info("%d file pipes over %s show to this role; of others nothing is known", len(found), table[2])
+    return found
+
+
+def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
+    name = pipe.name
+    try:
+        (row,) = run(PIPE_STATUS, (full_name(name.database, name.schema, name.pipe),))
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("whether files wait in pipe %s is not known: %s", name, error)
+        return None
+    return PipeStatus.read(next(iter(row.values())))
+
+
+def _staged_at(value: object) -> dt.datetime | None:
+    """A moment as LIST writes it, ``Sun, 22 Nov 2026 14:00:00 GMT``."""
+    if isinstance(value, dt.datetime):
+        return value
+    try:
+        found = parsedate_to_datetime(str(value or ""))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+
+
 def _below_stage(
     listed: Sequence[dict[str, Any]], reference: StageReference, url: str | None
 ) -> dict[str, StagedFile]:
@@ -121,5 +299,6 @@ def _below_stage(
     for row in listed:
         path = path_below(reference.relative(str(row["name"])), url)
         mark, size = str(row.get("md5") or row.get("last_modified") or ""), row.get("size")
-        found[path] = StagedFile(path, mark, None if size is None else int(size))
+        staged_at = _staged_at(row.get("last_modified"))
+        found[path] = StagedFile(path, mark, None if size is None else int(size), staged_at)
     return found

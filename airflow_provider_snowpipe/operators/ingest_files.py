@@ -54,8 +54,9 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     :param prefix: with ``stage``, instead of files: the start of their paths below it (templated)
     :param pattern: with ``stage``, instead of files: a regular expression that the whole path matches
         (templated)
-    :param table: the table that the pipe loads into: its ``COPY_HISTORY`` is asked before the files are
-        submitted, and wherever the pipe's own report does not answer. Files that COPY has put into it within
+    :param table: the table that the pipe loads into, None to take it from the pipe's own statement: its
+        ``COPY_HISTORY`` is asked before the files are submitted, and, where it is given, wherever the pipe's
+        own report does not answer. Files that COPY has put into it within
         64 days, or another pipe within 14, are then refused; for the older of COPY's loads the role needs
         ``SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY`` (templated)
     :param force: True submits files although COPY or another pipe has loaded them
@@ -208,11 +209,14 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
                 f"stage {self.stage!r} has no file for pipe {self.pipe!r}: stage the files before this task "
                 "runs, or say on_nothing='report'"
             )
-        if not files or not (self.wait_for_load or self.table):
-            return Submission(tuple(files))
-        history = choice.known_loads([one.path for one in files], self.table, force=self.force)
+        if not files:
+            return Submission(())
+        paths = [one.path for one in files]
+        history = choice.known_loads(paths, self.table, force=self.force)
         if not self.wait_for_load:
             return Submission(tuple(files))
+        if history is None:
+            history = choice.reported_loads(paths)
         submission = Submission.planned(files, history, dt.datetime.now(dt.UTC))
         submission.require_whole(str(self.pipe_name(self.pipe)), self._tolerance())
         return submission

@@ -11,8 +11,10 @@ from typing import Any
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import (
+    NOT_AUTHORIZED,
     StagedPaths,
     not_loaded_by,
     refuse_files_of_others,
@@ -20,7 +22,7 @@ from airflow_provider_snowpipe.bulk.two_loaders import (
 from airflow_provider_snowpipe.bulk.wanted_files import file_names
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy_files import StagedChoice
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 log = logging.getLogger(__name__)
@@ -57,16 +59,41 @@ class PipeFiles:
         below = f"{reference.path}/" if reference.path else ""
         return [SubmittedFile(file.path.removeprefix(below), file.size) for file in staged.files]
 
-    def known_loads(self, paths: Sequence[str], table: str | None, *, force: bool) -> list[FileLoad]:
-        """The pipe's loads of these files, as far back as they are remembered.
+    def known_loads(self, paths: Sequence[str], table: str | None, *, force: bool) -> list[FileLoad] | None:
+        """The pipe's loads of these files, as the load history of its table remembers them.
 
         :param paths: paths below the pipe's location
-        :param table: the pipe's table, None to ask the pipe itself, which knows nothing of other loaders
+        :param table: the pipe's table, None to take it from the pipe's own statement
         :param force: True accepts files that somebody else has put into the table
+        :return: None where the table is not known, or may not be asked; the log then has a warning
         :raises FilesGivenTwiceError: if COPY or another pipe has put rows of one into the table
         """
+        if table and force:
+            return self.hook.loads_of(table, paths, self.pipe.pipe)
+        if force:
+            return None
+        target = None if table and self.stage else self._target()
         if table:
-            return self._loads_into(table, paths, force)
+            if self.stage is None and target is None:
+                return self.hook.loads_of(table, paths, self.pipe.pipe)
+            return self._loads_into(self.hook, table, self._location(target), paths)
+        if target is None:
+            return None
+        database, schema, name = target.table
+        hook = SnowpipeBulkHook(self.hook.snowflake_conn_id, table=name, database=database, schema=schema)
+        try:
+            return self._loads_into(hook, name, self._location(target), paths)
+        except SqlError as error:
+            if error.errno not in NOT_AUTHORIZED:
+                raise
+            _warn(f"{error}; grant the role a privilege on the pipe's table and a warehouse")
+            return None
+
+    def reported_loads(self, paths: Sequence[str]) -> list[FileLoad]:
+        """The pipe's loads of these files as it reports them itself; it knows nothing of other loaders.
+
+        :param paths: paths below the pipe's location
+        """
         history = self.hook.get_load_history()
         now = dt.datetime.now(dt.UTC)
         try:
@@ -74,37 +101,40 @@ class PipeFiles:
         finally:
             history.close()
 
-    def _loads_into(self, table: str, paths: Sequence[str], force: bool) -> list[FileLoad]:
-        location = None if force else self._location()
-        if location is None:
-            return self.hook.loads_of(table, paths, self.pipe.pipe)
+    def _loads_into(
+        self, hook: SnowpipeBulkHook, table: str, location: StageReference, paths: Sequence[str]
+    ) -> list[FileLoad]:
         whole = tuple(location.below(path) for path in paths)
         loader = str(self.pipe)
-        loads = self.hook.loads_of(table, whole)
+        loads = hook.loads_of(table, whole)
         # What this pipe has loaded it does not load again, so a retry need not look far back.
         new = not_loaded_by(whole, loads, loader)
-        older = self.hook.older_copies(table, new) if new else []
+        older = hook.older_copies(table, new) if new else []
         files = StagedPaths(whole, location, self._url(location))
         history = list(dict.fromkeys([*older, *loads]))
         refuse_files_of_others(files, history, table=table, now=dt.datetime.now(dt.UTC), loader=loader)
         return [load for load in loads if load.pipe == loader]
 
-    def _location(self) -> StageReference | None:
-        """The pipe's location, None where nobody says it."""
-        if self.stage is not None:
-            return StageReference.parse(self.stage)
+    def _location(self, target: PipeTarget | None) -> StageReference:
+        return target.stage if self.stage is None and target else StageReference.parse(str(self.stage))
+
+    def _target(self) -> PipeTarget | None:
+        """From where the pipe loads into which table, None where nobody says it."""
         why = "DESCRIBE PIPE shows no such pipe to this role"
         try:
             target = self.hook.pipe_target(self.pipe.pipe)
         except ConfigurationError as error:
             target, why = None, str(error)
         if target is None:
-            log.warning("whether COPY has loaded these files is not known (%s); stage=… would tell", why)
-            return None
-        return target.stage
+            _warn(f"{why}; table=… and stage=… would tell")
+        return target
 
     def _url(self, location: StageReference) -> str | None:
         return self.hook.stage_url(f"@{location.owner}{location.name}")
+
+
+def _warn(why: str) -> None:
+    log.warning("whether COPY has loaded these files is not known (%s)", why)
 
 
 def check_choice(files: Any, stage: str | None, prefix: str | None, pattern: str | None) -> None:

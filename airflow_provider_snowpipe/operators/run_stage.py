@@ -9,10 +9,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.run_manifest import MANIFEST_NAME, OUTCOME_NAME, RunManifest
+from airflow_provider_snowpipe.bulk.run_manifest import (
+    ATTEMPT_NAME,
+    MANIFEST_NAME,
+    OUTCOME_NAME,
+    RunManifest,
+)
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.stage_upload import SourceFile, Staging
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
@@ -69,12 +75,33 @@ class RunStage:
     def keep_manifest(self, manifest: RunManifest) -> RunManifest:
         """Write the manifest unless there is one; the one that counts.
 
+        A PUT that leaves what is there looks first and uploads then, so that an attempt which stalls between
+        the two replaces the manifest of a later one. So each attempt writes under a name of its own first,
+        and looks again after the manifest: of two attempts, the one that finds a newer one loads nothing.
+
         :param manifest: the manifest; its files are staged
+        :raises FilesGivenTwiceError: if another attempt has begun, or done the work, in the meantime
         """
-        self._write(MANIFEST_NAME, manifest.to_json())
-        kept = self.manifest() or manifest
+        before = _attempts(self._names() if self._present is None else self._present)
+        own = f"{manifest.attempt}/{ATTEMPT_NAME}"
+        self._write(own, manifest.to_json())
+        self._present = None
+        kept = self.manifest()
+        if kept is None:
+            self._write(MANIFEST_NAME, manifest.to_json())
+            kept = self.manifest() or manifest
         if kept.attempt != manifest.attempt:
             self._present = None  # who was faster may have done more since
+            return kept
+        self._present = self._names()
+        newer = _attempts(self._present) - before - {own}
+        if newer or OUTCOME_NAME in self._present:
+            raise FilesGivenTwiceError(
+                f"another try of {manifest.work} has begun while this one stalled, and may have loaded its "
+                f"own files in {self.location}: this try loads nothing. See what became of the other one; if "
+                "it has failed, try again",
+                files=tuple(manifest.names),
+            )
         return kept
 
     def keep_outcome(self, value: dict[str, Any]) -> None:
@@ -135,16 +162,21 @@ class RunStage:
                 write_text(path, text)
             return
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            Path(folder, name).write_text(text, encoding="utf-8")
+            below, _, base = name.rpartition("/")
+            Path(folder, base).write_text(text, encoding="utf-8")
             database, schema = self._hook.place()
             place = self.reference.location("", database=database, schema=schema)
-            self._hook.put_file(f"{folder}/{name}", place)
+            self._hook.put_file(f"{folder}/{base}", f"{place.rstrip('/')}/{below}")
         self._present = (self._present or frozenset()) | {name}
 
     def _names(self) -> frozenset[str]:
         """The files' paths below the folder."""
         listed = self._hook.list_files(self.location)
         return frozenset(f"/{row['name']}".rpartition(f"/{self.folder}/")[2] for row in listed)
+
+
+def _attempts(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name for name in names if name.endswith(f"/{ATTEMPT_NAME}"))
 
 
 class _Folder:

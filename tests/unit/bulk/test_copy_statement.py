@@ -24,19 +24,20 @@ def test_names_are_quoted_and_texts_are_escaped() -> None:
     statement = copy('@"D"."S".s', pattern=r".*it's\.csv").statement(["a'b.csv", "c\\d.csv"])
 
     assert statement == (
-        'COPY INTO "D"."S"."my ""t""" FROM @"D"."S".s '
+        'COPY INTO "D"."S"."my ""t""" FROM \'@"D"."S".s\' '
         r"FILES = ('a''b.csv', 'c\\d.csv') PATTERN = '.*it''s\\.csv'"
     )
 
 
-def test_a_path_with_other_letters_is_quoted_as_a_whole() -> None:
+def test_a_path_is_quoted_as_a_whole() -> None:
+    assert "FROM '@s/a--b'" in copy("@s/a--b").statement()
     assert "FROM '@s/a b''c'" in copy("@s/a b'c").statement()
 
 
 def test_expressions_fill_named_columns() -> None:
     statement = CopyInto(TABLE, "@s/in", columns=["A", "b"], expressions=["$1", "$2::NUMBER"]).statement()
 
-    assert statement.endswith('("A", "b") FROM (SELECT $1, $2::NUMBER FROM @s/in)')
+    assert statement.endswith('("A", "b") FROM (SELECT $1, $2::NUMBER FROM \'@s/in\')')
 
 
 EVERY_OPTION: dict[str, Any] = {
@@ -106,7 +107,7 @@ def test_more_than_a_thousand_files_are_split() -> None:
 
 
 def test_a_validation_loads_nothing_and_takes_no_expressions() -> None:
-    assert copy().validation("RETURN_5_ROWS").endswith(" FROM @s VALIDATION_MODE = RETURN_5_ROWS")
+    assert copy().validation("RETURN_5_ROWS").endswith(" FROM '@s' VALIDATION_MODE = RETURN_5_ROWS")
     with pytest.raises(ConfigurationError, match="validation_mode is 'ALL'"):
         copy().validation("ALL")
     with pytest.raises(ConfigurationError, match="together with expressions"):

@@ -39,7 +39,7 @@ def test_a_pipe_is_its_options_and_its_copy() -> None:
 
     assert definition.create(PIPE) == (
         f"CREATE PIPE {QUOTED} AUTO_INGEST = TRUE ERROR_INTEGRATION = ERRORS AWS_SNS_TOPIC = 'arn:topic' "
-        "INTEGRATION = 'it''s' COMMENT = 'c' AS COPY INTO \"DB\".\"S\".\"T\" FROM @S/in "
+        "INTEGRATION = 'it''s' COMMENT = 'c' AS COPY INTO \"DB\".\"S\".\"T\" FROM '@S/in' "
         "PATTERN = '.*[.]csv' ON_ERROR = SKIP_FILE"
     )
     assert definition.create(PIPE, replace=True).startswith("CREATE OR REPLACE PIPE ")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto
-from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget, written
+from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, PipeTarget, written
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.local_catalog import local_catalog
 
 PIPE = PipeName("DB", "S", "P")
 
@@ -68,3 +71,26 @@ def test_a_place_that_the_pipe_does_not_load_from_is_refused(given: str) -> None
 
     with pytest.raises(ConfigurationError, match=r'loads from @"DB"\."S"\.st/in, and the files are at'):
         target.below(StageReference.parse(given), PIPE)
+
+
+def test_the_pipes_that_show_pipes_lists_are_read(tmp_path: Path) -> None:
+    with local_catalog(tmp_path) as local:
+        local.sql("CREATE TABLE t (a VARCHAR)")
+        local.sql("CREATE SCHEMA other")
+        copy = CopyInto(("LOCAL", "PUBLIC", "T"), '@"LOCAL"."PUBLIC".S/a--b/').statement()
+        local.sql(f"CREATE PIPE other.p AS {copy} PATTERN = '.*[.]csv'")
+        found = [ListedPipe.read(row) for row in local.sql('SHOW PIPES IN DATABASE "LOCAL"')]
+
+    (pipe,) = found
+    assert pipe is not None
+    assert pipe.name == PipeName("LOCAL", "OTHER", "P")
+    assert pipe.target.table == ("LOCAL", "PUBLIC", "T")
+    assert pipe.created is not None
+    stage = StageReference.parse('@"LOCAL"."PUBLIC".S')
+    assert pipe.takes("a--b/1.csv", stage)
+    assert not pipe.takes("a/1.csv", stage)
+    assert not pipe.takes("a--b/1.json", stage)
+
+
+def test_a_pipe_for_streaming_has_no_files() -> None:
+    assert ListedPipe.read({"kind": "STREAMING", "name": "T-STREAMING", "definition": "COPY INTO T"}) is None

@@ -22,7 +22,7 @@ from tests.fake_account import AFTER, CrashError, FakeAccount
 from tests.unit.operators.account_in_task import install, task_context
 
 ROWS = [["r1", "r2"], ["r3"]]
-CALLS = 12
+CALLS = 16
 """Calls of one load that nothing disturbs."""
 WORK = ("d", "r1", "load", "-1")
 
@@ -89,7 +89,7 @@ def test_files_manifest_copy_and_outcome_follow_each_other(load: Load) -> None:
     load.assert_every_row_is_there_once()
     assert (done["rows_loaded"], done["rows"], len(done["files"])) == (3, 3, 2)
     steps = [call for call in load.account.calls if call in ("PUT", "submit")]
-    assert steps == ["PUT", "PUT", "PUT", "submit", "PUT"]
+    assert steps == ["PUT", "PUT", "PUT", "PUT", "submit", "PUT"]
     assert len(load.account.calls) == CALLS
 
 
@@ -194,4 +194,42 @@ def test_a_copy_that_comes_back_is_settled_once(load: Load) -> None:
         run = load.bulk_run()
         done = run.resume(lambda manifest, run=run: load.copy(run, 2, manifest))
         assert done["rows_loaded"] == 3
+    load.assert_every_row_is_there_once()
+
+
+@pytest.mark.parametrize("sweeps", [False, True], ids=["kept", "swept"])
+def test_a_stalled_try_that_replaces_the_manifest_loads_nothing(
+    load: Load, monkeypatch: pytest.MonkeyPatch, sweeps: bool
+) -> None:
+    """Its PUT has found no manifest, and uploads when the next try has loaded its own files."""
+    slow, put, stalled = load.bulk_run(), SnowpipeBulkHook.put_file, list[str]()
+
+    def looks_then_uploads(hook: SnowpipeBulkHook, path: str, location: str) -> None:
+        if stalled or not path.endswith(MANIFEST_NAME):
+            put(hook, path, location)
+            return
+        stalled.append(path)
+        load.load(try_number=2)
+        if sweeps:
+            load.bulk_run().stage.sweep()
+        for name in load.staged(MANIFEST_NAME):
+            load.account.stages["S"][name] = Path(path).read_bytes()
+
+    monkeypatch.setattr(SnowpipeBulkHook, "put_file", looks_then_uploads)
+    with pytest.raises(FilesGivenTwiceError):
+        slow.load(load.write, lambda manifest: load.copy(slow, 1, manifest))
+
+    load.assert_every_row_is_there_once()
+
+
+def test_a_copy_that_comes_back_to_another_manifest_is_refused(load: Load) -> None:
+    load.account.fault("submit", AFTER, CrashError())
+    with pytest.raises(CrashError):
+        load.load()
+    manifest = load.staged(MANIFEST_NAME)[0]
+    load.account.stages["S"][manifest] = load.account.stages["S"][manifest].replace(b"a1", b"a0")
+    run = load.bulk_run()
+    with pytest.raises(FilesGivenTwiceError):
+        run.resume(lambda manifest: load.copy(run, 2, manifest))
+
     load.assert_every_row_is_there_once()

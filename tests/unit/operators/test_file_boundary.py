@@ -34,7 +34,7 @@ from tests.unit.operators.account_in_task import install, task_context
 
 A, B = "p_s_a", "p_s_b"
 STAGE = "%T"
-CALLS = {"copy": 39, "pipe": 45}
+CALLS = {"copy": 41, "pipe": 45}
 """Calls of one load that nothing disturbs."""
 PIPE = "LOCAL.PUBLIC.P"
 

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 
 def _judge(targets: dict[str, str], *found: ChannelStatus, **options: Any) -> CommitVerdict:
-    return judge({s.channel: s for s in found}, CommitTargets.parse(targets, IntegerOffset, **options))
+    return judge({s.channel: s for s in found}, CommitTargets.parse(targets, "integer", **options))
 
 
 def _status(name: str, committed: str | None, code: str = "SUCCESS", **fields: Any) -> ChannelStatus:
@@ -112,17 +112,16 @@ def test_slowest_of_many_is_told_with_its_target() -> None:
 
 
 def test_rejected_rows_are_accepted_unless_a_wait_asks() -> None:
-    targets = CommitTargets.parse({"a": "5"}, IntegerOffset)
+    targets = CommitTargets.parse({"a": "5"}, "integer")
 
-    assert targets == CommitTargets(IntegerOffset, {"a": IntegerOffset(5)}, False, {})
-    assert (
-        CommitTargets.parse({"a": "5"}, IntegerOffset, fail_on_rejected_rows=True).fail_on_rejected_rows
-        is True
-    )
+    assert targets == CommitTargets({"a": IntegerOffset(5)}, {"a": "integer"}, frozenset({"a"}), {})
+    assert CommitTargets.parse({"a": "5"}, "integer", fail_on_rejected_rows=True).rejected_baseline == {
+        "a": 0
+    }
 
 
 def test_baseline_of_no_rows_is_a_count() -> None:
-    assert CommitTargets.parse({"a": "5"}, IntegerOffset, rejected_baseline={"a": 0}).rejected_baseline == {
+    assert CommitTargets.parse({"a": "5"}, "integer", rejected_baseline={"a": 0}).rejected_baseline == {
         "a": 0
     }
 
@@ -130,7 +129,7 @@ def test_baseline_of_no_rows_is_a_count() -> None:
 @pytest.mark.parametrize("baseline", [[], "[]", "x", 5])
 def test_baseline_that_is_no_mapping_is_named(baseline: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^rejected_baseline is"):
-        CommitTargets.parse({"a": "5"}, IntegerOffset, rejected_baseline=baseline)
+        CommitTargets.parse({"a": "5"}, "integer", rejected_baseline=baseline)
 
 
 def test_first_of_channels_that_are_equally_far_is_the_slowest() -> None:

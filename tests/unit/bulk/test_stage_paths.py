@@ -1,0 +1,179 @@
+"""A path in a stage means the same files in every statement, whatever letters it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.file_pipe_admin import KnownPipe
+from airflow_provider_snowpipe.bulk.pipe_statement import PipeDefinition
+from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
+from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Staging
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.local.sql.split import split_statements
+from airflow_provider_snowpipe.local.stages.settings import read_literal, read_settings
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.local_catalog import LocalCatalog, local_catalog
+
+TABLE = ("DB", "S", "T")
+OPTIONS = CopyOptions(pattern=".*[.]csv", on_error="SKIP_FILE", file_format={"type": "CSV"})
+HARD = (
+    "--",
+    "/*",
+    "*/",
+    "$$",
+    "'",
+    "''",
+    '"',
+    "\\",
+    "\\'",
+    "\n",
+    "\r",
+    " ",
+    "  ",
+    ";",
+    "%",
+    "%s",
+    "(",
+    "@",
+    "//x",
+)
+LETTERS = st.characters(blacklist_characters="\0", blacklist_categories=("Cs",))
+PATHS = st.lists(st.one_of(st.sampled_from(HARD), st.text(LETTERS, max_size=4)), min_size=1, max_size=6).map(
+    "".join
+)
+
+
+def meant(path: str) -> str:
+    """The location of a path: that of a folder, whatever slashes the path has at its ends."""
+    inner = path.strip("/")
+    return '@"DB"."S".ST' + (f"/{inner}/" if inner else "")
+
+
+def location_of(path: str) -> str:
+    return StageReference.parse(f"@ST/{path}").location("", database="DB", schema="S")
+
+
+def each_hard_path(test: Any) -> Any:
+    for hard in HARD:
+        test = example(f"a{hard}b")(example(hard)(test))
+    return test
+
+
+@each_hard_path
+@given(PATHS)
+def test_copy_takes_the_path_as_it_is(path: str) -> None:
+    statement = CopyInto(TABLE, location_of(path), OPTIONS).statement(["a'b", "c--d"])
+    read, rest = read_literal(statement.partition(" FROM ")[2])
+    settings, more = read_settings(rest)
+
+    assert read == meant(path)
+    assert list(settings) == ["FILES", "FILE_FORMAT", "PATTERN", "ON_ERROR"]
+    assert more == ""
+
+
+@each_hard_path
+@given(PATHS)
+def test_a_pipe_keeps_the_path_in_its_statement(path: str) -> None:
+    definition = PipeDefinition(CopyInto(TABLE, location_of(path), OPTIONS))
+    written = definition.create(PipeName("DB", "S", "P"))
+    stored = written.partition(" AS ")[2]
+
+    assert read_literal(stored.partition(" FROM ")[2])[0] == meant(path)
+    assert PipeTarget.of(PipeName("DB", "S", "P"), stored).stage == StageReference.parse(meant(path))
+    assert KnownPipe(stored, auto_ingest=False).differs_from(definition) is None
+
+
+@each_hard_path
+@given(PATHS)
+def test_put_get_and_list_take_the_path_as_it_is(path: str) -> None:
+    hook = SnowpipeBulkHook("c", table=None, pipe="ANY", database="DB", schema="S")
+    with pytest.MonkeyPatch.context() as patch:
+        run: list[tuple[str, Any]] = []
+        patch.setattr(SnowpipeBulkHook, "place", lambda _: ("DB", "S"))
+        patch.setattr(SnowpipeBulkHook, "run_sql", lambda _, text, values=None: run.append((text, values)))
+        hook.put_file("/files/it's", location_of(path))
+        hook.get_file(f"@ST/{path}", "/files/f")
+        hook.list_files(f"@ST/{path}")
+    (put, _), (get, _), (_, listed) = run
+    source, rest = read_literal(put.removeprefix("PUT "))
+    upload = Staging(StageReference.parse("@ST"), auto_compress=False, if_staged="skip").put(
+        SourceFile("f", 1, "f"), "/files/f", location_of(path), PutKind.NEW, 1
+    )
+
+    assert source == "file:///files/it's"
+    assert read_literal(rest)[0] == meant(path)
+    assert read_literal(get.removeprefix("GET "))[0] == meant(path).rstrip("/")
+    assert listed == (meant(path),)
+    assert read_literal(read_literal(upload.removeprefix("PUT "))[1])[0] == meant(path).rstrip("/")
+
+
+@pytest.mark.parametrize("path", ["a\0b", "a\ud800b"], ids=["nul", "surrogate"])
+def test_a_letter_that_no_statement_can_have_is_refused_with_the_path(path: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        CopyInto(TABLE, f"@ST/{path}").statement()
+    assert repr(path)[1:-1] in str(refused.value)
+
+
+def test_a_pipe_with_other_blanks_in_its_path_is_another_one() -> None:
+    definition = PipeDefinition(CopyInto(TABLE, '@"DB"."S".ST/a b', OPTIONS))
+    other = CopyInto(TABLE, '@"DB"."S".ST/a  b', OPTIONS).statement()
+
+    assert KnownPipe(other, auto_ingest=False).differs_from(definition) is not None
+
+
+def test_a_pipe_whose_plain_path_has_no_quotes_is_the_same() -> None:
+    definition = PipeDefinition(CopyInto(TABLE, '@"DB"."S".ST/a-b', OPTIONS))
+    known = definition.copy.statement().replace('\'@"DB"."S".ST/a-b\'', '@"DB"."S".ST/a-b')
+
+    assert "FROM @" in known
+    assert KnownPipe(known, auto_ingest=False).differs_from(definition) is None
+
+
+class TestLocalService:
+    """The service's own SQL loads exactly the files meant."""
+
+    @pytest.fixture
+    def local(self, tmp_path: Path) -> Iterator[LocalCatalog]:
+        with local_catalog(tmp_path) as made:
+            made.sql("CREATE TABLE t (name VARCHAR)")
+            yield made
+
+    @pytest.mark.parametrize(
+        "letters", ["--", "/*", "*/", "$$", "'", '"', " ", "\n", ";", "%", "(", "@", "ß"]
+    )
+    def test_one_of_four_files_is_loaded_for_one_that_is_named(
+        self, local: LocalCatalog, letters: str
+    ) -> None:
+        folder = f"a{letters}b"
+        for name in ("1.csv", "2.csv", "3.csv"):
+            local.put(f"{folder}/{name}", f"{name}\n".encode())
+        local.put("a/1.csv", b"neighbour\n")
+        copy = CopyInto(
+            ("LOCAL", "PUBLIC", "T"), f'@"LOCAL"."PUBLIC".S/{folder}', CopyOptions(on_error="SKIP_FILE")
+        )
+
+        assert local.sql(copy.validation("RETURN_ERRORS", ["2.csv"])) == []
+        assert local.sql("SELECT name FROM t") == []
+        local.sql(copy.statement(["2.csv"]))
+        assert [row["name"] for row in local.sql("SELECT name FROM t")] == ["2.csv"]
+        listed = local.sql(f"LIST {copy.statement().partition(' FROM ')[2].rpartition(' ON_ERROR')[0]}")
+        assert len(listed) == 3
+        assert len(split_statements(copy.statement())) == 1
+
+    def test_a_transformation_reads_from_the_path_as_well(self, local: LocalCatalog) -> None:
+        local.put("a--b/1.csv", b"1\n")
+        local.put("a--b/2.csv", b"2\n")
+        place = ("LOCAL", "PUBLIC", "T")
+        copy = CopyInto(place, "@S/a--b", expressions=["$1 || '!'"], columns=["NAME"])
+
+        local.sql(copy.statement(["2.csv"]))
+        assert [row["name"] for row in local.sql("SELECT name FROM t")] == ["2!"]

@@ -1,0 +1,276 @@
+"""The copy operator in a task: a run's files are those of its first try, and no other loader has them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
+from tests.unit.operators.account_in_task import install, task_context
+
+FORCED: dict[str, Any] = {"force": True}
+LIMITED: dict[str, Any] = {"force": True, "size_limit": 9}
+FILES = ("a", "b", "c", "d")
+HOUR = 3600.0
+
+
+class Copying:
+    """A stage with four files of two rows, six bytes each, and the tries of one run over them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.account = FakeAccount()
+        install(self.account, patch)
+        self.began = dt.datetime.now(dt.UTC)
+        for path in FILES:
+            self.account.put(path, f"{path}1", f"{path}2")
+
+    def run(self, options: dict[str, Any] = FORCED, *, number: int = 1, run: str = "r1", **given: Any) -> Any:
+        operator = SnowpipeCopyOperator(
+            task_id="copy", snowflake_conn_id="account", table="T", stage="@S", options=options, **given
+        )
+        return operator.execute(task_context(run, number, self.began))
+
+    def killed(self, call: str | None, when: str, options: dict[str, Any] = FORCED, nth: int = 1) -> None:
+        self.account.fault(call, when, CrashError(), nth)
+        with pytest.raises(CrashError):
+            self.run(options)
+
+    def forget(self) -> None:
+        """The SQL API forgets its statements, so that only history tells."""
+        self.account.statements.clear()
+
+
+def rows_of(*paths: str) -> list[str]:
+    return sorted(f"{path}{number}" for path in paths for number in (1, 2))
+
+
+@pytest.fixture
+def copying(monkeypatch: pytest.MonkeyPatch) -> Copying:
+    return Copying(monkeypatch)
+
+
+class TestForce:
+    """With FORCE, COPY itself skips nothing, so that a later try must mean the files of the first."""
+
+    @pytest.mark.parametrize("remembers", [True, False], ids=["remembers", "forgets"])
+    @pytest.mark.parametrize("purge", [False, True], ids=["kept", "purged"])
+    def test_a_file_that_arrives_between_two_tries_doubles_nothing(
+        self, copying: Copying, remembers: bool, purge: bool
+    ) -> None:
+        options = {**FORCED, "purge": purge}
+        copying.killed("submit", AFTER, options)
+        copying.account.put("e", "e1", "e2")
+        if not remembers:
+            copying.forget()
+        done = copying.run(options, number=2)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert (done["rows_loaded"], sorted(done["files"])) == (8, list(FILES))
+
+    @pytest.mark.parametrize("options", [FORCED, LIMITED], ids=["all", "size_limit"])
+    def test_the_file_that_arrived_belongs_to_the_next_run(
+        self, copying: Copying, options: dict[str, Any]
+    ) -> None:
+        copying.killed("submit", AFTER, options)
+        copying.account.rows.clear()
+        copying.account.stages["S"] = {}
+        copying.account.put("e", "e1", "e2")
+        copying.run(options, number=2)
+        copying.run(options, run="r2")
+
+        assert copying.account.rows == ["e1", "e2"]
+
+    @pytest.mark.parametrize("options", [FORCED, LIMITED], ids=["all", "size_limit"])
+    def test_a_try_that_died_at_any_call_leaves_every_row_of_its_files_once(
+        self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    ) -> None:
+        crashes = 0
+        for when in (BEFORE, AFTER):
+            for nth in range(1, 12):
+                copying = Copying(monkeypatch)
+                copying.account.fault(None, when, CrashError(), nth)
+                try:
+                    copying.run(options)
+                except CrashError:
+                    crashes += 1
+                copying.account.faults.clear()
+                copying.forget()
+                had_list = bool(copying.account.stages.get("~"))
+                copying.account.put("aa", "aa1", "aa2")
+                copying.run(options, number=2)
+
+                every = FILES if had_list else ("a", "aa", *FILES[1:])
+                assert sorted(copying.account.rows) == rows_of(*every[: 2 if options is LIMITED else None])
+        assert crashes >= 10
+
+    def test_with_a_size_limit_a_load_by_somebody_else_does_not_stand_for_the_run(
+        self, copying: Copying
+    ) -> None:
+        copying.killed("submit", BEFORE, LIMITED)
+        copying.account.copy("a")
+        done = copying.run(LIMITED, number=2)
+
+        assert sorted(copying.account.rows) == sorted([*rows_of("a"), *rows_of("a", "b")])
+        assert done["rows_loaded"] == 4
+
+    def test_a_run_that_was_cleared_and_begins_later_has_loaded_its_files(self, copying: Copying) -> None:
+        copying.run()
+        copying.forget()
+        copying.began += dt.timedelta(hours=1)
+        copying.run(number=2)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
+    def test_a_try_that_begins_twice_under_one_number_loads_once(self, copying: Copying) -> None:
+        copying.killed("submit", AFTER)
+        copying.forget()
+        copying.account.put("e", "e1", "e2")
+        copying.run(number=1)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
+    def test_a_content_staged_anew_between_two_tries_is_not_of_this_run(self, copying: Copying) -> None:
+        copying.killed("submit", AFTER)
+        copying.account.put("a", "a3")
+        copying.run(number=2)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
+    def test_another_run_loads_all_files_again(self, copying: Copying) -> None:
+        copying.run()
+        copying.run(run="r2")
+
+        assert sorted(copying.account.rows) == sorted(rows_of(*FILES) * 2)
+
+    def test_of_two_tries_that_list_the_files_at_once_none_loads(self, copying: Copying) -> None:
+        """A stalled try writes its list when the next one has written another."""
+        copying.killed("submit", BEFORE)
+        (first,) = copying.account.stages["~"]
+        folder, _, name = first.rpartition("/")
+        copying.account.stages["~"][f"{folder}/{name.replace('1-', '2-', 1)}"] = b"{}"
+
+        with pytest.raises(AirflowException) as refused:
+            copying.run(number=3)
+        assert "tries" in str(refused.value)
+        assert copying.account.rows == []
+
+    def test_without_force_no_list_is_kept(self, copying: Copying) -> None:
+        copying.run({})
+
+        assert "~" not in copying.account.stages
+
+
+class TestPipes:
+    """A pipe over the table that has the files in its queue, or will have them, loads them once more."""
+
+    PIPE = "LOCAL.PUBLIC.P"
+    STAGED = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
+
+    @pytest.fixture(autouse=True)
+    def pipe(self, copying: Copying) -> Pipe:
+        found = copying.account.pipes[self.PIPE] = Pipe("COPY INTO t FROM '@S'")
+        found.created = self.STAGED - dt.timedelta(days=1)
+        return found
+
+    def refused(self, copying: Copying) -> str:
+        with pytest.raises(AirflowException) as refused:
+            copying.run({})
+        assert copying.account.rows == []
+        assert self.PIPE in str(refused.value)
+        assert "force=True" in str(refused.value)
+        return str(refused.value)
+
+    @pytest.mark.parametrize("auto_ingest", [True, False], ids=["events", "submitted"])
+    def test_files_that_wait_in_a_paused_pipe_are_not_copied(
+        self, copying: Copying, pipe: Pipe, auto_ingest: bool
+    ) -> None:
+        pipe.auto_ingest, pipe.queue, pipe.is_paused = auto_ingest, ["a"], True
+
+        assert "PAUSED, 1 files wait" in self.refused(copying)
+        copying.account.finish()
+        assert copying.account.rows == ["a1", "a2"]
+
+    def test_files_of_which_events_tell_a_pipe_are_not_copied(self, copying: Copying, pipe: Pipe) -> None:
+        pipe.auto_ingest = True
+
+        assert "AUTO_INGEST" in self.refused(copying)
+
+    def test_files_that_came_before_the_pipe_are_copied(self, copying: Copying, pipe: Pipe) -> None:
+        pipe.auto_ingest, pipe.created = True, self.STAGED + dt.timedelta(days=1)
+        copying.run({})
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
+    def test_files_of_an_unknown_age_count_as_told(self, copying: Copying, pipe: Pipe) -> None:
+        pipe.auto_ingest, pipe.created = True, self.STAGED + dt.timedelta(days=1)
+        copying.account.staged_at = ""
+        self.refused(copying)
+
+    @pytest.mark.parametrize(
+        ("statement", "pattern"),
+        [
+            ("COPY INTO other FROM @S", None),
+            ("COPY INTO t FROM @OTHER", None),
+            ("COPY INTO t FROM @S/in/", None),
+            ("COPY INTO t FROM @S", ".*[.]csv"),
+            ("COPY INTO far.t FROM @PUBLIC.S", None),
+        ],
+        ids=["table", "stage", "path", "pattern", "schema"],
+    )
+    def test_a_pipe_of_other_files_does_not_stand_in_the_way(
+        self, copying: Copying, pipe: Pipe, statement: str, pattern: str | None
+    ) -> None:
+        pipe.statement, pipe.pattern, pipe.auto_ingest = statement, pattern, True
+        copying.run({})
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert "PIPE STATUS" not in copying.account.calls
+
+    def test_a_pattern_that_only_snowflake_reads_counts_as_matching(
+        self, copying: Copying, pipe: Pipe
+    ) -> None:
+        pipe.auto_ingest, pipe.pattern = True, "*["
+        self.refused(copying)
+
+    def test_a_pipe_without_events_and_with_an_empty_queue_is_no_reason(self, copying: Copying) -> None:
+        copying.run({})
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert copying.account.calls.count("SHOW") == copying.account.calls.count("PIPE STATUS") == 1
+
+    def test_force_copies_them_all_the_same_and_asks_nobody(self, copying: Copying, pipe: Pipe) -> None:
+        pipe.auto_ingest = True
+        copying.run({}, force=True)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert "SHOW" not in copying.account.calls
+
+    @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
+    def test_a_role_that_may_not_ask_is_told_so_in_the_log(
+        self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str
+    ) -> None:
+        copying.account.fault(call, BEFORE, StatementError(3001, "insufficient privileges"))
+        copying.run({})
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert "not known" in caplog.text
+
+    def test_a_definition_that_the_role_does_not_see_is_named_in_the_log(
+        self, copying: Copying, pipe: Pipe, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pipe.statement = ""
+        copying.run({})
+
+        assert self.PIPE in caplog.text
+        assert "MONITOR" in caplog.text
+
+    def test_an_account_that_fails_otherwise_is_no_reason_to_copy(self, copying: Copying) -> None:
+        copying.account.fault("SHOW", BEFORE, StatementError(604, "canceled"))
+        with pytest.raises(Exception, match="canceled"):
+            copying.run({})
+
+        assert copying.account.rows == []
