@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -133,8 +133,9 @@ class FirstTryFiles:
 
     COPY itself then skips nothing, and load history does not say whose a load was, so that a later try can
     only tell by the files what is left to do. They are kept as a small file in the user's own stage, which
-    every connection may write to, whatever the stage of the files and the version of Airflow. Each try writes
-    under a name of its own and lists the names afterwards: where there are two, none of them loads.
+    every connection may write to, whatever the stage of the files and the version of Airflow. Its name says
+    what it lists, so that tries that begin at once with the same files agree; each lists the names after
+    writing its own, and where there are two, none of them loads.
 
     :param hook: asks the account
     :param identity: whose work it is
@@ -170,14 +171,11 @@ class FirstTryFiles:
         """Write the files down before the first COPY.
 
         :param staged: the files
-        :raises FilesGivenTwiceError: if another try has done so in the meantime
+        :raises FilesGivenTwiceError: if another try has listed others in the meantime
         """
-        name = f"{self._identity.try_number}-{uuid.uuid4().hex}.json"
-        kept = {
-            "since": self._identity.since.isoformat(),
-            "url": staged.url,
-            "files": [[file.path, file.mark, file.size] for file in staged.files],
-        }
+        files = [[file.path, file.mark, file.size] for file in staged.files]
+        kept = {"since": self._identity.since.isoformat(), "url": staged.url, "files": files}
+        name = f"{blake2b(json.dumps([staged.url, files]).encode(), digest_size=16).hexdigest()}.json"
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
             Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
             self._hook.put_file(f"{folder}/{name}", f"{self._location}/")
@@ -189,11 +187,10 @@ class FirstTryFiles:
         return sorted(str(row["name"]).rpartition("/")[2] for row in self._hook.list_files(self._location))
 
     def _of_two_tries(self, names: Sequence[str]) -> FilesGivenTwiceError:
-        tries = " and ".join(name.partition("-")[0] for name in names)
         return FilesGivenTwiceError(
-            f"tries {tries} of this run have each listed files for a COPY with force, in {self._location}, "
-            "so that nobody knows which of the lists was loaded: compare the table with the stage, and load "
-            "what is missing in a new run",
+            f"{len(names)} tries of this run have listed different files at the same time for a COPY with "
+            f"force, in {self._location}, so that nobody knows which of the lists was loaded: compare the "
+            "table with the stage, and load what is missing in a new run",
             files=(),
         )
 

@@ -146,12 +146,11 @@ class TestForce:
 
         assert sorted(copying.account.rows) == sorted(rows_of(*FILES) * 2)
 
-    def test_of_two_tries_that_list_the_files_at_once_none_loads(self, copying: Copying) -> None:
+    def test_of_two_tries_that_list_other_files_at_once_none_loads(self, copying: Copying) -> None:
         """A stalled try writes its list when the next one has written another."""
         copying.killed("submit", BEFORE)
         (first,) = copying.account.stages["~"]
-        folder, _, name = first.rpartition("/")
-        copying.account.stages["~"][f"{folder}/{name.replace('1-', '2-', 1)}"] = b"{}"
+        copying.account.stages["~"][f"{first.rpartition('/')[0]}/{'0' * 32}.json"] = b"{}"
 
         with pytest.raises(AirflowException) as refused:
             copying.run(number=3)
