@@ -295,7 +295,7 @@ def test_source_without_files_is_refused_by_path(job, source, case):
 
     finished = job.run(source=FileSourceSpec(path=str(path)))
 
-    assert str(path) in _refused(finished, "SourcePositionError")
+    assert str(path) in _refused(finished, "SourceMissingError")
 
 
 class _ExpiredOnce(SnowpipeClient):
@@ -348,7 +348,7 @@ def test_task_stops_ahead_of_its_tokens_end_and_the_next_one_goes_on(job, source
         token = client.scoped_token()
 
     expired = load_partition(slow, replace(token, expires_at=time.time() - 1), work)
-    short = load_partition(slow, replace(token, expires_at=time.time() + 2), work)
+    short = load_partition(slow, replace(token, expires_at=time.time() + 4), work)
     rest = load_partition(replace(slow, limits=BatchLimits()), token, work)
 
     assert (expired.complete, expired.error_type, expired.rows) == (False, None, 0)
