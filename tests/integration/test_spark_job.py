@@ -340,7 +340,7 @@ def test_task_stops_ahead_of_its_tokens_end_and_the_next_one_goes_on(job, source
         pipe=job.pipe,
         wait_for_commit=True,
         commit_timeout=30.0,
-        limits=BatchLimits(rows=20, requests_per_second=10),
+        limits=BatchLimits(rows=10, requests_per_second=10),
     )
     work = PartitionWork(job.channel("a"), partition, None, partition.resume(None))
     with job.service.client(job.table) as client:
