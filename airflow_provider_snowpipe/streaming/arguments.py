@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+_MAY_BE_SECRET = re.compile(r"credential|encrypt|key|passw|secret|token", re.IGNORECASE)
 
 
 def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
@@ -15,16 +18,18 @@ def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
     :param kind: the dataclass
     :param given: what the author gave
     :param what: the argument, for errors
-    :raises ConfigurationError: if it is no mapping, or has another key; names the key, its value and the keys
-        that there are
+    :raises ConfigurationError: if it is no mapping, or has another key; names the key, its value unless that
+        may be a secret, and the keys that there are
     """
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"{what} is {given!r}: give a mapping, or in JSON an object")
     names = [one.name for one in dataclasses.fields(kind) if one.init]
     unknown = sorted(str(key) for key in given if key not in names)
     if unknown:
+        value = given.get(unknown[0])
+        plain = value is None or isinstance(value, bool | int | float | str)
+        shown = f" with the value {value!r}" if plain and not _MAY_BE_SECRET.search(unknown[0]) else ""
         raise ConfigurationError(
-            f"{what} has the key {unknown[0]!r} with the value {given.get(unknown[0])!r}, which is none of "
-            f"its keys: use {', '.join(names)}"
+            f"{what} has the key {unknown[0]!r}{shown}, which is none of its keys: use {', '.join(names)}"
         )
     return dict(given)
