@@ -306,7 +306,7 @@ class FakeAccount:
         pipe = self.pipes.get(statement.rpartition(" ")[2].replace('"', ""))
         if pipe is None:
             raise StatementError(MISSING, "the pipe does not exist or not authorized")
-        return [{"definition": pipe.statement, "notification_channel": None}]
+        return [{"definition": pipe.statement, "notification_channel": _channel(pipe)}]
 
     def _show_pipes(self, *_: Any) -> list[Row]:
         names = ("database_name", "schema_name", "name")
@@ -315,7 +315,7 @@ class FakeAccount:
                 **dict(zip(names, name.split("."), strict=True)),
                 "created_on": pipe.created,
                 "definition": pipe.statement,
-                "notification_channel": "arn" if pipe.auto_ingest else None,
+                "notification_channel": _channel(pipe),
                 "pattern": pipe.pattern,
                 "kind": "STAGE",
             }
@@ -342,6 +342,10 @@ class FakeAccount:
         if "CONTAINS(FILE_NAME" in statement:
             found = [one for one in found if more[0] in one["file_name"]]
         return sorted(found, key=lambda one: one["last_load_time"])
+
+
+def _channel(pipe: Pipe) -> str | None:
+    return "arn" if pipe.auto_ingest else None
 
 
 def _loaded(listed: str, content: bytes, options: str, *, skipped: bool) -> tuple[Row, list[str]]:

@@ -141,7 +141,7 @@ class LocalService:
             "user": self.user,
             "host": "127.0.0.1",
             "port": self.port,
-            "private_key_file": str(self.key_file),
+            "private_key": self.credentials.signing_key,
             "authenticator": "SNOWFLAKE_JWT",
             "database": "LOCAL",
             "schema": "PUBLIC",

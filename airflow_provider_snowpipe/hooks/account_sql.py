@@ -201,6 +201,16 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
         def get_connection(cls, conn_id: str) -> Any:
             return connection if conn_id == settings.conn_id else super().get_connection(conn_id)
 
+        def get_private_key(self) -> Any:
+            return settings.signing_key() or super().get_private_key()
+
+        def _get_conn_params(self) -> dict[str, Any]:
+            # The hook hands the key on as bytes, and the connector would read it once more at each sign-in.
+            given: dict[str, Any] = super()._get_conn_params()
+            if given.get("private_key") and (key := settings.signing_key()):
+                given["private_key"] = key
+            return given
+
     return HookOfConnection(snowflake_conn_id=settings.conn_id)
 
 
@@ -225,7 +235,7 @@ def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
         "login_timeout": _LOGIN_SECONDS,
     }
     if isinstance(credentials, KeyPair):
-        given |= {"authenticator": "SNOWFLAKE_JWT", "private_key": credentials.private_key_der()}
+        given |= {"authenticator": "SNOWFLAKE_JWT", "private_key": credentials.signing_key}
     elif isinstance(credentials, ProgrammaticAccessToken):
         given |= {"authenticator": "PROGRAMMATIC_ACCESS_TOKEN", "token": credentials.bearer()}
     else:

@@ -14,6 +14,8 @@ from airflow_provider_snowpipe.streaming.errors import AuthenticationError, Conf
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
     from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair
 
 SNOWFLAKE = "snowflake"
@@ -205,13 +207,27 @@ class SnowpipeConnection:
         from airflow_provider_snowpipe.streaming.auth import KeyPair
 
         key = self._private_key()
-        passphrase = (self.password or "").strip() or None
+        passphrase = self._passphrase()
         user = self._secret("login", self.login, "the user that the key belongs to")
         account = self.account()
         try:
             return KeyPair(account, user, key, passphrase=passphrase, role=self._text("role"))
         except AuthenticationError as error:
             raise AuthenticationError(f"connection {self.conn_id!r}: {error}") from None
+
+    def signing_key(self) -> RSAPrivateKey | None:
+        """The private key, read once in a process; None where there is none, or none that can be read."""
+        from airflow_provider_snowpipe.streaming.auth import read_private_key
+
+        if not (self._text("private_key_file") or self._text("private_key_content")):
+            return None
+        try:
+            return read_private_key(self._private_key(), self._passphrase(), self.login or "")
+        except (AuthenticationError, ConfigurationError):
+            return None  # whoever asks reads it in another way, and says what is wrong with it
+
+    def _passphrase(self) -> str | None:
+        return (self.password or "").strip() or None
 
     def _private_key(self) -> bytes:
         path, content = self._text("private_key_file"), self._text("private_key_content")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import os
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -23,6 +25,8 @@ _JWT_LIFE_SECONDS = 3540
 """Snowflake refuses a key-pair JWT that lives longer than an hour; SDK 1.9.1 uses 59 minutes."""
 _JWT_RENEW_SECONDS = 600
 _PEM_START = b"-----BEGIN"
+_KEPT_KEYS = 16
+"""Private keys that a process keeps once they are read, the last ones used."""
 
 
 class Credentials(Protocol):
@@ -63,7 +67,7 @@ class KeyPair:
     def __post_init__(self) -> None:
         if not self.account or not self.user:
             raise ConfigurationError("key-pair authentication needs an account and a user")
-        object.__setattr__(self, "_key", _load_private_key(self.private_key, self.passphrase, self.user))
+        object.__setattr__(self, "_key", read_private_key(self.private_key, self.passphrase, self.user))
         object.__setattr__(self, "_cache", _Cache())
 
     @property
@@ -98,11 +102,10 @@ class KeyPair:
                 self._cache.expires_at = now + _JWT_LIFE_SECONDS
             return self._cache.token
 
-    def private_key_der(self) -> bytes:
-        """The private key in the form that Snowflake's own connector takes: PKCS#8, DER, not encrypted."""
-        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-        return self._key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    @property
+    def signing_key(self) -> RSAPrivateKey:
+        """The private key as Snowflake's own connector takes it, which need not read it again."""
+        return self._key
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a private key is not pickled: send executors a ScopedToken instead")
@@ -182,21 +185,64 @@ def _require_token(kind: str, token: str) -> None:
         raise ConfigurationError(f"the {kind} is empty or has blanks around it")
 
 
-def _load_private_key(text: str | bytes, passphrase: str | bytes | None, user: str) -> RSAPrivateKey:
+def read_private_key(text: str | bytes, passphrase: str | bytes | None, user: str) -> RSAPrivateKey:
+    """Read a user's private key, once in a process: a second reading of the same text gives the same key.
+
+    To prove that the factors of a key of 2048 bits are prime takes some 25 ms, and a task signs in and opens
+    clients dozens of times.
+
+    :param text: PKCS#8 or PKCS#1 in PEM, or the base64 text between its markers
+    :param passphrase: for an encrypted key
+    :param user: whose key it is, for the text of an error
+    :raises AuthenticationError: if it cannot be read
+    """
+    data = text.encode() if isinstance(text, str) else text
+    password = passphrase.encode() if isinstance(passphrase, str) else passphrase
+    return _keys.get_or_read(data, password or None, user)
+
+
+class _Keys:
+    """The private keys that were read last, by a digest that only this process can compute."""
+
+    def __init__(self) -> None:
+        self._secret = os.urandom(32)
+        self._found: OrderedDict[bytes, RSAPrivateKey] = OrderedDict()
+        self._lock = Lock()
+
+    def get_or_read(self, data: bytes, password: bytes | None, user: str) -> RSAPrivateKey:
+        digest = self._digest(data, password)
+        with self._lock:
+            if digest in self._found:
+                self._found.move_to_end(digest)
+                return self._found[digest]
+        key = _load_private_key(data, password, user)
+        with self._lock:
+            self._found[digest] = key
+            if len(self._found) > _KEPT_KEYS:
+                self._found.popitem(last=False)
+        return key
+
+    def _digest(self, data: bytes, password: bytes | None) -> bytes:
+        keyed = hashlib.blake2b(key=self._secret, digest_size=32)
+        keyed.update(b"%d:" % len(data) + data)
+        keyed.update(b"" if password is None else b":" + password)
+        return keyed.digest()
+
+
+_keys = _Keys()
+
+
+def _load_private_key(data: bytes, password: bytes | None, user: str) -> RSAPrivateKey:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
     from cryptography.hazmat.primitives.serialization import load_der_private_key, load_pem_private_key
 
-    data = text.encode() if isinstance(text, str) else text
-    password = passphrase.encode() if isinstance(passphrase, str) else passphrase
     remedy = "give an RSA private key in PEM (PKCS#8) and, if it is encrypted, its passphrase"
     try:
         if _PEM_START in data:
-            key = load_pem_private_key(data.strip(), password or None)
+            key = load_pem_private_key(data.strip(), password)
         else:
-            key = load_der_private_key(
-                base64.b64decode(b"".join(data.split()), validate=True), password or None
-            )
+            key = load_der_private_key(base64.b64decode(b"".join(data.split()), validate=True), password)
     except TypeError:
         state = "is not encrypted, but a passphrase" if password else "is encrypted, but no passphrase"
         raise AuthenticationError(f"the private key of user {user!r} {state} was given") from None

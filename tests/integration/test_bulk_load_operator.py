@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.run_stage import RunStage
-from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, FilesRejectedError
+from airflow_provider_snowpipe.streaming.errors import FilesRejectedError
 from tests.airflow_connections import SetConnection, set_connection
 from tests.file_pipes import task_context
 from tests.local_connection import connect, ids
@@ -36,6 +35,10 @@ ROWS = "SELECT id AS ID, concat('row ', id) AS NAME FROM range({})"
 
 class DiedError(BaseException):
     """Stands for a worker that dies at this very place."""
+
+
+def die(*_: Any, **__: Any) -> None:
+    raise DiedError
 
 
 class Bulk:
@@ -126,12 +129,15 @@ class TestValues:
     def test_every_type_arrives_with_its_value_and_null_stays_null(self, bulk: Bulk, nested: bool) -> None:
         typed = [(name, kind, value) for name, kind, value, *_ in _TYPES] + (_NESTED if nested else [])
         columns = ", ".join(f"{name} {kind}" for name, kind, _ in typed)
-        bulk.service.sql(f"CREATE OR REPLACE TABLE {bulk.table} (ID NUMBER, {columns})")
+        bulk.service.sql(f"CREATE OR REPLACE TABLE {bulk.table} (OTHER NUMBER, {columns}, ID NUMBER)")
         values = ", ".join(f"if(id = 0, {value}, null) AS {name.lower()}" for name, _, value in typed)
 
         done = bulk.load(source={"query": f"SELECT id, {values} FROM range(2)"})
 
         assert done["rows_loaded"] == done["rows"] == 2
+        assert bulk.service.sql(f"SELECT SUM(ID) AS N, COUNT(OTHER) AS O FROM {bulk.table}") == [
+            {"N": 1, "O": 0}
+        ]
         read = ", ".join(f"{form.format(name)} AS {name}" for name, _, _, form, _ in _TYPES)
         full, empty = bulk.service.sql(f"SELECT {read} FROM {bulk.table} ORDER BY ID")
         for name, *_, expected in _TYPES:
@@ -146,14 +152,6 @@ class TestValues:
         assert found == _NESTED_VALUES
         assert set(empty.values()) == {None}
 
-    def test_columns_go_by_their_names_and_others_stay_null(self, bulk: Bulk) -> None:
-        bulk.service.sql(f"CREATE OR REPLACE TABLE {bulk.table} (NAME VARCHAR, ID NUMBER, X INTEGER)")
-        bulk.load(source={"query": "SELECT 7 AS Id, 'a' AS name"})
-
-        assert bulk.service.sql(f"SELECT ID, X, NAME FROM {bulk.table}") == [
-            {"ID": 7, "X": None, "NAME": "a"}
-        ]
-
     def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(self, bulk: Bulk) -> None:
         with pytest.raises(AirflowFailException, match="OTHER"):
             bulk.load(source={"query": "SELECT 1 AS ID, 2 AS OTHER"})
@@ -164,24 +162,19 @@ class TestValues:
             bulk.load(source={"query": "SELECT NOPE FROM range(5)"})
         assert bulk.ids() == []
 
-    def test_files_of_a_path_are_rows(self, bulk: Bulk, tmp_path: Path) -> None:
+    def test_small_files_of_a_path_become_rows_of_one_file(self, bulk: Bulk, tmp_path: Path) -> None:
         (tmp_path / "in").mkdir()
         for number in range(5):
             (tmp_path / "in" / f"{number}.csv").write_text(f"ID,NAME\n{number},x\n")
         options = {"header": "true", "inferSchema": "true"}
-        bulk.load(source=json.dumps({"path": str(tmp_path / "in"), "format": "csv", "options": options}))
+        source = {"path": str(tmp_path / "in"), "format": "csv", "options": options}
+        done = bulk.load(source=json.dumps(source))
 
+        assert len(done["files"]) == 1
         assert bulk.ids() == [0, 1, 2, 3, 4]
 
 
 class TestSizes:
-    def test_many_parts_become_one_file_where_they_are_small(self, bulk: Bulk) -> None:
-        query = "SELECT /*+ REPARTITION(20) */ id AS ID, 'x' AS NAME FROM range(2000)"
-        done = bulk.load(source={"query": query})
-
-        assert len(done["files"]) == 1
-        assert bulk.ids() == list(range(2000))
-
     def test_one_large_part_becomes_files_of_the_target(self, bulk: Bulk) -> None:
         target = 400_000
         query = "SELECT /*+ COALESCE(1) */ id AS ID, sha2(string(id), 512) AS NAME FROM range(40000)"
@@ -200,180 +193,47 @@ class TestSizes:
         )
         assert [int(counted[name]) for name in "NDM"] == [40000, 40000, 39999]
 
-    def test_no_row_is_no_file_and_no_copy(self, bulk: Bulk) -> None:
-        done = bulk.load(rows=0)
-
-        assert (done["rows"], done["rows_loaded"], done["files"]) == (0, 0, {})
-        assert bulk.load(rows=0, try_number=2) == done
-
 
 class TestOnce:
-    def test_a_run_that_is_done_does_nothing_more(self, bulk: Bulk) -> None:
-        done = bulk.load()
-
-        assert bulk.ids() == list(range(1_000))
-        assert bulk.staged() == ["loaded.json", "manifest.json"]
-        assert bulk.load(try_number=2) == done
-        assert bulk.ids() == list(range(1_000))
-        assert len(bulk.submitted) == 1
-
-    def test_assets_and_lineage_hear_of_the_rows(self, bulk: Bulk) -> None:
+    def test_a_try_after_a_death_loads_every_row_once_and_later_ones_do_nothing_more(
+        self, bulk: Bulk
+    ) -> None:
         asset = snowpipe_asset(
             account=bulk.service.account, database="LOCAL", schema="PUBLIC", table=bulk.table
         )
         events = OutletEvents(lambda: SimpleNamespace(extra={}))
-        task = bulk.operator(rows=10, outlets=[asset])
-        task.execute({**bulk.context(), "outlet_events": events})
+        submit = StatementClient.submit
 
-        assert events.made[asset.uri].extra == {"committed": True, "rows": 10, "loader": "COPY"}
+        def submit_and_die(*arguments: Any, **named: Any) -> None:
+            submit(*arguments, **named)
+            raise DiedError
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StatementClient, "submit", submit_and_die)
+            with pytest.raises(DiedError):
+                bulk.load(target_file_bytes=2_000)
+        task = bulk.operator(outlets=[asset], target_file_bytes=2_000)
+        done = task.execute({**bulk.context(try_number=2), "outlet_events": events})
+
+        assert bulk.ids() == list(range(1_000))
+        assert (done["rows_loaded"], len(done["files"]) > 1) == (1_000, True)
+        assert bulk.staged() == ["loaded.json", "manifest.json"]
+        assert events.made[asset.uri].extra == {"committed": True, "rows": 1_000, "loader": "COPY"}
         assert task.task_lineage is not None
-        assert (task.task_lineage.rows, len(task.task_lineage.sources)) == (10, 1)
-
-    @pytest.mark.nightly
-    def test_another_run_is_other_work_and_the_same_key_is_not(self, bulk: Bulk) -> None:
-        bulk.load(rows=10)
-        bulk.load("r2", rows=10, run_key="day 1")
-        assert bulk.ids() == sorted([*range(10), *range(10)])
-
-        bulk.load("r3", rows=10, run_key="day 1")
-        assert len(bulk.ids()) == 20
-
-    @pytest.mark.nightly
-    def test_a_folder_that_was_loaded_and_has_no_manifest_any_more_is_refused(self, bulk: Bulk) -> None:
-        bulk.load(rows=10)
-        bulk.service.sql(f"REMOVE @{bulk.stage}")
-
-        with pytest.raises((AirflowFailException, FilesGivenTwiceError), match="run_key"):
-            bulk.load(rows=10, try_number=2)
-        assert bulk.ids() == list(range(10))
+        assert (task.task_lineage.rows, len(task.task_lineage.sources)) == (1_000, 1)
+        assert bulk.load(try_number=3, target_file_bytes=2_000) == done
+        assert bulk.ids() == list(range(1_000))
+        assert len(bulk.submitted) == 1
 
     def test_rows_that_do_not_fit_fail_the_task_and_are_not_loaded_twice(self, bulk: Bulk) -> None:
         bulk.service.sql(f"CREATE OR REPLACE TABLE {bulk.table} (ID NUMBER(2), NAME VARCHAR)")
         arguments = {"rows": 150, "options": {"on_error": "CONTINUE"}}
-        for number in (1, 2):
-            with pytest.raises((AirflowFailException, FilesRejectedError), match="PARTIALLY_LOADED"):
-                bulk.load(try_number=number, **arguments)
+        with pytest.raises((AirflowFailException, FilesRejectedError), match="PARTIALLY_LOADED"):
+            bulk.load(**arguments)
 
-        done = bulk.load(try_number=3, on_rejected="report", **arguments)
+        done = bulk.load(try_number=2, on_rejected="report", **arguments)
         assert (done["rows_loaded"], done["rejected"]) == (100, 50)
         assert bulk.ids() == list(range(100))
-
-
-def _before(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        def die(*_: Any, **__: Any) -> None:
-            raise DiedError(name)
-
-        monkeypatch.setattr(owner, name, die)
-
-    return patch
-
-
-def _after(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        whole = getattr(owner, name)
-
-        def do_and_die(*arguments: Any, **keywords: Any) -> None:
-            whole(*arguments, **keywords)
-            raise DiedError(name)
-
-        monkeypatch.setattr(owner, name, do_and_die)
-
-    return patch
-
-
-def _in_the_middle_of_put(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = RunStage.put
-
-    def put_one_and_die(self: RunStage, folder: Path, names: Any, parallel: int) -> None:
-        whole(self, folder, names[:1], parallel)
-        raise DiedError("put")
-
-    monkeypatch.setattr(RunStage, "put", put_one_and_die)
-
-
-DEATHS = {
-    "in-the-middle-of-put": (_in_the_middle_of_put, 2),
-    "manifest-is-there": (_after(RunStage, "keep_manifest"), 1),
-    "copy-is-submitted": (_after(StatementClient, "submit"), 1),
-    "copy-has-loaded": (_before(RunStage, "keep_outcome"), 1),
-    "outcome-is-there": (_before(RunStage, "sweep"), 1),
-}
-
-
-class TestDeaths:
-    @pytest.mark.parametrize(
-        "place",
-        [
-            place if place == "copy-is-submitted" else pytest.param(place, marks=pytest.mark.nightly)
-            for place in DEATHS
-        ],
-    )
-    def test_a_try_after_a_death_loads_every_row_once(
-        self, bulk: Bulk, place: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        dies, writings = DEATHS[place]
-        arguments = {"rows": 1_000, "target_file_bytes": 2_000}
-        with pytest.MonkeyPatch.context() as patch:
-            dies(patch)
-            with pytest.raises(DiedError):
-                bulk.load(**arguments)
-
-        done = bulk.load(try_number=2, **arguments)
-
-        assert bulk.ids() == list(range(1_000))
-        assert done["rows_loaded"] == 1_000
-        assert len(done["files"]) > 1
-        assert len(bulk.submitted) == writings
-        assert bulk.staged() == ["loaded.json", "manifest.json"]
-        assert bulk.load(try_number=3, **arguments) == done
-        assert bulk.ids() == list(range(1_000))
-
-    def test_an_attempt_that_comes_late_takes_the_manifest_that_is_there(
-        self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The first try is slow: the second one has written its manifest when the first comes to that."""
-        whole = RunStage.keep_manifest
-        second: list[dict[str, Any]] = []
-
-        def late(self: RunStage, manifest: Any) -> Any:
-            if not second:
-                second.append({})
-                second[0] = bulk.load(try_number=2)
-            return whole(self, manifest)
-
-        monkeypatch.setattr(RunStage, "keep_manifest", late)
-        first = bulk.load()
-
-        assert bulk.ids() == list(range(1_000))
-        assert first["files"].keys() == second[0]["files"].keys()
-
-    @pytest.mark.nightly
-    def test_a_manifest_that_comes_late_over_the_one_that_was_loaded_is_refused(
-        self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The first try was thought dead: its manifest arrives when another try has loaded its own files."""
-        late: list[tuple[RunStage, Any]] = []
-
-        def keep_for_later(self: RunStage, manifest: Any) -> None:
-            late.append((self, manifest))
-            raise DiedError
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(RunStage, "keep_manifest", keep_for_later)
-            with pytest.raises(DiedError):
-                bulk.load()
-        with pytest.MonkeyPatch.context() as patch:
-            _before(RunStage, "keep_outcome")(patch)
-            with pytest.raises(DiedError):
-                bulk.load(try_number=2)
-        stage, manifest = late[0]
-        bulk.service.sql(f"REMOVE {stage.location}/manifest.json")
-        stage.keep_manifest(manifest)
-
-        with pytest.raises((AirflowFailException, FilesGivenTwiceError), match="manifest"):
-            bulk.load(try_number=3)
-        assert bulk.ids() == list(range(1_000))
 
 
 class TestPlaces:
@@ -384,7 +244,7 @@ class TestPlaces:
         bulk.service.sql(f"CREATE STAGE {bulk.table}_LAKE URL = 'file://{lake}/'")
         arguments = {"stage": f"@{bulk.table}_LAKE/in", "keep_files": True}
         with pytest.MonkeyPatch.context() as patch:
-            _before(RunStage, "keep_manifest")(patch)
+            patch.setattr(RunStage, "keep_manifest", die)
             with pytest.raises(DiedError):
                 bulk.load(**arguments)
         done = bulk.load(try_number=2, **arguments)
@@ -397,20 +257,17 @@ class TestPlaces:
         assert list(lake.rglob("*.parquet")) == []
         assert bulk.ids() == list(range(1_000))
 
-    def test_a_shared_folder_is_empty_again_when_the_files_are_staged(
+    def test_a_shared_folder_is_empty_again_when_the_files_are_in_the_tables_own_stage(
         self, bulk: Bulk, tmp_path: Path
     ) -> None:
         (tmp_path / "shared").mkdir()
-        bulk.load(rows=10, work_path=str(tmp_path / "shared"))
+        arguments = {"rows": 10, "stage": None, "run_key": "day 1"}
+        done = bulk.load(work_path=str(tmp_path / "shared"), **arguments)
 
-        assert bulk.ids() == list(range(10))
-        assert list((tmp_path / "shared").rglob("*")) == []
-
-    def test_the_tables_own_stage_takes_the_files_where_none_is_named(self, bulk: Bulk) -> None:
-        done = bulk.load(rows=10, stage=None)
-
+        assert bulk.load("r2", **arguments) == done
         assert bulk.ids() == list(range(10))
         assert done["folder"].startswith(f'@%"{bulk.table}"/')
+        assert list((tmp_path / "shared").rglob("*")) == []
 
     def test_the_triggerer_waits_for_copy(self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy_run.CopyRun.look", lambda *_: None)

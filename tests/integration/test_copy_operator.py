@@ -21,15 +21,11 @@ import pytest
 import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk import copy_run, copy_statement
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk import copy_run
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
-from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, refuse_files_of_others
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    FilesGivenTwiceError,
     NothingStagedError,
     SqlError,
 )
@@ -37,6 +33,7 @@ from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigge
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import TaskInstance, connect, ids
 from tests.local_service import LocalService
+from tests.spark_job import wait_until
 from tests.staged_files import submit
 
 __all__ = ["set_connection"]
@@ -108,17 +105,13 @@ class TestFiles:
         }
 
     def test_files_are_chosen_by_name_by_prefix_or_by_pattern(self, place: Place) -> None:
-        place.put({f"{name}.csv": f"{number},x\n" for number, name in enumerate("abcd")})
+        place.put({f"{name}.csv": f"{number},x\n" for number, name in enumerate("abc")})
+        place.put({"it's a file (1).csv": "3,x\n"}, path="a b")
         place.copy(stage=f"@{place.stage}/in", files='["b.csv"]')
         place.copy(prefix="in/c")
-        place.copy(pattern=".*/d[.]csv")
+        place.copy(pattern=".*it's a.*[.]csv")
 
         assert place.ids() == [1, 2, 3]
-
-    def test_names_with_quotes_and_blanks_are_names(self, place: Place) -> None:
-        place.put({"it's a file (1).csv": "1,x\n"}, path="a b")
-
-        assert place.copy()["rows_loaded"] == 1
 
     def test_another_run_over_the_same_files_loads_nothing(self, place: Place) -> None:
         place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
@@ -131,81 +124,29 @@ class TestFiles:
         assert {path: one["status"] for path, one in done["loaded_before"].items()} == {"in/a.csv": "LOADED"}
         assert place.copy(run="r3")["rows_loaded"] == 0
 
-    def test_more_files_than_a_statement_may_name_are_several_statements(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(copy_statement, "MOST_FILES", 4)
-        place.put({f"{number:04}.csv": f"{number},x\n" for number in range(10)})
-        done = place.copy()
-
-        assert done["rows_loaded"] == len(done["files"]) == 10
-        assert place.ids() == list(range(10))
-
-    def test_files_of_an_external_stage_are_named_below_it(
+    def test_files_of_an_external_stage_are_named_below_it_and_expressions_fill_columns(
         self, local_service: LocalService, place: Place
     ) -> None:
         lake = local_service.new_folder()
         (lake / "day").mkdir()
-        (lake / "day" / "a.csv").write_text("7,x\n")
+        (lake / "day" / "a.csv").write_text("x,7\n")
         local_service.sql(f"CREATE STAGE LAKE URL = 'file://{lake}/'")
-        done = place.copy(stage="@LAKE/day")
+        done = place.copy(stage="@LAKE/day", columns=["ID", "NAME"], expressions=["$2", "UPPER($1)"])
 
-        assert place.ids() == [7]
+        assert place.service.sql(f"SELECT ID, NAME FROM {place.table}") == [{"ID": 7, "NAME": "X"}]
         assert done["rows_loaded"] == 1
-
-    def test_nothing_staged_is_an_error_or_a_report(self, place: Place) -> None:
-        with pytest.raises(NothingStagedError, match="has no file for"):
-            place.copy()
-        assert place.copy(on_nothing="report")["files"] == {}
-        place.put({"a.csv": "1,x\n"})
-        with pytest.raises(NothingStagedError, match=r"1 of 2 files are not in stage .*'in/z.csv'"):
-            place.copy(files=["in/a.csv", "in/z.csv"])
-        assert place.ids() == []
-
-
-class TestOptions:
-    def test_expressions_fill_columns(self, place: Place) -> None:
-        place.put({"a.csv": "x,1\n"})
-        place.copy(columns=["ID", "NAME"], expressions=["$2", "UPPER($1)"])
-
-        assert place.service.sql(f"SELECT ID, NAME FROM {place.table}") == [{"ID": 1, "NAME": "X"}]
-
-    def test_columns_are_matched_by_name(self, place: Place) -> None:
-        place.put({"a.json": '{"name": "x", "id": 4}\n'})
-        options = {"file_format": {"type": "JSON"}, "match_by_column_name": "CASE_INSENSITIVE"}
-
-        assert place.copy(options=options)["rows_loaded"] == 1
-        assert place.ids() == [4]
-
-    def test_an_unknown_option_is_refused_by_its_name(self, place: Place) -> None:
-        place.put({"a.csv": "1,x\n"})
-        with pytest.raises(AirflowFailException, match=r"options has .*'speed'"):
-            place.copy(options={"speed": 1})
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [{"on_rejected": "skip"}, {"on_nothing": "skip"}, {"files": ["a"], "prefix": "b"}],
-        ids=["on_rejected", "on_nothing", "files"],
-    )
-    def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(
-        self, arguments: dict[str, Any]
-    ) -> None:
-        with pytest.raises(ConfigurationError):
-            SnowpipeCopyOperator(task_id="copy", table="T", stage="@S", **arguments)
 
 
 class TestRejectedRows:
     FILES: Mapping[str, str] = {"good.csv": "1,x\n", "bad.csv": "2,x\nthree,y\n"}
 
-    def test_a_file_loaded_in_part_fails_the_task_with_its_first_error(self, place: Place) -> None:
+    def test_a_validation_loads_nothing_and_a_file_that_is_skipped_is_reported(self, place: Place) -> None:
         place.put(self.FILES)
-        with pytest.raises(AirflowFailException, match=r"1 of 2 files .*PARTIALLY_LOADED.*'three'.*line 2"):
-            place.copy(options={**CSV, "on_error": "CONTINUE"})
-        assert place.ids() == [1, 2]
-
-    def test_or_is_reported(self, place: Place) -> None:
-        place.put(self.FILES)
-        done = place.copy(options={**CSV, "on_error": "SKIP_FILE"}, on_rejected="report")
+        found = place.copy(validation_mode="RETURN_ERRORS")
+        assert [row["line"] for row in found["rows"]] == [2]
+        place.operator().dry_run()
+        assert place.ids() == []
+        done = place.copy(run="r2", options={**CSV, "on_error": "SKIP_FILE"}, on_rejected="report")
 
         assert {path: one["status"] for path, one in done["files"].items()} == {
             "in/good.csv": "LOADED",
@@ -213,60 +154,18 @@ class TestRejectedRows:
         }
         assert (done["rows_loaded"], done["rejected"]) == (1, 1)
 
-    def test_a_statement_that_aborts_loads_nothing_and_can_be_repaired(self, place: Place) -> None:
+    def test_a_file_loaded_in_part_fails_the_task_with_its_first_error(self, place: Place) -> None:
         place.put(self.FILES)
         with pytest.raises(AirflowFailException, match=r"SqlError.*'three'"):
             place.copy()
         assert place.ids() == []
-        place.put({"bad.csv": "2,x\n3,y\n"})
-        assert place.copy(try_number=2)["rows_loaded"] == 3
-
-    def test_a_failed_statement_is_run_again_by_the_next_try(self, place: Place) -> None:
-        place.put({"a.csv": "1,longer\n"})
-        place.service.sql(f"CREATE OR REPLACE TABLE {place.table} (ID INTEGER, NAME VARCHAR(2))")
-        with pytest.raises(AirflowFailException, match="length limit"):
-            place.copy()
-        place.service.sql(f"CREATE OR REPLACE TABLE {place.table} (ID INTEGER, NAME VARCHAR(9))")
-
-        assert place.copy(try_number=2)["rows_loaded"] == 1
-
-    def test_a_validation_loads_nothing(self, place: Place) -> None:
-        place.put(self.FILES)
-        done = place.copy(validation_mode="RETURN_ERRORS")
-
-        assert [row["line"] for row in done["rows"]] == [2]
-        assert place.ids() == []
-        place.operator().dry_run()
-        assert place.ids() == []
+        with pytest.raises(AirflowFailException, match=r"1 of 2 files .*PARTIALLY_LOADED.*'three'.*line 2"):
+            place.copy(try_number=2, options={**CSV, "on_error": "CONTINUE"})
+        assert place.ids() == [1, 2]
 
 
 class TestOncePerRun:
     FORCED: Mapping[str, Any] = {**CSV, "force": True}
-
-    def test_a_try_after_a_success_that_was_not_heard_of_loads_nothing_again(self, place: Place) -> None:
-        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        first = place.copy(options=self.FORCED)
-        second = place.copy(options=self.FORCED, try_number=2)
-
-        assert place.ids() == [1, 2]
-        assert second == first
-
-    def test_another_run_is_other_work(self, place: Place) -> None:
-        place.put({"a.csv": "1,x\n"})
-        place.copy(options=self.FORCED)
-        place.copy(options=self.FORCED, run="r2")
-
-        assert place.ids() == [1, 1]
-
-    @pytest.mark.parametrize(("force", "rows"), [(False, [1, 2]), (True, [1, 1, 2])], ids=["once", "forced"])
-    def test_a_file_that_somebody_else_loaded_meanwhile_does_not_stand_for_the_others(
-        self, place: Place, force: bool, rows: list[int]
-    ) -> None:
-        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        place.copy(run="another", files=["in/a.csv"])
-        place.copy(options={**CSV, "force": force}, try_number=2)
-
-        assert place.ids() == rows
 
     def test_a_statement_that_still_runs_is_joined(self, place: Place) -> None:
         place.put({"a.csv": "1,x\n"})
@@ -279,18 +178,21 @@ class TestOncePerRun:
 
         assert place.ids() == [1]
 
-    @pytest.mark.parametrize("files", [None, ["in/a.csv", "in/b.csv"]], ids=["all", "named"])
-    def test_files_that_an_earlier_try_loaded_and_removed_are_known(
-        self, place: Place, files: list[str] | None
-    ) -> None:
+    def test_files_that_an_earlier_try_loaded_and_removed_are_known(self, place: Place) -> None:
         place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        first = place.copy(options={**CSV, "purge": True}, files=files)
-        second = place.copy(options={**CSV, "purge": True}, files=files, try_number=2)
+        arguments: Mapping[str, Any] = {
+            "options": {**CSV, "purge": True},
+            "files": ["in/a.csv", "in/b.csv"],
+        }
+        assert place.copy(**arguments)["rows_loaded"] == 2
+        assert place.copy(try_number=2, **arguments)["rows_loaded"] == 2
 
         assert place.ids() == [1, 2]
-        assert first["rows_loaded"] == second["rows_loaded"] == 2
-        with pytest.raises(NothingStagedError):
-            place.copy(options={**CSV, "purge": True}, files=files, run="r2")
+        with pytest.raises(NothingStagedError, match=r"2 of 2 files are not in stage .*'in/a.csv'"):
+            place.copy(run="r2", **arguments)
+        with pytest.raises(NothingStagedError, match="has no file for"):
+            place.copy(run="r2")
+        assert place.copy(run="r2", on_nothing="report")["files"] == {}
 
     def test_a_deferred_task_comes_back_for_its_result(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
@@ -377,7 +279,9 @@ class TestStatementClient:
     def hook(self, place: Place) -> SnowpipeBulkHook:
         return SnowpipeBulkHook(place.conn_id)
 
-    def test_a_running_statement_is_cancelled_once(self, place: Place, hook: SnowpipeBulkHook) -> None:
+    def test_a_running_statement_is_cancelled_once_and_the_trigger_ends_with_it(
+        self, place: Place, hook: SnowpipeBulkHook
+    ) -> None:
         place.service.sql("CREATE OR REPLACE TABLE LOCAL.PUBLIC.MANY (N INTEGER)")
         place.service.sql(
             "INSERT INTO LOCAL.PUBLIC.MANY SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 5000))"
@@ -386,37 +290,24 @@ class TestStatementClient:
             "SELECT SUM(a.n * b.n * c.n) FROM LOCAL.PUBLIC.MANY a, LOCAL.PUBLIC.MANY b, LOCAL.PUBLIC.MANY c"
         )
         client = hook.get_statement_client()
-        try:
-            state = client.submit(slow, "3e2f7a52-0000-4000-8000-000000000001")
-            assert state.is_running
-            assert client.cancel(state.handle, slow)
-            with pytest.raises(SqlError, match="cancel"):
-                ended(client, state.handle, slow)
-            assert not client.cancel(state.handle, slow)
-        finally:
-            client.close()
 
-    def test_the_trigger_ends_with_the_statement(self, place: Place, hook: SnowpipeBulkHook) -> None:
-        client = hook.get_statement_client()
-        slow = "SELECT SUM(a.n * b.n * c.n) FROM LOCAL.PUBLIC.FEW a, LOCAL.PUBLIC.FEW b, LOCAL.PUBLIC.FEW c"
-        place.service.sql("CREATE OR REPLACE TABLE LOCAL.PUBLIC.FEW (N INTEGER)")
-        place.service.sql(
-            "INSERT INTO LOCAL.PUBLIC.FEW SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 5000))"
-        )
-        state = client.submit(slow, "3e2f7a52-0000-4000-8000-000000000003")
-        trigger = SnowpipeStatementTrigger(
-            handle=state.handle, statement=slow, snowflake_conn_id=place.conn_id, poll_interval=0.1
-        )
-
-        async def watch() -> Any:
+        async def watch(trigger: SnowpipeStatementTrigger) -> Any:
             waiting = asyncio.create_task(_first(trigger.run()))
-            done, _ = await asyncio.wait([waiting], timeout=0.3)
+            done, _ = await asyncio.wait([waiting], timeout=0.2)
             assert not done
-            await asyncio.to_thread(client.cancel, state.handle, slow)
+            assert await asyncio.to_thread(client.cancel, state.handle, slow)
             return await waiting
 
         try:
-            assert asyncio.run(watch()).payload["status"] == "ended"
+            state = client.submit(slow, "3e2f7a52-0000-4000-8000-000000000001")
+            assert state.is_running
+            trigger = SnowpipeStatementTrigger(
+                handle=state.handle, statement=slow, snowflake_conn_id=place.conn_id, poll_interval=0.1
+            )
+            assert asyncio.run(watch(trigger)).payload["status"] == "ended"
+            with pytest.raises(SqlError, match="cancel"):
+                ended(client, state.handle, slow)
+            assert not client.cancel(state.handle, slow)
         finally:
             client.close()
 
@@ -440,51 +331,19 @@ class TestStatementClient:
         assert len({row["n"] for row in rows}) == 25000
 
 
-class TestFilesOfPipes:
-    @pytest.fixture
-    def piped(self, place: Place) -> Place:
-        """A place whose pipe has loaded one of two files."""
-        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        pipe = f"{place.table}_PIPE"
-        place.service.sql(f"CREATE PIPE {pipe} AS COPY INTO {place.table} FROM @{place.stage}")
-        submit(place.service, f"LOCAL.PUBLIC.{pipe}", "in/a.csv")
-        deadline = time.monotonic() + 30
-        while place.ids() != [1]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        return place
+def test_a_file_that_a_pipe_has_loaded_is_refused_with_the_evidence_unless_it_is_forced(
+    place: Place,
+) -> None:
+    place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+    pipe = f"{place.table}_PIPE"
+    place.service.sql(f"CREATE PIPE {pipe} AS COPY INTO {place.table} FROM @{place.stage}")
+    submit(place.service, f"LOCAL.PUBLIC.{pipe}", "in/a.csv")
+    wait_until(lambda: place.ids() == [1], seconds=30, what="the pipe")
 
-    def test_a_file_that_a_pipe_has_loaded_is_refused_with_the_evidence(self, piped: Place) -> None:
-        with pytest.raises(
-            AirflowFailException,
-            match=rf"FilesGivenTwiceError: 1 of 2 files .*'in/a.csv' by pipe .*{piped.table}_PIPE at",
-        ):
-            piped.copy()
-        assert piped.ids() == [1]
-        assert piped.copy(files=["in/b.csv"])["rows_loaded"] == 1
-
-    @pytest.mark.parametrize(
-        "forced", [{"force": True}, {"options": {**CSV, "force": True}}], ids=["argument", "option"]
-    )
-    def test_unless_it_is_forced(self, piped: Place, forced: dict[str, Any]) -> None:
-        assert piped.copy(**forced)["rows_loaded"] == 2
-        assert piped.ids() == [1, 1, 2]
-
-    def test_the_same_file_of_another_stage_is_another_file(self, piped: Place) -> None:
-        piped.stage = f"{piped.table}_OTHER"
-        piped.service.sql(f"CREATE STAGE {piped.stage}")
-        piped.put({"a.csv": "3,x\n"})
-
-        piped.copy(files=["in/a.csv"])
-        assert piped.ids() == [1, 3]
-
-    def test_a_file_that_copy_has_loaded_is_refused_for_a_pipe(self, place: Place) -> None:
-        place.put({"a.csv": "1,x\n"})
+    with pytest.raises(
+        AirflowFailException, match=rf"FilesGivenTwiceError: 1 of 2 files .*'in/a.csv' by pipe .*{pipe} at"
+    ):
         place.copy()
-        files = StagedPaths(("in/a.csv",), StageReference.parse(f"@{place.stage}"))
-        loads = SnowpipeBulkHook(place.conn_id).loads_of(place.table, files.paths)
-
-        with pytest.raises(FilesGivenTwiceError, match=r"'in/a.csv' by COPY at .*pipe LOCAL.PUBLIC.P"):
-            refuse_files_of_others(
-                files, loads, table=place.table, now=dt.datetime.now(dt.UTC), loader="LOCAL.PUBLIC.P"
-            )
+    assert place.ids() == [1]
+    assert place.copy(force=True)["rows_loaded"] == 2
+    assert place.ids() == [1, 1, 2]

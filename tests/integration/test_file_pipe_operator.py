@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from tests.airflow_connections import SetConnection, set_connection
 from tests.file_pipes import MakePlace, PipePlace, make_place, place, task_context
-from tests.local_connection import connect, connect_by_form
+from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
 
 __all__ = ["make_place", "place", "set_connection"]
@@ -52,11 +52,10 @@ def wait_for_rows(place: PipePlace, expected: list[int]) -> None:
 
 
 class TestCreate:
-    @pytest.mark.parametrize("define", [connect, connect_by_form], ids=["snowflake", "snowpipe"])
     def test_a_pipe_that_is_made_loads_what_is_submitted(
-        self, place: PipePlace, local_service: LocalService, set_connection: SetConnection, define: Any
+        self, place: PipePlace, local_service: LocalService, set_connection: SetConnection
     ) -> None:
-        place.conn_id = define(local_service, set_connection)
+        place.conn_id = connect_by_form(local_service, set_connection)
         done = create(place, stage=f"@{place.stage}/in", comment="it's mine")
 
         assert (done["changed"], done["status"]["execution_state"]) == (True, "RUNNING")
@@ -93,7 +92,7 @@ class TestCreate:
             create(place, auto_ingest=True)
         assert not create(place, options={"on_error": "SKIP_FILE"}, if_exists="keep")["changed"]
 
-    def test_a_pipe_is_replaced_once_and_not_while_files_wait(self, place: PipePlace) -> None:
+    def test_a_pipe_is_neither_replaced_nor_dropped_while_files_wait(self, place: PipePlace) -> None:
         create(place)
         act(place, "pause")
         place.put({"a.csv": "1,x\n"})
@@ -102,10 +101,14 @@ class TestCreate:
 
         with pytest.raises(PipeBusyError, match="1 files wait"):
             create(place, **changed)
+        with pytest.raises(PipeBusyError, match=r"dropped, but 1 files wait"):
+            act(place, "drop")
         done = create(place, **changed, force=True)
 
         assert (done["changed"], done["status"]["pending_files"]) == (True, 0)
         assert not create(place, **changed)["changed"]
+        assert act(place, "drop")["changed"]
+        assert not act(place, "drop")["changed"]
 
     def test_names_are_taken_letter_by_letter(self, place: PipePlace) -> None:
         place.service.sql('CREATE TABLE "odd ""name" (ID INTEGER)')
@@ -146,13 +149,10 @@ class TestChange:
         (shown,) = place.service.sql(f"SHOW PIPES LIKE '{place.pipe}'")
         assert (shown["comment"], shown["error_integration"]) == ("new", "ERRORS")
         act(place, "alter", comment="")
-
-        assert place.service.sql(f"SHOW PIPES LIKE '{place.pipe}'")[0]["comment"] is None
-
-    def test_nothing_to_alter_is_an_error(self, place: PipePlace) -> None:
-        place.make_pipe()
         with pytest.raises(AirflowFailException, match=r"nothing of pipe .* is to be altered"):
             act(place, "alter")
+
+        assert place.service.sql(f"SHOW PIPES LIKE '{place.pipe}'")[0]["comment"] is None
 
     def test_a_paused_pipe_keeps_its_files_until_it_is_resumed(self, place: PipePlace) -> None:
         place.make_pipe()
@@ -169,8 +169,11 @@ class TestChange:
         assert not act(place, "resume")["changed"]
         assert act(place, "status")["status"]["last_ingested_path"] == "a.csv"
 
-    def test_a_pipe_paused_too_long_is_resumed_by_force_only(self, aged: PipePlace) -> None:
+    def test_a_pipe_paused_too_long_is_resumed_by_force_and_passes_old_files_over(
+        self, aged: PipePlace
+    ) -> None:
         aged.make_pipe()
+        aged.put({"a.csv": "1,x\n"})
         act(aged, "pause")
         aged.service.admin("clock", move=15 * DAY)
 
@@ -180,6 +183,9 @@ class TestChange:
         name = f'"LOCAL"."PUBLIC"."{aged.pipe}"'
         assert forced.preview() == [f"SELECT SYSTEM$PIPE_FORCE_RESUME('{name}', 'staleness_check_override')"]
         assert forced.execute(task_context())["status"]["execution_state"] == "RUNNING"
+        with pytest.raises(NothingStagedError, match="last 7 days only"):
+            act(aged, "refresh", on_nothing="fail")
+        assert aged.ids() == []
 
     def test_a_pipe_that_cannot_load_fails_where_it_is_required(self, place: PipePlace) -> None:
         place.make_pipe()
@@ -190,10 +196,10 @@ class TestChange:
             act(place, "status", require_running=True)
         assert act(place, "status")["status"]["execution_state"] == "STOPPED_MISSING_TABLE"
 
-    @pytest.mark.parametrize("action", ["pause", "resume", "status"])
-    def test_a_pipe_that_is_not_there_is_named(self, place: PipePlace, action: str) -> None:
-        with pytest.raises(AirflowFailException, match=r"there is no pipe LOCAL\.PUBLIC\.NOWHERE.*MONITOR"):
-            act(place, action, pipe="NOWHERE")
+    def test_a_pipe_that_is_not_there_is_named(self, place: PipePlace) -> None:
+        for action in ("pause", "resume", "status"):
+            with pytest.raises(AirflowFailException, match=r"no pipe LOCAL\.PUBLIC\.NOWHERE.*MONITOR"):
+                act(place, action, pipe="NOWHERE")
 
 
 class TestRefresh:
@@ -210,44 +216,14 @@ class TestRefresh:
         with pytest.raises(NothingStagedError, match=r"staged in the last 7 days only.*COPY INTO"):
             act(place, "refresh", prefix="in/", on_nothing="fail")
 
-    def test_files_older_than_seven_days_are_passed_over(self, aged: PipePlace) -> None:
-        aged.make_pipe()
-        aged.put({"a.csv": "1,x\n"})
-        aged.service.admin("clock", move=8 * DAY)
-
-        with pytest.raises(NothingStagedError, match="last 7 days only"):
-            act(aged, "refresh", on_nothing="fail")
-        assert aged.ids() == []
-
-    def test_a_moment_before_that_is_refused_before_anything_is_sent(self, place: PipePlace) -> None:
-        place.make_pipe()
-        week = dt.datetime.now(dt.UTC) - dt.timedelta(days=7, hours=1)
-        with pytest.raises(AirflowFailException, match=r"modified_after is .*7 days ago.*last 7 days only"):
-            act(place, "refresh", modified_after=week.isoformat())
-
     def test_a_moment_within_it_narrows_the_files(self, place: PipePlace) -> None:
         place.make_pipe()
         place.put({"a.csv": "1,x\n"})
         moment = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=5)
+        week = moment - dt.timedelta(days=7, hours=1)
+        with pytest.raises(AirflowFailException, match=r"modified_after is .*7 days ago.*last 7 days only"):
+            act(place, "refresh", modified_after=week.isoformat())
 
         assert act(place, "refresh", modified_after=moment)["files"] == []
         before = moment - dt.timedelta(hours=1)
         assert act(place, "refresh", modified_after=str(before))["files"] == ["a.csv"]
-
-
-class TestDrop:
-    def test_a_pipe_is_dropped_once(self, place: PipePlace) -> None:
-        place.make_pipe()
-
-        assert act(place, "drop")["changed"]
-        assert not act(place, "drop")["changed"]
-
-    def test_files_that_wait_keep_it(self, place: PipePlace) -> None:
-        place.make_pipe()
-        act(place, "pause")
-        place.put({"a.csv": "1,x\n"})
-        place.submit("a.csv")
-
-        with pytest.raises(PipeBusyError, match=r"dropped, but 1 files wait"):
-            act(place, "drop")
-        assert act(place, "drop", force=True)["changed"]

@@ -86,30 +86,16 @@ def use_role(place: PipePlace, set_connection: SetConnection, *rights: str) -> N
 
 class TestPipeAfterCopy:
     def test_a_file_that_copy_loaded_thirty_days_ago_is_refused_with_the_load(
-        self, copied: PipePlace
+        self, copied: PipePlace, set_connection: SetConnection
     ) -> None:
         days_pass(copied, 30)
+        use_role(copied, set_connection, "DATABASE ROLE SNOWFLAKE.USAGE_VIEWER")
         with pytest.raises(
             AirflowFailException,
             match=rf"FilesGivenTwiceError.*1 of 1 files.*'a\.csv' by COPY at 20.*, 1 rows.*{copied.pipe} has",
         ):
             ingest(copied)
         assert copied.ids() == [1]
-
-    def test_force_submits_it_and_asks_nobody(
-        self, copied: PipePlace, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        days_pass(copied, 30)
-        use_role(copied, set_connection)
-        with caplog.at_level(logging.WARNING):
-            assert ingest(copied, force=True)["rows_loaded"] == 1
-
-        assert copied.ids() == [1, 1]
-        assert not any("COPY has loaded" in message for message in caplog.messages)
-
-    def test_what_copy_has_forgotten_is_loaded(self, copied: PipePlace) -> None:
-        days_pass(copied, 65)
-        assert ingest(copied)["rows_loaded"] == 1
 
     def test_an_earlier_table_of_the_same_name_has_other_rows(self, copied: PipePlace) -> None:
         days_pass(copied, 20)
@@ -147,14 +133,6 @@ class TestRights:
         assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE" in told
         assert copied.ids() == [1, 1]
 
-    def test_with_the_right_the_file_is_refused(
-        self, copied: PipePlace, set_connection: SetConnection
-    ) -> None:
-        days_pass(copied, 30)
-        use_role(copied, set_connection, "DATABASE ROLE SNOWFLAKE.USAGE_VIEWER")
-        with pytest.raises(AirflowFailException, match=r"FilesGivenTwiceError.*by COPY at"):
-            ingest(copied)
-
     def test_a_table_that_is_younger_than_14_days_needs_no_right(
         self, place: PipePlace, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -178,10 +156,6 @@ class TestCopyAfterPipe:
         ):
             copy(piped)
         assert piped.ids() == [1]
-
-    def test_what_the_pipe_has_forgotten_is_loaded_as_the_pipe_would_load_it(self, piped: PipePlace) -> None:
-        days_pass(piped, 15)
-        assert copy(piped)["rows_loaded"] == 1
 
 
 def test_an_expired_channel_does_not_let_a_pipe_load_what_copy_has_loaded(

@@ -62,6 +62,23 @@ def test_a_token_is_set(local_service: LocalService, conn_id: str, table: str) -
     assert committed(local_service, table, "a") == "f:0"
 
 
+def test_sign_ins_and_clients_share_a_key_that_is_read_once(
+    conn_id: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = SnowpipeBulkHook(conn_id, table=table)
+    hook.run_sql("SELECT 1")
+    for reads in (
+        "cryptography.hazmat.primitives.serialization.load_pem_private_key",
+        "snowflake.connector.auth.keypair.load_der_private_key",
+    ):
+        monkeypatch.setattr(reads, lambda *_, **__: pytest.fail("a private key is read again"))
+
+    hook.run_sql("SELECT 1")
+    assert hook.list_channels() == []
+    hook.get_statement_client().close()
+    hook.get_client().close()
+
+
 def test_a_token_of_a_channel_that_is_not_there_is_refused(conn_id: str, table: str) -> None:
     with pytest.raises(SqlError, match=r"SYSTEM\$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN.*failed"):
         SnowpipeHook(conn_id, table=table).set_offset_token("none", "f:0")

@@ -93,6 +93,15 @@ def test_files_manifest_copy_and_outcome_follow_each_other(load: Load) -> None:
     assert len(load.account.calls) == CALLS
 
 
+def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ROWS", [])
+    done = load.load()
+
+    assert (done["rows"], done["rows_loaded"], done["files"]) == (0, 0, {})
+    assert "submit" not in load.account.calls
+    assert load.load(try_number=2) == done
+
+
 @pytest.mark.parametrize("nth", range(1, CALLS + 1))
 def test_the_next_try_leaves_every_row_once(load: Load, nth: int) -> None:
     load.account.fault(None, AFTER, CrashError(), nth)

@@ -9,6 +9,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
 
@@ -273,3 +274,29 @@ class TestPipes:
             copying.run({})
 
         assert copying.account.rows == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"on_rejected": "skip"}, {"on_nothing": "skip"}, {"files": ["a"], "prefix": "b"}],
+    ids=["on_rejected", "on_nothing", "files"],
+)
+def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        SnowpipeCopyOperator(task_id="copy", table="T", stage="@S", **arguments)
+
+
+def test_what_a_pipe_has_loaded_is_refused_unless_the_option_forces_it_and_other_stages_do_not_count(
+    copying: Copying,
+) -> None:
+    name = "LOCAL.PUBLIC.P"
+    copying.account.pipes[name] = Pipe("COPY INTO T FROM @S")
+    copying.account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", name, ["a"])
+    with pytest.raises(
+        AirflowException, match=r"FilesGivenTwiceError: 1 of 4 .*'a' by pipe LOCAL\.PUBLIC\.P"
+    ):
+        copying.run({})
+    copying.account.stages["OTHER"] = {"a": b"x\n"}
+    operator = SnowpipeCopyOperator(task_id="o", snowflake_conn_id="account", table="T", stage="@OTHER")
+    assert operator.execute(task_context("r3"))["rows_loaded"] == 1
+    assert copying.run(FORCED)["rows_loaded"] == 8

@@ -5,16 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
 from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.load_choice import LoadChoice
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition
 from airflow_provider_snowpipe.spark.files.groups import LISTING_FOLDER
 from airflow_provider_snowpipe.spark.files.source import FileSource
@@ -25,10 +29,13 @@ from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent, is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
+    FilesNotLoadedError,
     OffsetTokenError,
+    SourceMissingError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from tests.airflow_version import AIRFLOW
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.unit.operators.account_in_task import install, task_context
 
@@ -109,6 +116,11 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     return Load(tmp_path, monkeypatch)
 
 
+@pytest.fixture
+def piped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair) -> Load:
+    return Load(tmp_path, monkeypatch, key_pair, "pipe")
+
+
 class TestLoad:
     def test_files_after_the_last_streamed_one_are_copied_and_the_token_moves(self, load: Load) -> None:
         load.channels.stream(A, "1.ndjson:3", *load.write("a", "1.ndjson", 3))
@@ -152,6 +164,31 @@ class TestLoad:
 
         load.assert_every_row_is_there_once()
         assert len(slept) == 3
+
+    def test_a_file_that_grows_while_it_is_staged_is_not_loaded(
+        self, load: Load, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        load.write("a", "1.ndjson")
+        staged = StageUpload.run
+
+        def growing(upload: StageUpload, files: Any) -> Any:
+            done = staged(upload, files)
+            load.write("a", "1.ndjson")
+            return done
+
+        monkeypatch.setattr(StageUpload, "run", growing)
+        with pytest.raises(AirflowFailException, match="growing=True"):
+            load.run()
+        assert (load.account.rows, load.account.tokens[A]) == ([], None)
+
+    def test_blank_lines_behind_the_last_row_do_not_count(self, load: Load) -> None:
+        load.channels.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
+        with (load.folder / "a" / "1.ndjson").open("a") as lines:
+            lines.write("\n\n")
+        load.write("a", "2.ndjson")
+
+        assert load.run()["rows_loaded"] == 2
+        load.assert_every_row_is_there_once()
 
 
 class TestTokens:
@@ -337,20 +374,6 @@ class TestCrashes:
         load.assert_every_row_is_there_once()
         assert len(load.account.statements) == 1
 
-    def test_a_pipe_that_still_has_the_files_gets_nothing_twice_by_copy(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair
-    ) -> None:
-        load = begun(Load(tmp_path, monkeypatch, key_pair, "pipe"))
-        load.account.holds = True
-        load.crash("insertFiles", AFTER)
-        load.account.finish()
-        load.write("a", "4.ndjson")
-        load.path = "copy"
-        load.run("r2", file_pipe="P", poll_interval=0.01)
-
-        load.assert_every_row_is_there_once()
-        assert {one["pipe_name"] for one in load.account.history} == {"P", None}
-
     def test_the_stream_finishes_what_was_begun_and_no_more(self, load: Load) -> None:
         begun(load).crash("submit", BEFORE)
         later = load.write("a", "4.ndjson")
@@ -426,15 +449,262 @@ class TestIntent:
             load.run("r2")
         assert (load.account.rows, load.account.tokens[A]) == (rows, "1.ndjson:3")
 
-    def test_of_a_pipe_that_has_forgotten_its_files_it_is_refused(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair
-    ) -> None:
-        load = begun(Load(tmp_path / "more", monkeypatch, key_pair, "pipe"))
+
+class TestPipe:
+    """What a load by the pipe does not share with one by COPY; both loaders in turn."""
+
+    @pytest.fixture(autouse=True)
+    def files(self, piped: Load) -> None:
+        begun(piped)
+
+    def refused(self, piped: Load, words: str, **arguments: Any) -> None:
+        rows = list(piped.account.rows)
+        with pytest.raises(AirflowFailException, match=words):
+            piped.run("refused", **arguments)
+        assert piped.account.rows == rows
+        assert "insertFiles" not in piped.account.calls
+
+    def test_a_partly_streamed_file_is_refused(self, piped: Load) -> None:
+        piped.channels.stream(A, "2.ndjson:1", piped.written[3])
+        self.refused(piped, "PartlyStreamedError")
+
+    def test_files_that_wait_in_its_queue_are_loaded_in_no_other_way(self, piped: Load) -> None:
+        piped.account.holds = True
+        for path in ("pipe", "copy"):
+            with pytest.raises(FilesNotLoadedError):
+                piped.run(path, path=path, file_pipe="P", poll_interval=0.01, load_timeout=0.05)
+        assert is_copy_intent(piped.account.tokens[A])
+        piped.account.finish()
+        piped.write("a", "4.ndjson")
+        piped.run("r2", path="copy", file_pipe="P", poll_interval=0.01)
+
+        piped.assert_every_row_is_there_once()
+        assert {one["pipe_name"] for one in piped.account.history} == {"P", None}
+
+    def test_a_file_that_changed_while_its_content_waits_is_refused(self, piped: Load) -> None:
+        piped.account.holds = True
+        with pytest.raises(FilesNotLoadedError):
+            piped.run(load_timeout=0.05)
+        del piped.account.calls[:]
+        file = piped.folder / "a" / "3.ndjson"
+        good = file.read_text()
+        file.write_text(f'{good}{{"ID": 99}}\n')
+        self.refused(piped, r"3\.ndjson.*queue.*REMOVE")
+        file.write_text(good)
+        piped.account.finish()
+        piped.run("r2")
+
+        piped.assert_every_row_is_there_once()
+
+    def test_what_copy_began_copy_finishes_before_the_pipe_takes_more(self, piped: Load) -> None:
+        piped.path = "copy"
+        piped.crash("submit", BEFORE)
+        piped.path = "pipe"
+        piped.write("a", "4.ndjson")
+        piped.run("r2")
+
+        piped.assert_every_row_is_there_once()
+        by = {one["file_name"].rpartition("/")[2]: one["pipe_name"] for one in piped.account.history}
+        assert by == {"1.ndjson": None, "2.ndjson": None, "3.ndjson": None, "4.ndjson": "P"}
+
+    def test_each_partition_is_finished_by_the_loader_that_began_it(self, piped: Load) -> None:
+        piped.crash("insertFiles", AFTER)
+        piped.account.tokens["p_s_c"] = str(CopyIntent(None, "1.ndjson", dt.datetime.now(dt.UTC)))
+        piped.write("c", "1.ndjson", 1)
+        done = piped.run("r2", path="copy", file_pipe="P", poll_interval=0.01)
+
+        piped.assert_every_row_is_there_once()
+        assert piped.account.tokens == {A: "3.ndjson:2", B: "1.ndjson:2", "p_s_c": "1.ndjson:1"}
+        assert done["channels"]["p_s_c"]["rows"] == 1
+
+    def test_files_that_it_loaded_before_the_token_was_set_back_are_not_copied(self, piped: Load) -> None:
+        piped.run()
+        piped.account.tokens[A] = "1.ndjson:3"
+        del piped.account.calls[:]
+        self.refused(piped, "FilesGivenTwiceError", path="copy", stage="@PS")
+        assert piped.account.tokens[A] == "1.ndjson:3"
+
+    def test_a_file_that_failed_in_it_is_mended_by_mending_the_file(self, piped: Load) -> None:
+        file = piped.folder / "a" / "3.ndjson"
+        good = file.read_text()
+        file.write_text("bad\n")
+        with pytest.raises(AirflowFailException, match="load_failed"):
+            piped.run()
+        intent = CopyIntent.parse(piped.account.tokens[A])
+        assert intent is not None
+        assert (intent.after, intent.last_file, intent.pipe) == ("1.ndjson:3", "3.ndjson", "P")
+        file.write_text(good)
+        piped.run("r2")
+
+        piped.assert_every_row_is_there_once()
+        assert piped.account.tokens[A] == "3.ndjson:2"
+
+    def test_what_it_has_forgotten_is_not_guessed(self, piped: Load) -> None:
         long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(days=14)
-        load.account.tokens[A] = str(CopyIntent("1.ndjson:3", "3.ndjson", long_ago, "P"))
-        with pytest.raises(AirflowFailException, match="SourcePositionError"):
-            load.run()
-        assert "PUT" not in load.account.calls
+        piped.account.tokens[A] = str(CopyIntent("1.ndjson:3", "3.ndjson", long_ago, "P"))
+        self.refused(piped, r"SourcePositionError.*14 days.*'3\.ndjson:2' if all are")
+        assert "PUT" not in piped.account.calls
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            ({"file_pipe": None}, "SnowpipePipeOperator.*path='copy'"),
+            ({"file_pipe": "NOWHERE"}, r"no file pipe LOCAL\.PUBLIC\.NOWHERE"),
+            ({"options": {"on_error": "CONTINUE"}}, "a pipe has those of its own statement"),
+            ({"source": "@PS_2/in"}, "loads from .*PS.*the files are at .*PS_2/in"),
+            (
+                {"source": {"kind": "table", "query": "Q", "offset_column": "ID"}, "shape": {"rows": 1}},
+                "path='stream'",
+            ),
+        ],
+        ids=["not-named", "not-there", "options", "other-stage", "no-files"],
+    )
+    def test_what_no_pipe_can_take_is_refused_with_the_remedy(
+        self, piped: Load, arguments: dict[str, Any], words: str
+    ) -> None:
+        self.refused(piped, words, **arguments)
+        assert piped.account.tokens[A] == "1.ndjson:3"
+
+    @pytest.mark.parametrize(
+        ("pipe", "words"),
+        [
+            (Pipe("COPY INTO T2 FROM @PS"), r"loads into LOCAL\.PUBLIC\.T2, and"),
+            (Pipe("COPY INTO T FROM @PS", auto_ingest=True), "has AUTO_INGEST"),
+        ],
+        ids=["other-table", "by-itself"],
+    )
+    def test_a_pipe_that_does_not_suit_is_refused(self, piped: Load, pipe: Pipe, words: str) -> None:
+        piped.account.pipes[PIPE] = pipe
+        self.refused(piped, words)
+
+    def waiting(self, piped: Load) -> tuple[SnowpipeLoadOperator, Any, TaskDeferred]:
+        piped.account.holds = True
+        operator, context = piped.operator(deferrable=True, load_timeout=77.0), task_context("r1")
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(context)
+        assert is_copy_intent(piped.account.tokens[A])
+        return operator, context, deferred.value
+
+    def test_what_load_history_does_not_know_yet_is_taken_from_the_trigger(self, piped: Load) -> None:
+        operator, context, deferred = self.waiting(piped)
+        piped.account.finish()
+        told = {load.path: load.result() for load in map(FileLoad.from_copy_history, piped.account.history)}
+        piped.account.history.clear()
+        event = {"status": "success", "files": told}
+        done = operator.execute_complete(context, event, **(deferred.kwargs or {}))
+
+        piped.assert_every_row_is_there_once()
+        assert (done["rows_loaded"], piped.account.tokens[A]) == (6, "3.ndjson:2")
+
+    def test_a_wait_that_ends_badly_leaves_the_intent(self, piped: Load) -> None:
+        operator, context, deferred = self.waiting(piped)
+        event = {"status": "failure", "reason": "timeout", "message": "PIPE_STATUS tells more"}
+        with pytest.raises(FilesNotLoadedError, match="PIPE_STATUS"):
+            operator.execute_complete(context, event, **(deferred.kwargs or {}))
+        assert is_copy_intent(piped.account.tokens[A])
+
+    def test_a_wait_that_nobody_ends_speaks_of_the_files(self, piped: Load) -> None:
+        operator, context, _ = self.waiting(piped)
+        words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
+        with pytest.raises(AirflowException, match=r"FilesNotLoadedError.* 77 s .*3 files"):
+            operator.resume_execution("__fail__", {"error": words}, context)
+        with pytest.raises(AirflowException, match="CommitTimeoutError"):
+            operator.resume_execution("__fail__", {"error": words}, task_context("r2"))
+
+
+class TestChoice:
+    """The path of the plan, unless what is loaded leaves only one."""
+
+    FLOOD: Mapping[str, Any] = {"bounded": False, "arrival_rate": 1e6, "freshness": 600}
+
+    @pytest.fixture(autouse=True)
+    def files(self, load: Load) -> list[str]:
+        return load.write("a", "1.ndjson", 3)
+
+    def choice(self, load: Load, shape: Mapping[str, Any], **arguments: Any) -> LoadChoice:
+        return load.operator(path="auto", **arguments)._choice(shape, task_context())
+
+    def test_a_backfill_goes_by_copy_and_says_why_and_what_came_of_it(self, load: Load) -> None:
+        context = task_context()
+        context["dag_run"].run_type = "backfill"
+        load.operator(path="auto").execute(context)
+        plan, outcome = (context["ti"].xcom_pull(key=key) for key in ("plan", "outcome"))
+
+        load.assert_every_row_is_there_once()
+        assert (plan["path"], plan["is_forced"]) == ("copy", False)
+        assert "a backfill" in plan["reasons"][0]
+        assert plan["expected"]["bytes"] == (load.folder / "a" / "1.ndjson").stat().st_size
+        assert (outcome["path"], outcome["planned"]) == ("copy", "copy")
+        assert set(outcome["estimated"]) == {"rows", "bytes", "seconds", "credits"}
+        assert (outcome["actual"]["rows"], outcome["actual"]["seconds"] >= 0) == (3, True)
+
+    @pytest.mark.parametrize(
+        ("shape", "arguments", "path"),
+        [
+            ({}, {}, "stream"),
+            ({"backfill": True}, {"file_pipe": "P"}, "copy"),
+            (FLOOD, {"file_pipe": "P", "options": {"on_error": "SKIP_FILE"}}, "pipe"),
+        ],
+        ids=["trickle", "backfill", "flood"],
+    )
+    def test_the_shape_decides(
+        self, load: Load, shape: Mapping[str, Any], arguments: Mapping[str, Any], path: str
+    ) -> None:
+        assert self.choice(load, shape, **arguments).path() == (path, None)
+
+    def test_files_that_keep_arriving_go_by_the_pipe_that_is_named(
+        self, piped: Load, files: list[str]
+    ) -> None:
+        # These options are for the runs that COPY takes.
+        done = piped.run(path="auto", shape=self.FLOOD, options={"on_error": "SKIP_FILE"})
+
+        assert (done["path"], done["rows_loaded"], piped.account.rows) == ("pipe", 3, files)
+
+    def test_without_a_named_pipe_the_plan_says_that_there_is_none(self, load: Load) -> None:
+        plan = self.choice(load, self.FLOOD).plan
+
+        assert plan is not None
+        assert plan.path != "pipe"
+        assert "none is known" in plan.reasons[0]
+
+    def test_what_is_streamed_in_part_is_finished_by_the_stream(self, load: Load, files: list[str]) -> None:
+        load.channels.stream(A, "1.ndjson:2", *files[:2])
+        path, why = self.choice(load, {"backfill": True}).path()
+
+        assert path == "stream"
+        assert "up to row 2" in str(why)
+
+    def test_nothing_left_needs_no_spark(self, load: Load, files: list[str]) -> None:
+        load.channels.stream(A, "1.ndjson:3", *files)
+
+        assert load.run(path="auto")["rows_loaded"] == 0
+
+    @pytest.mark.parametrize(("remember", "before"), [(True, "copy"), (False, None)])
+    def test_the_path_of_the_run_before_is_kept_in_mind(
+        self, load: Load, remember: bool, before: str | None
+    ) -> None:
+        context = task_context()
+        context["ti"].xcom_push("plan", {"path": "copy", "is_forced": False})
+
+        assert load.operator(remember=remember)._choice({}, context).before == before
+
+    def test_a_shape_that_nobody_knows_is_refused(self, load: Load) -> None:
+        source = {"kind": "table", "path": str(load.folder), "offset_column": "ID"}
+        with pytest.raises(AirflowFailException, match="shape is not known"):
+            load.run(source=source, path="auto")
+
+    def test_files_in_a_stage_are_not_streamed(self, load: Load) -> None:
+        load.account.put("a", "1")
+        with pytest.raises(AirflowFailException, match="are copied"):
+            load.run(source="@S", path="stream")
+
+    def test_a_folder_that_is_not_there_is_an_error(self, load: Load) -> None:
+        with pytest.raises(SourceMissingError, match="does not exist"):
+            load.run(source=str(load.folder / "gone"))
+
+    def test_a_dry_run_changes_nothing(self, load: Load) -> None:
+        load.operator(path="auto").dry_run()
+        assert (load.account.rows, load.account.tokens, load.account.stages) == ([], {}, {})
 
 
 class TestWriters:
@@ -501,6 +771,17 @@ class TestOptions:
         with pytest.raises(AirflowFailException, match=next(iter(options))):
             load.run(options=options)
         assert set(load.account.calls) == {"status"}
+
+    def test_rows_that_do_not_fit_in_the_pipe_are_reported_where_the_author_says_so(
+        self, piped: Load
+    ) -> None:
+        piped.write("a", "1.ndjson")
+        with (piped.folder / "a" / "1.ndjson").open("a") as out:
+            out.write('{"ID": "bad"}\n')
+        done = piped.run(on_error="continue")
+
+        assert (done["rows_loaded"], done["rejected"], piped.account.tokens[A]) == (2, 1, "1.ndjson:3")
+        piped.assert_every_row_is_there_once()
 
     def test_files_loaded_in_part_fail_the_task_and_the_intent_stays(self, load: Load) -> None:
         load.write("a", "1.ndjson")

@@ -1,15 +1,19 @@
-"""What the operators of files refuse when a DAG is read, before any template is rendered."""
+"""What the operators of files refuse when a DAG is read, and what they stage."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.operators.file_pipe import ACTIONS, SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+from tests.fake_account import FakeAccount
+from tests.unit.operators.account_in_task import install, task_context
 
 CREATE = {"table": "T", "stage": "@S"}
 
@@ -63,3 +67,76 @@ def test_a_source_that_is_no_address_is_refused(source: Any) -> None:
 
     with pytest.raises(ConfigurationError, match="give an address or a list of addresses"):
         operator.preview()
+
+
+class TestStaging:
+    """Files of this machine in a stage of the fake account."""
+
+    @pytest.fixture
+    def account(self, monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
+        made = FakeAccount()
+        install(made, monkeypatch)
+        return made
+
+    def stage(self, source: Any, **arguments: Any) -> dict[str, Any]:
+        operator = SnowpipeStageFilesOperator(
+            task_id="stage", snowflake_conn_id="account", source=source, stage="@S", **arguments
+        )
+        return operator.execute(task_context())
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, account: FakeAccount) -> Path:
+        (tmp_path / "in").mkdir()
+        for name in ("a.csv", "b.csv", "c.txt"):
+            (tmp_path / "in" / name).write_text("1,x\n")
+        return tmp_path / "in"
+
+    def test_files_and_folders_may_be_listed_and_narrowed(self, account: FakeAccount, folder: Path) -> None:
+        one = folder.parent / "one.csv"
+        one.write_text("2,x\n")
+        done = self.stage(f'["{folder}", "file://{one}"]', pattern="*.csv")
+
+        assert done["files"] == sorted(account.stages["S"]) == ["a.csv", "b.csv", "one.csv"]
+
+    def test_no_file_is_an_error_or_a_report(self, folder: Path) -> None:
+        with pytest.raises(NothingStagedError, match=r"no file below .* that matches '\*\.gz'"):
+            self.stage(str(folder), pattern="*.gz")
+        with pytest.raises(NothingStagedError, match="no file below"):
+            self.stage(str(folder / "nowhere"))
+        assert self.stage(str(folder), pattern="*.gz", on_nothing="report")["files"] == []
+
+    def test_two_files_of_one_name_are_refused(self, folder: Path) -> None:
+        (folder.parent / "two").mkdir()
+        (folder.parent / "two" / "a.csv").write_text("2,x\n")
+        with pytest.raises(AirflowFailException, match=r"two files would be staged as 'a\.csv'"):
+            self.stage([str(folder), str(folder.parent / "two")])
+
+    @pytest.mark.parametrize(
+        ("if_staged", "uploaded"), [("skip", []), ("overwrite", ["a.csv", "b.csv", "c.txt"])]
+    )
+    def test_a_name_that_is_staged_is_left_or_replaced(
+        self, account: FakeAccount, folder: Path, if_staged: str, uploaded: list[str]
+    ) -> None:
+        self.stage(str(folder))
+        (folder / "b.csv").write_text("2,longer\n")
+
+        assert self.stage(str(folder), if_staged=if_staged)["uploaded"] == uploaded
+        assert (account.stages["S"]["b.csv"] == b"2,longer\n") == bool(uploaded)
+
+    def test_another_content_fails_where_it_is_asked_for(self, folder: Path) -> None:
+        self.stage(str(folder))
+        assert self.stage(str(folder), if_staged="fail")["skipped"] == ["a.csv", "b.csv", "c.txt"]
+        (folder / "a.csv").write_text("1,longer\n")
+        with pytest.raises(AirflowFailException, match=r"a\.csv has .*another content"):
+            self.stage(str(folder), if_staged="fail")
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [{"if_staged": "never"}, {"on_nothing": "skip"}, {"parallel": 0}, {"parallel": 100}],
+        ids=["if_staged", "on_nothing", "none", "too-many"],
+    )
+    def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(
+        self, arguments: dict[str, Any]
+    ) -> None:
+        with pytest.raises(ValueError, match=next(iter(arguments))):
+            SnowpipeStageFilesOperator(task_id="stage", source="/in", stage="@S", **arguments)

@@ -7,12 +7,18 @@ import logging
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from airflow_provider_snowpipe.streaming.answer import Answer
 from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.errors import (
+    FilesNotLoadedError,
+    NothingStagedError,
+    RetriesExhaustedError,
+)
 from tests.fake_account import BEFORE, MISSING, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
 
@@ -37,12 +43,13 @@ def account(monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair) -> FakeAccount:
     return made
 
 
-def ingest(**given: Any) -> Any:
+def task(**given: Any) -> SnowpipeIngestFilesOperator:
     arguments = {"files": ["a", "b"], "load_timeout": 5.0, "poll_interval": 0.01, **given}
-    operator = SnowpipeIngestFilesOperator(
-        task_id="ingest", snowflake_conn_id="account", pipe="P", **arguments
-    )
-    return operator.execute(task_context(began=dt.datetime.now(dt.UTC)))
+    return SnowpipeIngestFilesOperator(task_id="ingest", snowflake_conn_id="account", pipe="P", **arguments)
+
+
+def ingest(**given: Any) -> Any:
+    return task(**given).execute(task_context(began=dt.datetime.now(dt.UTC)))
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waits", "leaves"])
@@ -78,6 +85,7 @@ def test_force_submits_them_all_the_same(account: FakeAccount) -> None:
     account.copy("a")
     ingest(force=True, wait_for_load=False)
 
+    assert "HISTORY" not in account.calls
     assert sorted(account.rows) == ["a1", "a1", "b1"]
 
 
@@ -109,3 +117,78 @@ def test_an_account_that_fails_otherwise_is_no_reason_to_submit(account: FakeAcc
         ingest(wait_for_load=False)
 
     assert account.rows == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"), [("load_failed", AirflowFailException), ("timeout", FilesNotLoadedError)]
+)
+def test_a_wait_that_ends_badly_fails_the_task(
+    account: FakeAccount, reason: str, error: type[Exception]
+) -> None:
+    account.holds = True
+    waiting = task(deferrable=True)
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(task_context())
+    event = {"status": "failure", "reason": reason, "message": "in words"}
+    with pytest.raises(error, match="in words"):
+        waiting.execute_complete(task_context(), event, **(deferred.value.kwargs or {}))
+
+
+def test_a_pipe_that_does_not_load_in_time_says_which_files_and_the_next_try_goes_on(
+    account: FakeAccount,
+) -> None:
+    account.holds = True
+    with pytest.raises(FilesNotLoadedError, match=r"0 of 2 files loaded .*missing: 'a', 'b'.*PIPE_STATUS"):
+        ingest(load_timeout=0.05, table="T")
+    account.finish()
+
+    assert ingest(table="T")["files"] == ["a", "b"]
+    assert sorted(account.rows) == ["a1", "b1"]
+
+
+def test_a_file_that_failed_and_was_mended_is_loaded(account: FakeAccount) -> None:
+    account.put("a", "bad")
+    with pytest.raises(AirflowFailException, match="load_failed"):
+        ingest(files=["a"], table="T")
+    account.put("a", "a2")
+    account.pipes[PIPE].known.clear()  # a content staged anew is another file to a pipe
+
+    assert ingest(files=["a"], table="T")["rows_loaded"] == 1
+
+
+def test_a_file_loaded_in_part_stays_an_objection(account: FakeAccount) -> None:
+    account.put("a", "a1", "bad")
+    with pytest.raises(AirflowFailException, match="partially_loaded"):
+        ingest(files=["a"], table="T")
+    with pytest.raises(AirflowFailException, match=r"in part before.*1 of 2 rows.*on_partial='report'"):
+        ingest(files=["a"], table="T")
+    done = ingest(files=["a"], on_partial="report", table="T")
+    assert done["loaded_before"]["a"]["status"] == "PARTIALLY_LOADED"
+
+
+def test_nothing_staged_is_an_error_or_a_report(account: FakeAccount) -> None:
+    with pytest.raises(NothingStagedError, match=r"1 of 1 files are not in stage .*'z'"):
+        ingest(stage="@S", files=["z"])
+    account.stages.clear()
+    with pytest.raises(NothingStagedError, match="has no file for pipe"):
+        ingest(stage="@S", files=None)
+    assert ingest(stage="@S", files=None, on_nothing="report")["rows_loaded"] == 0
+
+
+def test_files_of_another_stage_or_that_copy_could_not_load_are_not_refused(account: FakeAccount) -> None:
+    account.put("a", "bad")
+    account.copy("a")
+    account.put("a", "a2")
+    account.stages["OTHER"] = {"b": b"x1\n"}
+    account._copy("COPY INTO T FROM @OTHER", None, ["b"])
+
+    assert ingest(table="T")["rows_loaded"] == 2
+
+
+def test_a_pipe_that_stays_overloaded_leaves_the_task_its_retries(account: FakeAccount) -> None:
+    for nth in range(1, 20):
+        account.fault("insertFiles", BEFORE, Answer(429, b"{}", retry_after=30), nth)
+    with pytest.raises(RetriesExhaustedError, match=r"insertFiles of pipe .*HTTP 429") as raised:
+        ingest(wait_for_load=False, retry_seconds=5.0)
+
+    assert raised.value.retry_after == 30

@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization as ser
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from airflow_provider_snowpipe.streaming import auth
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 from airflow_provider_snowpipe.streaming.exchange import ScopedTokenSource
@@ -75,6 +76,27 @@ def test_an_unusable_key_says_why_and_shows_nothing_of_it(
     for secret in ("geheim", "falsch", "QUJD", "nonsense"):
         assert secret not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_a_key_is_read_once_in_a_process_and_only_by_its_own_passphrase() -> None:
+    content, passphrase = pem(passphrase=b"geheim"), "geheim"
+    keys = {id(KeyPair("A", user, content, passphrase).signing_key) for user in ("U", "V")}
+    assert len(keys) == 1
+    for wrong in (None, "", "falsch", ":geheim"):
+        with pytest.raises(AuthenticationError, match="'U'"):
+            KeyPair("A", "U", content, wrong)
+
+
+def test_keys_that_were_not_used_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = auth._Keys()
+    monkeypatch.setattr(auth, "_KEPT_KEYS", 2)
+    other = pem(rsa.generate_private_key(public_exponent=65537, key_size=2048))
+    first, second = keys.get_or_read(pem(), None, "U"), keys.get_or_read(other, None, "U")
+    assert keys.get_or_read(pem(), None, "U") is first
+    keys.get_or_read(b"\n" + pem(), None, "U")
+    assert keys.get_or_read(pem(), None, "U") is first
+    assert keys.get_or_read(other, None, "U") is not second
+    assert len(keys._found) == 2
 
 
 def test_no_secret_is_in_any_repr() -> None:
