@@ -233,7 +233,7 @@ class TestService:
         self, job: SparkJob, at: Callable[..., Deeds]
     ) -> None:
         deeds = at(Deed("stall", "row", "b", row=200), Deed("stall", "received", "c"))
-        with job.start() as running:
+        with job.start(commit_timeout=10.0) as running:  # a task waits for rows that are lost
             wait_until(lambda: len(deeds.notes("stall")) == 2, seconds=120, what="two tasks that stand still")
             job.service.kill()
             deeds.release()
