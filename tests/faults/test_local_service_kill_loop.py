@@ -1,6 +1,6 @@
 """kill -9 of the local service again and again under six writers: rows and tokens agree every time.
 
-``SNOWPIPE_KILLS`` sets how often it is killed: 2 by default, 100 in ``make nightly``.
+``SNOWPIPE_KILLS`` sets how often it is killed: 2 by default, 60 in ``make nightly``.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ def test_more_requests_than_the_rate_are_a_429_and_the_refused_append_may_be_sen
 ) -> None:
     token = continuation(rest.open("fast"))
     refused = 0
-    for number in range(60):
+    for number in range(30):
         while True:
             answer = rest.append("fast", token, _rows(number, number), str(number), f"r{number}")
             if answer.status_code != 429:
@@ -294,8 +294,8 @@ def test_more_requests_than_the_rate_are_a_429_and_the_refused_append_may_be_sen
             time.sleep(0.1)
         token = continuation(answer)
     assert refused > 0
-    rest.wait_for_token("fast", "59")
-    assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 60, "D": 60}]
+    rest.wait_for_token("fast", "29")
+    assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 30, "D": 30}]
 
 
 def test_limits_are_options_of_serve(service_factory: ServiceFactory) -> None:
