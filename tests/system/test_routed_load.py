@@ -88,7 +88,6 @@ def test_runs_of_one_load_may_take_different_paths(begun: RoutedLoad) -> None:
     plan, outcome = load.xcom("flood", "plan"), load.xcom("flood", "outcome")
     assert (plan["path"], plan["is_forced"]) == ("copy", True)
     assert outcome["actual"]["rows"] == 75
-    assert [one["token"] for one in load.xcom("flood", "targets").values()] == ["2013-01-03.ndjson:25"]
 
 
 @pytest.mark.nightly  # integration/test_load_operator proves each change of the path; two submissions
