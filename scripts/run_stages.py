@@ -100,7 +100,8 @@ class Run:
     def execute(self) -> list[Outcome]:
         """Run all of them; the outcomes in the order of the stages."""
         end = time.monotonic() + 60 * self.minutes
-        waiting, threads = list(self.stages), []
+        waiting = list(self.stages)
+        threads: list[threading.Thread] = []
         try:
             while waiting:
                 with self._changed:
