@@ -28,7 +28,8 @@ from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
 STAGES = REPOSITORY / "scripts" / "stages.toml"
-CORES = 2
+WORKERS = 4
+"""Test processes at a time: there are two cores, and each waits half its time for what it has started."""
 GROWTH = 1.2
 SLOWEST = 10
 _END_SECONDS = 90.0  # for fixtures to end what they started
@@ -44,14 +45,14 @@ _MISSING = {
 class Stage:
     """One command of a run.
 
-    :param cores: how many of the two cores it keeps busy; 0 when it mostly waits
+    :param workers: how many test processes it has
     :param cpu_seconds: the committed figure, on a quiet machine
     :param minutes: after which it is stopped
     """
 
     name: str
     command: str
-    cores: int = 1
+    workers: int = 1
     cpu_seconds: float | None = None
     minutes: float = 60.0
 
@@ -80,7 +81,9 @@ class Outcome:
 
 @dataclass(slots=True)
 class Run:
-    """A run of stages, as many beside each other as there are cores, begun in their order.
+    """A run of stages, as many beside each other as there is room for their workers.
+
+    They begin in their order; one that finds no room holds up none behind it that does.
 
     :param minutes: after which what runs is stopped, and what did not run is left out
     """
@@ -90,22 +93,23 @@ class Run:
     folder: Path
     environment: Mapping[str, str]
     outcomes: list[Outcome] = field(default_factory=list)
-    _free: int = CORES
+    _free: int = WORKERS
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _processes: set[subprocess.Popen[bytes]] = field(default_factory=set)
 
     def execute(self) -> list[Outcome]:
         """Run all of them; the outcomes in the order of the stages."""
         end = time.monotonic() + 60 * self.minutes
-        threads = []
+        waiting = list(self.stages)
+        threads: list[threading.Thread] = []
         try:
-            for stage in self.stages:
-                cores = min(stage.cores, CORES)
+            while waiting:
                 with self._changed:
-                    while self._free < cores:
+                    while not (fitting := [one for one in waiting if self._needs(one) <= self._free]):
                         self._changed.wait()
-                    self._free -= cores
-                threads.append(threading.Thread(target=self._run, args=(stage, cores, end)))
+                    self._free -= self._needs(fitting[0])
+                waiting.remove(fitting[0])
+                threads.append(threading.Thread(target=self._run, args=(fitting[0], end)))
                 threads[-1].start()
             for thread in threads:
                 thread.join()
@@ -115,7 +119,11 @@ class Run:
                     _signal(process, signal.SIGINT)
         return sorted(self.outcomes, key=lambda one: self.stages.index(one.stage))
 
-    def _run(self, stage: Stage, cores: int, end: float) -> None:
+    @staticmethod
+    def _needs(stage: Stage) -> int:
+        return min(stage.workers, WORKERS)
+
+    def _run(self, stage: Stage, end: float) -> None:
         seconds = min(60 * stage.minutes, end - time.monotonic())
         outcome = Outcome(stage, "failed: no result")
         try:
@@ -126,7 +134,7 @@ class Run:
         finally:
             with self._changed:
                 self.outcomes.append(outcome)
-                self._free += cores
+                self._free += self._needs(stage)
                 self._changed.notify_all()
 
     def _execute(self, stage: Stage, seconds: float) -> Outcome:

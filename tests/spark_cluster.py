@@ -30,7 +30,7 @@ SPECULATION = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.3",
     "spark.speculation.multiplier": "1.5",
-    "spark.speculation.minTaskRuntime": "10s",
+    "spark.speculation.minTaskRuntime": "4s",
 }
 _NOTHING: dict[str, Any] = {"aliveworkers": 0, "activeapps": [], "completedapps": []}
 # The master's other server would take a fixed port.

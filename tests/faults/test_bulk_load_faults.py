@@ -1,6 +1,6 @@
 """The bulk load task when its worker or its Spark driver is killed: the next try loads every row once.
 
-Every day one worker is killed for real; each crash point runs in process, in the operator's own tests.
+Every day ``test_worker_death.py`` kills one worker, and each crash point runs in the operator's own tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.stream_worker import FileState
 
 __all__ = ["set_connection"]
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 ROWS = 3_000
 QUICK = "SELECT /*+ COALESCE(1) */ id AS ID, concat('row ', id) AS NAME FROM range({rows})"
@@ -174,7 +174,6 @@ class TestWhileSparkWrites:
         load.assert_every_row_is_there_once(done)
         assert list(load.work.iterdir()) == []
 
-    @pytest.mark.nightly
     def test_the_next_try_writes_anew_when_the_driver_died_with_its_worker(self, load: Load) -> None:
         with load.worker() as worker:
             load.wait(load.writes, worker, "the first file")
@@ -189,7 +188,6 @@ class TestWhileSparkWrites:
         load.assert_every_row_is_there_once(done)
         assert list(load.work.iterdir()) == []
 
-    @pytest.mark.nightly
     def test_a_driver_that_dies_alone_fails_the_task_and_the_next_try_writes_anew(self, load: Load) -> None:
         with load.worker() as worker:
             load.wait(load.writes, worker, "the first file")
@@ -207,7 +205,6 @@ class TestWhileSparkWrites:
         assert list(load.work.iterdir()) == []
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "keeps_state", [pytest.param(True, id="task-state"), pytest.param(False, id="before-Airflow-3.3")]
 )
@@ -229,7 +226,6 @@ def test_a_worker_killed_between_its_files_and_the_manifest_has_loaded_nothing(
     load.assert_every_row_is_there_once(done, keeps_state=keeps_state)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("comes", ["before-the-retry", "after-the-retry"])
 def test_a_copy_whose_worker_was_killed_before_its_answer_counts_once(load: Load, comes: str) -> None:
     load.service.admin("faults", set=f"slow-statement={HELD}")
@@ -248,7 +244,6 @@ def test_a_copy_whose_worker_was_killed_before_its_answer_counts_once(load: Load
     load.assert_every_row_is_there_once(done)
 
 
-@pytest.mark.nightly
 def test_a_copy_that_comes_while_the_next_try_submits_the_same_is_one(load: Load) -> None:
     load.service.admin("faults", set=f"slow-statement={HELD}")
     with load.worker() as worker:

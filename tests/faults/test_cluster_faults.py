@@ -1,7 +1,9 @@
 """Executors on two hosts that die, stand still, come back late and speculate: each row is in the table once.
 
 The cluster, its session and its executors are real; the job and ``format("snowpipe")`` run on them alike.
-Points of the protocol at which a task dies are proved without Java, in ``test_job_faults.py``.
+One of the two proves each mechanism daily: an executor that dies, a worker that comes back late, speculation,
+a stage that is repeated with its shuffle. Points at which a task dies are proved without Java, in
+``test_job_faults.py``.
 """
 
 from __future__ import annotations
@@ -94,9 +96,9 @@ class TestJob:
     @pytest.mark.parametrize(
         "death",
         [
-            Deed("kill-worker", "row", "b", row=300),
-            pytest.param(Deed("kill-worker", "commit-wait", "b"), marks=pytest.mark.nightly),
             Deed("kill-executor", "commit-wait", "b"),
+            pytest.param(Deed("kill-worker", "row", "b", row=300), marks=pytest.mark.nightly),
+            pytest.param(Deed("kill-worker", "commit-wait", "b"), marks=pytest.mark.nightly),
             pytest.param(Deed("kill-executor", "received", "b"), marks=pytest.mark.nightly),
             pytest.param(Deed("kill-executor", "committed", "b"), marks=pytest.mark.nightly),
         ],
@@ -119,12 +121,13 @@ class TestJob:
         found = [(one.partition, one.rows, one.committed) for one in run.channels]
         assert found == [(group, ROWS, True) for group in GROUPS]
 
+    @pytest.mark.nightly
     @pytest.mark.parametrize(
         "death",
         [
             Deed("kill-worker", "row", "b", row=300),
-            pytest.param(Deed("raise", "received", "b"), marks=pytest.mark.nightly),
-            pytest.param(Deed("kill-executor", "commit-wait", "b"), marks=pytest.mark.nightly),
+            Deed("raise", "received", "b"),
+            Deed("kill-executor", "commit-wait", "b"),
         ],
         ids=lambda death: f"{death.what}-{death.point}",
     )
@@ -178,6 +181,7 @@ class TestJob:
 
         assert_exact(job)
 
+    @pytest.mark.nightly
     def test_of_a_query_repeats_its_tasks_in_order_when_workers_died(
         self, admin_service: LocalService, session: Any, cluster: StandaloneCluster, tmp_path: Path
     ) -> None:
@@ -252,6 +256,7 @@ class TestDataSource:
 
         _assert_written(door)
 
+    @pytest.mark.nightly
     def test_second_copy_of_a_slow_task_fences_the_first_one(
         self, session: Any, door: Door, tmp_path: Path
     ) -> None:
@@ -288,6 +293,7 @@ class TestDataSource:
 
         _assert_written(door)
 
+    @pytest.mark.nightly
     def test_workers_that_come_back_late_are_fenced(
         self, session: Any, cluster: StandaloneCluster, door: Door
     ) -> None:

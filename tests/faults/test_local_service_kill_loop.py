@@ -1,6 +1,6 @@
 """kill -9 of the local service again and again under six writers: rows and tokens agree every time.
 
-``SNOWPIPE_KILLS`` sets how often it is killed: 4 by default, 100 in ``make nightly``.
+``SNOWPIPE_KILLS`` sets how often it is killed: 2 by default, 60 in ``make nightly``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.spark_job import wait_until
 from tests.streaming_rest import Rest, continuation
 
 ServiceFactory = Callable[..., LocalService]
-KILLS = int(os.environ.get("SNOWPIPE_KILLS", "4"))
+KILLS = int(os.environ.get("SNOWPIPE_KILLS", "2"))
 MOST_APPENDS = 12
 CHANNELS = [f"writer-{number}" for number in range(6)]
 

@@ -13,7 +13,7 @@ import requests
 
 from tests.local_service import LocalService
 
-_KILLS = 2
+_KILLS = 1
 _FILES_BETWEEN_KILLS = 20
 _WRITERS = 3
 

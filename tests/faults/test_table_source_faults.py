@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from tests.python_workers import daemons_of, kill_each, workers_of
 from tests.spark_job import SparkJob, new_table, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
@@ -58,15 +56,4 @@ def test_killed_driver_is_resumed_by_the_next_run_in_order(job):
 
     assert finished.code == 0, finished.err[-3000:]
     assert 0 < finished.report.rows < ROWS
-    _all_there_once_and_in_order(job)
-
-
-def test_killed_python_workers_are_replaced_and_their_tasks_repeated_in_order(job):
-    with job.start(master="local[2,4]") as running:
-        wait_until(lambda: _under_way(job), seconds=400, what="the first commit of the run")
-        driver = psutil.Process(running.process.pid)
-        assert kill_each([*workers_of(driver), *daemons_of(driver)]), "no Python worker was found"
-        finished = running.wait()
-
-    assert finished.code == 0, finished.err[-3000:]
     _all_there_once_and_in_order(job)

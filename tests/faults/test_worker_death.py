@@ -112,6 +112,7 @@ def test_the_retry_finishes_with_the_application_that_the_killed_worker_started(
     assert load.state.values() == {}
 
 
+@pytest.mark.nightly  # test_job_faults.py proves it daily without Spark
 def test_the_retry_resumes_when_the_driver_died_with_its_worker(load: Load) -> None:
     place = load.kill_worker_under_way()
     for process in place.processes():

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["shared_spark", "spark"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test with the process's Spark runs where all of those share one, marked or not."""
+    for item in items:
+        if "shared_spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
 @pytest.fixture(scope="session")
 def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NoidaBroker]:
     """A broker without Java."""

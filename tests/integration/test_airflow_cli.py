@@ -38,6 +38,8 @@ def airflow(local_service: LocalService, tmp_path_factory: pytest.TempPathFactor
     return run
 
 
+# unit/cli proves the commands daily, and Airflow looks connections up.
+@pytest.mark.nightly
 def test_connections_of_the_database_are_found(local_service: LocalService, airflow: Airflow) -> None:
     commit(local_service, make_table(local_service, "T"), "a", ["f:1"])
     place = ("--conn-id", "kept_in_database", "--table", "T")

@@ -7,14 +7,12 @@ import itertools
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -255,38 +253,6 @@ class TestWaiting:
 async def _first(trigger: SnowpipeCommitTrigger) -> dict[str, Any]:
     (payload,) = [event.payload async for event in trigger.run()]
     return payload
-
-
-@pytest.mark.spark
-def test_stream_operator_loads_and_the_sensor_accepts_its_targets(
-    local_service: LocalService, connect: Connect, table: str, tmp_path: Path
-) -> None:
-    conn_id, instance = connect(local_service), TaskInstance()
-    for partition, ids in {"EWR": range(60), "JFK": range(60, 100)}.items():
-        (tmp_path / "in" / partition).mkdir(parents=True)
-        lines = [json.dumps({"ID": number, "NAME": partition}) + "\n" for number in ids]
-        half = len(lines) // 2
-        for part, some in (("01", lines[:half]), ("02", lines[half:])):
-            (tmp_path / "in" / partition / f"{partition}_{part}.ndjson").write_text("".join(some))
-    operator = SnowpipeStreamOperator(
-        task_id="load",
-        source={"path": str(tmp_path / "in")},
-        table=table,
-        snowflake_conn_id=conn_id,
-        channel_prefix="p",
-        source_name="s",
-        conf={"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"},
-        driver_memory="512m",
-    )
-
-    done = operator.execute({"ti": instance})  # type: ignore[typeddict-item]
-    targets = instance.xcoms["targets"]
-
-    assert done["rows"] == 100
-    tokens = {channel: target["token"] for channel, target in targets.items()}
-    assert done["channels"]["p_s_EWR"]["to"] == tokens["p_s_EWR"] == "EWR_02.ndjson:30"
-    assert sensor(conn_id, table, targets).execute(context()) == tokens
-    assert ids_of(local_service, table) == list(range(100))
 
 
 def test_a_writer_of_its_own_and_the_sensor_agree(

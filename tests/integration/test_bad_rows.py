@@ -114,21 +114,3 @@ def test_first_bad_row_ends_the_run_before_anything_of_its_batch_is_sent(job, tm
     assert job.committed("a")["a"] in (None, "1.ndjson:100")
     assert ids_in(job.service, job.table) in ([], list(range(1, 101)))
     assert job.statuses("a")["a"].rows_error_count == 0
-
-    _write(tmp_path / "source" / "a" / "1.ndjson", rows)
-    mended = job.run(on_error="abort", check_rows=True, dead_letter_path=None)
-
-    assert mended.code == 0, mended.err[-3000:]
-    assert ids_in(job.service, job.table) == list(range(1, 201))
-
-
-def test_dead_letters_that_cannot_be_written_end_the_run_with_the_place(job, tmp_path):
-    _write(tmp_path / "source" / "a" / "1.ndjson", {1: _good(1), 2: BAD})
-    (tmp_path / "dead letters").write_text("a file")
-
-    finished = job.run()
-
-    assert finished.code == 1
-    assert finished.error_lines[-1].startswith("snowpipe error: DeadLetterError: channel ")
-    assert str(tmp_path / "dead letters") in finished.error_lines[-1]
-    assert ids_in(job.service, job.table) == []

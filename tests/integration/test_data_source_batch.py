@@ -79,21 +79,6 @@ def test_batch_lands_once_in_order_and_its_repeat_sends_nothing(spark, door):
     assert door.ids("P = 'a'") == list(range(0, 1100, 2))
 
 
-def test_repeat_that_brings_something_else_is_refused_and_nothing_is_doubled(spark, door):
-    options = door.options(partitions=2, batchId=7)
-    _write(_rows(spark, range(100)), options)
-
-    disorder = _refused(_rows(spark, range(100), order=("P", "NOTE")), options)
-    nothing = _refused(_rows(spark, []), options)
-    layout = _refused(_rows(spark, range(100), partitions=4), door.options(partitions=4, batchId=7))
-
-    assert "SourcePositionError: channel 'ds_" in disorder
-    assert "another order" in disorder
-    assert "has no row now" in nothing
-    assert "option partitions is 4" in layout
-    assert sorted(door.ids()) == list(range(100))
-
-
 def test_channel_column_names_the_channels_and_a_partition_may_hold_several(spark, door):
     rows = spark.range(900).selectExpr("id AS ID", "concat('k', id % 5) AS P", "NULL AS NOTE")
     plan = rows.repartition(2, "P").sortWithinPartitions("P", "ID")
@@ -128,37 +113,11 @@ def test_rows_that_the_service_skips_fail_the_write_until_they_are_accepted(spar
         "SELECT CASE id WHEN 3 THEN 'three' ELSE STRING(id) END AS ID, 'a' AS P FROM range(10)"
     ).coalesce(1)
 
-    first = _refused(rows, door.options(partitions=1, batchId=1))
-    again = _refused(rows, door.options(partitions=1, batchId=1))
+    text = _refused(rows, door.options(partitions=1, batchId=1))
     _write(rows, door.options(partitions=1, batchId=1, onError="continue"))
 
-    for text in (first, again):
-        assert "RowsRejectedError: the service skipped 1 row(s) on 1 channel(s)" in text
+    assert "RowsRejectedError: the service skipped 1 row(s) on 1 channel(s)" in text
     assert door.ids() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-
-
-def test_empty_dataframe_sends_nothing_and_makes_no_channel(spark, door):
-    _write(_rows(spark, []), door.options(partitions=2, batchId=1))
-
-    assert door.ids() == []
-    assert not any(status.exists for status in door.statuses(0, 1).values())
-
-
-def test_attempt_that_fails_in_the_middle_is_repeated_without_doubles(spark, door):
-    def fail_once(batches):
-        from pyspark import TaskContext
-
-        for number, batch in enumerate(batches):
-            if number == 3 and TaskContext.get().attemptNumber() == 0:
-                raise RuntimeError("the first attempt fails")
-            yield batch
-
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
-    rows = _rows(spark, range(2000))
-    _write(rows.mapInArrow(fail_once, rows.schema), door.options(partitions=2, batchId=1, batchBytes=2000))
-
-    assert door.ids("P = 'a'") == list(range(0, 2000, 2))
-    assert door.ids("P = 'b'") == list(range(1, 2000, 2))
 
 
 def _fence(door):
@@ -171,12 +130,12 @@ def _fence(door):
 def test_disturbed_write_is_repeated_by_spark_and_every_row_is_there_once(spark, door, deed):
     disturbance = Disturbance(door, lambda: deed(door))
     disturbance.start()
-    _write(_rows(spark, range(2000)), door.options(partitions=2, batchId=1, **SLOW))
+    _write(_rows(spark, range(1000)), door.options(partitions=2, batchId=1, **SLOW))
     disturbance.join(300)
 
     assert disturbance.done
-    assert door.ids("P = 'a'") == list(range(0, 2000, 2))
-    assert door.ids("P = 'b'") == list(range(1, 2000, 2))
+    assert door.ids("P = 'a'") == list(range(0, 1000, 2))
+    assert door.ids("P = 'b'") == list(range(1, 1000, 2))
 
 
 def test_values_arrive_as_they_are(spark, local_service, tmp_path):

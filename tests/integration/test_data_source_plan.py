@@ -48,8 +48,7 @@ def _sorted(rows):
 @pytest.mark.parametrize("keys", [BY_NUMBER, BY_COLUMN, BY_OFFSET, BY_BOTH], ids=lambda keys: "-".join(keys))
 def test_sorted_rows_are_written_once_and_the_sessions_settings_come_back(spark, rows, door, keys):
     spark.conf.set("spark.sql.adaptive.enabled", "true")
-    for _ in range(2):
-        write_checked(_sorted(rows), door.options(**keys))
+    write_checked(_sorted(rows), door.options(**keys))
 
     assert door.ids("P = 'a'") == list(range(0, 100, 2))
     assert door.ids("P = 'b'") == list(range(1, 100, 2))

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.connector_venv import UnavailableError, connector_5_python
 from tests.local_service import LocalService
 
 _PAGES = Path(__file__).parents[2] / "docs" / "how-to"
@@ -84,17 +83,6 @@ def test_a_client_reaches_the_service_as_the_page_says(
     if snippet.prints is not None:
         # Airflow may log before what the snippet prints.
         assert printed.rstrip("\n").endswith(snippet.prints.rstrip("\n"))
-
-
-def test_the_snippet_of_the_connector_runs_with_version_5_too(
-    local_service: LocalService, folder: Path
-) -> None:
-    (snippet,) = [one for one in _snippets("point-clients.md") if "snowflake.connector.connect" in one.text]
-    try:
-        python = connector_5_python()
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    assert _run(_command(snippet, str(python)), folder, _environment(local_service)) == snippet.prints
 
 
 def test_settings_in_the_style_of_the_kafka_connector_open_its_channel(

@@ -1,4 +1,4 @@
-"""The job on a Kafka source against a real local service, once under a real ``spark-submit``.
+"""The job on a Kafka source against a real local service.
 
 The brokers are librdkafka's mock, which serves other processes too.
 """
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_snowpipe.spark.kafka import frame
 from airflow_provider_snowpipe.spark.sources import source_spec
 from tests.spark_job import SparkJob, ids_in, numbered_name
 
@@ -61,14 +62,14 @@ def _all(topic):
     return tuple(str(number) for number in range(PARTITIONS))
 
 
-def test_submitted_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, cluster):
+def test_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, cluster, monkeypatch):
+    monkeypatch.setattr(frame, "missing_jars", lambda _: ["spark-sql-kafka"])
     produce(cluster.address, topic, numbered(range(4000)), partition=lambda row: row % PARTITIONS)
 
-    with job.start(source=replace(job.source, reader="auto")) as running:
-        first = running.wait()
+    first = job.run(source=replace(job.source, reader="auto"))
 
     assert first.code == 0, first.err[-3000:]
-    assert "snowpipe reader client" in first.out, "Spark has no Kafka source of its own here"
+    assert "snowpipe reader client" in first.out, "Spark has no Kafka source of its own"
     assert ids_in(job.service, topic) == list(range(4000))
     assert job.committed(*_all(topic)) == dict.fromkeys(_all(topic), "999")
     assert [(c.channel, c.partition, c.rows, c.committed) for c in first.report.channels] == [

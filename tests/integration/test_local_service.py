@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import socket
 import stat
-import time
 from typing import Any
 
 import psutil
@@ -277,25 +276,6 @@ def test_show_channels_lists_token_and_sequencers(local_service: LocalService, r
 
 
 # -- limits ------------------------------------------------------------------------------------------------
-
-
-def test_more_requests_than_the_rate_are_a_429_and_the_refused_append_may_be_sent_again(
-    local_service: LocalService, rest: Rest
-) -> None:
-    token = continuation(rest.open("fast"))
-    refused = 0
-    for number in range(60):
-        while True:
-            answer = rest.append("fast", token, _rows(number, number), str(number), f"r{number}")
-            if answer.status_code != 429:
-                break
-            assert answer.json()["code"] == "RATE_LIMIT_EXCEEDED"
-            refused += 1
-            time.sleep(0.1)
-        token = continuation(answer)
-    assert refused > 0
-    rest.wait_for_token("fast", "59")
-    assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 60, "D": 60}]
 
 
 def test_limits_are_options_of_serve(service_factory: ServiceFactory) -> None:

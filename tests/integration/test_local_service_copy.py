@@ -22,7 +22,10 @@ def fill(folder: Path, files: int) -> None:
         (folder / f"{number:02}.csv").write_text("".join(lines))
 
 
-@pytest.mark.parametrize(("point", "files"), [("before-load-commit", 0), ("after-load-commit", 5)])
+@pytest.mark.parametrize(
+    ("point", "files"),
+    [("after-load-commit", 5), pytest.param("before-load-commit", 0, marks=pytest.mark.nightly)],
+)
 def test_a_death_leaves_all_files_of_a_statement_or_none(
     crash_service: LocalService, point: str, files: int
 ) -> None:

@@ -96,11 +96,11 @@ def test_an_invalidated_channel_refuses_until_it_is_opened_again(
 @pytest.mark.parametrize(
     ("point", "rows"),
     [
-        ("before-append", {0}),
-        ("before-append-answer", {0, 1}),
         ("after-append-answer", {0, 1}),
-        ("before-commit", {0}),
         ("after-commit", {1}),
+        pytest.param("before-append", {0}, marks=pytest.mark.nightly),
+        pytest.param("before-append-answer", {0, 1}, marks=pytest.mark.nightly),
+        pytest.param("before-commit", {0}, marks=pytest.mark.nightly),
     ],
 )
 def test_rows_and_token_agree_after_a_death_at_a_named_point(

@@ -323,7 +323,9 @@ def test_what_a_pipe_may_not_say_is_refused(local_service: LocalService, copy: s
     assert reason in refused(local_service, f"CREATE PIPE fp11_pipe AS {copy}")
 
 
-@pytest.mark.parametrize("point", ["before-load-commit", "after-load-commit"])
+@pytest.mark.parametrize(
+    "point", ["after-load-commit", pytest.param("before-load-commit", marks=pytest.mark.nightly)]
+)
 def test_a_crash_neither_loses_nor_doubles_a_submitted_file(
     crash_service: LocalService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

@@ -133,8 +133,10 @@ def test_the_connector_finds_stages_pipes_and_load_history_under_the_new_name(
 
 @pytest.mark.parametrize(
     ("statement", "place", "point"),
-    [(*RENAMES[0].values, "after-rename-commit"), (*RENAMES[1].values, "before-rename-commit")],
-    ids=["schema", "database"],
+    [
+        pytest.param(*RENAMES[0].values, "after-rename-commit", id="schema"),
+        pytest.param(*RENAMES[1].values, "before-rename-commit", id="database", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_rename_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start(
     crash_service: LocalService, statement: str, place: tuple[str, str], point: str

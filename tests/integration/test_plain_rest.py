@@ -1,4 +1,4 @@
-"""The streaming REST API by plain HTTP: a real curl, and requests for the same cases."""
+"""The streaming REST API by plain HTTP: a real curl, or requests where there is none."""
 
 from __future__ import annotations
 
@@ -130,11 +130,9 @@ class Rest:
             time.sleep(0.05)
 
 
-@pytest.fixture(params=["curl", "requests"])
-def rest(local_service: LocalService, tmp_path: Path, request: pytest.FixtureRequest) -> Rest:
-    if request.param == "curl" and shutil.which("curl") is None:
-        pytest.skip("there is no curl on this machine; requests runs the same cases")
-    make = _by_curl if request.param == "curl" else _by_requests
+@pytest.fixture
+def rest(local_service: LocalService, tmp_path: Path) -> Rest:
+    make = _by_requests if shutil.which("curl") is None else _by_curl
     return Rest(make(local_service, tmp_path), local_service)
 
 

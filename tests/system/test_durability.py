@@ -12,6 +12,8 @@ from load_run import ROWS, SLOW, STOP_SECONDS, LoadRun
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 
+# Daily, unit/operators/test_driver_run proves the stop, and test_when_processes_die the resumption.
+@pytest.mark.nightly
 def test_a_load_that_is_marked_failed_stops_and_the_next_one_resumes(stack: Stack, tmp_path: Path) -> None:
     run = LoadRun(stack, "durable_load", "MARKED_FAILED", tmp_path, SLOW)
     run.wait_until_committing()

@@ -89,13 +89,6 @@ def test_runs_of_one_load_may_take_different_paths(begun: RoutedLoad) -> None:
     assert (plan["path"], plan["is_forced"]) == ("copy", True)
     assert outcome["actual"]["rows"] == 75
 
-    load.write("2013-01-04", 20)
-    load.write("2013-01-05", 5)
-    dropped = load.run("drop", path="pipe")
-    assert (dropped["path"], dropped["rows_loaded"]) == ("pipe", 25)
-    assert load.token() == "2013-01-05.ndjson:5"
-    assert [one["token"] for one in load.xcom("drop", "targets").values()] == ["2013-01-05.ndjson:5"]
-
 
 @pytest.mark.nightly  # integration/test_load_operator proves each change of the path; two submissions
 def test_a_stream_goes_on_where_files_ended(stack: Stack) -> None:

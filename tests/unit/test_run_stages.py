@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.run_stages import STAGES, Outcome, Run, Stage, read_run, summary
+from scripts.run_stages import STAGES, WORKERS, Outcome, Run, Stage, read_run, summary
 
 Execute = Callable[..., list[Outcome]]
 
@@ -37,7 +37,7 @@ def waits_for(other: str) -> str:
     return f"until [ -e $HERE/{other} ]; do sleep 0.02; done"
 
 
-def test_stages_run_beside_each_other_while_there_are_cores(execute: Execute) -> None:
+def test_stages_run_beside_each_other_while_there_is_room(execute: Execute) -> None:
     first, second = execute(
         Stage("first", f"touch $HERE/first; {waits_for('second')}", minutes=2),
         Stage("second", f"touch $HERE/second; {waits_for('first')}", minutes=2),
@@ -46,12 +46,16 @@ def test_stages_run_beside_each_other_while_there_are_cores(execute: Execute) ->
     assert (first.result, second.result) == ("passed", "passed")
 
 
-def test_stage_waits_until_its_cores_are_free(execute: Execute) -> None:
-    alone, after = execute(
-        Stage("alone", "sleep 0.2; touch $HERE/ended", cores=2), Stage("after", "[ -e $HERE/ended ]", cores=1)
+def test_stage_waits_until_there_is_room_and_holds_up_none_behind_it_that_has_some(execute: Execute) -> None:
+    outcomes = execute(
+        Stage("two", f"{waits_for('small')}; sleep 0.2; touch $HERE/ended", workers=2, minutes=2),
+        Stage("wide", "[ -e $HERE/ended ]", workers=WORKERS - 1),
+        Stage("small", "touch $HERE/small"),
     )
 
-    assert (alone.result, after.result) == ("passed", "passed")
+    assert [(one.stage.name, one.result) for one in outcomes] == [
+        ("two", "passed"), ("wide", "passed"), ("small", "passed"),
+    ]  # fmt: skip
 
 
 def test_failed_stage_leaves_the_others_to_run(execute: Execute, capfd: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +77,7 @@ def test_stage_that_takes_too_long_is_stopped_with_its_processes(execute: Execut
 
 def test_stage_is_left_out_when_the_run_is_out_of_time(execute: Execute, tmp_path: Path) -> None:
     first, second = execute(
-        Stage("first", "sleep 600", cores=2), Stage("second", "touch $HERE/ran"), minutes=0.005
+        Stage("first", "sleep 600", workers=WORKERS), Stage("second", "touch $HERE/ran"), minutes=0.005
     )
 
     assert first.result.startswith("stopped")
@@ -124,7 +128,7 @@ def test_committed_stages_can_be_read(name: str) -> None:
 
     stages, minutes = read_run(content, name)
 
-    assert all(stage.command and stage.cores in (0, 1, 2) for stage in stages)
+    assert all(stage.command and 1 <= stage.workers <= WORKERS for stage in stages)
     assert minutes <= 90
     with pytest.raises(SystemExit, match="nonsense"):
         read_run(content, name, ["nonsense"])
