@@ -142,13 +142,6 @@ def test_its_time_ends_even_when_the_service_does_not_answer(service: ScriptedSe
     assert event["message"].startswith("0 of 2 files loaded after 9 s; missing: 'a', 'b'. See whether")
 
 
-def test_a_connection_that_does_not_exist_is_named(set_connection: SetConnection) -> None:
-    (event,) = events(make("nowhere"))
-
-    assert event["reason"] == "configuration"
-    assert "connection 'nowhere' does not exist" in event["message"]
-
-
 def test_refused_credentials_are_not_shown(
     service: ScriptedService, set_connection: SetConnection, service_connection: str
 ) -> None:
