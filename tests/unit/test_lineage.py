@@ -17,9 +17,7 @@ from airflow_provider_snowpipe.lineage import (
 )
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.streaming.small_load import SmallLoad
-from tests.airflow_connections import SetConnection, set_connection
-
-__all__ = ["set_connection"]
+from tests.airflow_connections import SetConnection
 
 
 @pytest.mark.parametrize(

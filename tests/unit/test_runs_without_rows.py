@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.spark.files.groups import freeze
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
-from tests.airflow_connections import service, service_connection, set_connection, statuses
+from tests.airflow_connections import statuses
 from tests.airflow_version import AIRFLOW
 from tests.example_dags import DAGS_FOLDER, runs_here
 from tests.local_connection import TaskInstance
@@ -21,8 +21,6 @@ from tests.scripted_service import ScriptedService
 
 if AIRFLOW < (3, 0):
     pytest.skip("the README's DAG imports airflow.sdk", allow_module_level=True)
-
-__all__ = ["service", "service_connection", "set_connection"]
 
 README = Path(__file__).parents[2] / "README.md"
 MAKERS = [

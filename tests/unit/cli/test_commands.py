@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.cli.definition import parser
-from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_connections import SetConnection
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import commit, committed, connect, make_table
 from tests.local_service import LocalService
-
-__all__ = ["set_connection"]
 
 Run = Callable[..., str]
 

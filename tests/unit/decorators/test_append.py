@@ -8,11 +8,9 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG
 
 from airflow_provider_snowpipe.decorators.append import snowpipe_append_task
-from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_connections import SetConnection
 from tests.local_connection import connect, context, ids, make_table
 from tests.local_service import LocalService
-
-__all__ = ["set_connection"]
 
 
 @pytest.fixture(scope="module")

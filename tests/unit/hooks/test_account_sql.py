@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 from typing import Any
 
@@ -16,13 +15,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlEr
 from tests.airflow_connections import SetConnection
 from tests.local_connection import commit, committed, connect, connect_by_form, make_table
 from tests.local_service import LocalService
-
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def table(local_service: LocalService) -> str:
-    return make_table(local_service, f"T{next(_numbers)}")
 
 
 @pytest.fixture(params=["snowflake", "snowpipe"])

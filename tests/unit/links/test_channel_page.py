@@ -22,11 +22,9 @@ from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOper
 from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_connections import SetConnection
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import TaskInstance
-
-__all__ = ["set_connection"]
 
 served = pytest.mark.skipif(AIRFLOW < (3, 1), reason="Airflow 2 has no page to link to")
 PIPE = "database=D+B&schema=S&pipe=T-STREAMING"

@@ -10,9 +10,7 @@ from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperato
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.streaming.names import PipeName
-from tests.airflow_connections import SetConnection, set_connection
-
-__all__ = ["set_connection"]
+from tests.airflow_connections import SetConnection
 
 
 def test_a_default_pipe_is_shown_as_its_table() -> None:

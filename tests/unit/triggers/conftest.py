@@ -1,21 +1,10 @@
-"""Airflow connections for these tests, whose polls begin at once."""
+"""Polls that begin at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-
-from tests.airflow_connections import (
-    encrypted_pem,
-    pem,
-    private_key,
-    service,
-    service_connection,
-    set_connection,
-)
-
-__all__ = ["encrypted_pem", "pem", "private_key", "service", "service_connection", "set_connection"]
 
 
 @pytest.fixture(autouse=True)

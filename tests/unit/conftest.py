@@ -1,4 +1,4 @@
-"""Airflow connections for these tests."""
+"""Airflow connections for the unit tests: to a scripted service, and to the module's local one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from tests.airflow_connections import SetConnection as _SetConnection
 from tests.airflow_connections import (
+    SetConnection,
     encrypted_pem,
     pem,
     private_key,
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def conn_id(local_service: LocalService, set_connection: _SetConnection) -> str:
+def conn_id(local_service: LocalService, set_connection: SetConnection) -> str:
     """A connection to the module's local service; its id."""
     return connect(local_service, set_connection)
 
