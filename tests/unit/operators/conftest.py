@@ -1,0 +1,66 @@
+"""A pipe in this process, and the operators of its channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.listing import ListedChannel
+from tests.airflow_connections import SetConnection
+from tests.fake_snowpipe import PAT, URL, FakeSnowpipe, snowpipe
+
+__all__ = ["snowpipe"]
+
+
+@pytest.fixture
+def make(
+    snowpipe: FakeSnowpipe, set_connection: SetConnection, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """Make an operator on the pipe, whose SQL side sets any token that it is told to."""
+    extra = {"auth": "programmatic_access_token", "database": "DB"}
+    conn_id = set_connection("fake", conn_type="snowpipe", host=URL, password=PAT, schema="S", extra=extra)
+
+    def set_token(channel: str, token: str) -> None:
+        snowpipe.channels[channel].committed = token
+
+    def listed(_: SnowpipeHook) -> list[ListedChannel]:
+        return [
+            ListedChannel(
+                name, "DB", "S", "T", "T-STREAMING", one.committed, one.session, one.next_append, None
+            )
+            for name, one in snowpipe.channels.items()
+        ]
+
+    monkeypatch.setattr(SnowpipeHook, "offset_tokens", lambda _: nullcontext(set_token))
+    monkeypatch.setattr(SnowpipeHook, "list_channels", listed)
+
+    def operator(kind: Any, **options: Any) -> Any:
+        return kind(**{"task_id": "t", "table": "T", "snowflake_conn_id": conn_id, **options})
+
+    return operator
+
+
+def send(snowpipe: FakeSnowpipe, channel: str, *tokens: str) -> Callable[[str], None]:
+    """Open a channel and append a row for each token; what appends one more in the same session."""
+    client = snowpipe.client()
+    continuation = client.open_channel(channel).continuation_token
+
+    def append(token: str) -> None:
+        nonlocal continuation
+        continuation = client.append_rows(
+            channel,
+            b'{"ID": 1}\n',
+            continuation_token=continuation,
+            start_token=token,
+            end_token=token,
+            content_encoding=None,
+            raw_length=10,
+        )
+
+    for token in tokens:
+        append(token)
+    return append
