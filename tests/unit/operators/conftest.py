@@ -21,7 +21,7 @@ def make(
     snowpipe: FakeSnowpipe, set_connection: SetConnection, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
     """Make an operator on the pipe, whose SQL side sets any token that it is told to."""
-    extra = {"auth": "programmatic_access_token", "database": "DB"}
+    extra = {"account": "a", "auth": "programmatic_access_token", "database": "DB"}
     conn_id = set_connection("fake", conn_type="snowpipe", host=URL, password=PAT, schema="S", extra=extra)
 
     def set_token(channel: str, token: str) -> None:
