@@ -31,11 +31,6 @@ def snowpipe(**extra: Any) -> SnowpipeConnection:
     return SnowpipeConnection("c2", "snowpipe", extra=extra, **fields)
 
 
-def test_other_types_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"'c'.*type 'postgres'.*'snowflake' or 'snowpipe'"):
-        SnowpipeConnection("c", "postgres")
-
-
 class TestAccountUrl:
     @pytest.mark.parametrize(
         ("connection", "url"),
@@ -107,11 +102,6 @@ class TestKeyPair:
         assert len({key.fingerprint for key in keys if isinstance(key, KeyPair)}) == 1
         assert all(isinstance(key, KeyPair) for key in keys)
 
-    def test_takes_its_passphrase_from_the_password(self, encrypted_pem: str) -> None:
-        content = base64.b64encode(encrypted_pem.encode()).decode()
-        found = snowflake(account="a", private_key_content=content, password=f" {PASSPHRASE} ").credentials()
-        assert isinstance(found, KeyPair)
-
     def test_agrees_with_airflows_own_snowflake_hook(self, set_connection: Any, encrypted_pem: str) -> None:
         from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
@@ -170,18 +160,11 @@ class TestKeyPair:
 
 
 class TestTokens:
-    def test_programmatic_access_token_is_the_password(self) -> None:
-        found = snowflake(authenticator="programmatic_access_token", password="pat-text").credentials()
-        assert found == ProgrammaticAccessToken("pat-text")
-
     def test_snowpipe_connection_takes_the_token_from_the_password(self) -> None:
         assert snowpipe(
             auth="programmatic_access_token", password="t1"
         ).credentials() == ProgrammaticAccessToken("t1")
         assert snowpipe(auth="oauth", password="t2").credentials() == OAuthToken("t2")
-
-    def test_oauth_token_of_the_extra_is_used_as_it_is(self) -> None:
-        assert snowflake(authenticator="oauth", token="t3").credentials() == OAuthToken("t3")
 
     def test_missing_token_is_named(self) -> None:
         with pytest.raises(ConfigurationError, match=r"'c1'.*'password' is empty.*access token"):

@@ -13,12 +13,6 @@ from tests.airflow_connections import PAT, statuses
 from tests.scripted_service import Reply, ScriptedService, error
 
 
-def test_constructor_looks_nothing_up() -> None:
-    hook = SnowpipeHook("there_is_no_such_connection", table="T")
-
-    assert hook.snowflake_conn_id == "there_is_no_such_connection"
-
-
 def test_client_reaches_the_pipe_of_the_connection(service: ScriptedService, service_connection: str) -> None:
     service.on("bulk-channel-status", statuses(c1="a:1"))
 

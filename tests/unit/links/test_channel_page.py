@@ -39,12 +39,6 @@ def test_a_channel_has_its_own_page(hook: SnowpipeHook) -> None:
     assert channel_page(hook, "a/b&c") == f"/snowpipe/connections/c/channel?{PIPE}&channel=a%2Fb%26c"
 
 
-def test_a_target_goes_with_it(hook: SnowpipeHook) -> None:
-    address = channel_page(hook, "a", target="f:1", offset_format="file:line")
-
-    assert address.endswith("&channel=a&target=f%3A1&offset_format=file%3Aline")
-
-
 def test_a_target_of_a_callers_own_format_stays_out(hook: SnowpipeHook) -> None:
     assert channel_page(hook, "a", target="1", offset_format="mine.Offset") == channel_page(hook, "a")
 
@@ -61,10 +55,6 @@ def test_a_target_of_a_callers_own_format_stays_out(hook: SnowpipeHook) -> None:
 )
 def test_several_channels_are_seen_in_the_list(hook: SnowpipeHook, channels: list[str], prefix: str) -> None:
     assert page_of_channels(hook, channels) == f"/snowpipe/connections/c/channels?{PIPE}{prefix}"
-
-
-def test_one_of_several_is_seen_on_its_page(hook: SnowpipeHook) -> None:
-    assert page_of_channels(hook, ["a"]) == channel_page(hook, "a")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,6 @@ import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, address, snowsight_url
-from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_connections import SetConnection
 
@@ -52,10 +49,3 @@ def test_the_link_is_what_the_task_left(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert SnowsightLink().get_link(None, ti_key="ti") == left[SNOWSIGHT_KEY]
     assert SnowsightLink().get_link(None, ti_key="other") == ""
-
-
-@pytest.mark.parametrize(
-    "operator", [SnowpipeStreamOperator, SnowpipeAppendRowsOperator, SnowpipeOpenChannelOperator]
-)
-def test_operators_have_it(operator: type) -> None:
-    assert "Snowsight" in [link.name for link in operator.operator_extra_links]  # type: ignore[attr-defined]

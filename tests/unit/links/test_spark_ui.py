@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.links.spark_ui import SPARK_UI_KEY, SparkUiLink, leave_address
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from tests.stream_worker import TaskInstance
 
 
@@ -37,7 +36,3 @@ def test_the_link_is_what_the_task_left(monkeypatch: pytest.MonkeyPatch, left: A
     )
 
     assert SparkUiLink().get_link(None, ti_key="ti") == shown
-
-
-def test_the_stream_operator_has_it() -> None:
-    assert "Spark UI" in [link.name for link in SnowpipeStreamOperator.operator_extra_links]

@@ -148,16 +148,3 @@ def test_a_function_describes_the_data() -> None:
 
     assert (others, plan["path"]) == ({"by_stream", "by_pipe"}, "copy")
     assert operator.source is None
-
-
-def test_airflow_knows_it_as_a_task_decorator() -> None:
-    with DAG("d", schedule=None):
-
-        @task.snowpipe_route(stream="a", copy="b")  # type: ignore[attr-defined]
-        def route() -> str:
-            return "@STAGE"
-
-        operator = route().operator
-
-    assert operator.custom_operator_name == "@task.snowpipe_route"
-    assert operator.inherits_from_skipmixin

@@ -199,17 +199,6 @@ def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try
     assert fresh.pushed["spark_ui"] == ["http://driver:4040", "http://history/app"]
 
 
-def test_the_next_try_takes_the_report_of_a_driver_that_has_ended(
-    lab: Lab, leftovers: Callable[[], list[Path]]
-) -> None:
-    lab.start_driver()
-    lab.let_driver_end(DONE)
-
-    assert lab.execute()["rows"] == 2
-    assert lab.submissions == 1
-    assert leftovers() == []
-
-
 def test_rejected_rows_are_reported_though_nobody_watched(
     lab: Lab, leftovers: Callable[[], list[Path]]
 ) -> None:
@@ -253,15 +242,6 @@ def test_counts_survive_tries_that_fail_and_end_with_the_one_that_reports(lab: L
 
     befores = [read_plan(lab.notes / f"plan-{number}.json").rejected_before for number in (1, 2, 3)]
     assert befores == [{}, {"p_src_EWR": 7}, {}]
-
-
-def test_a_task_that_is_cleared_after_its_success_submits_again(lab: Lab) -> None:
-    lab.end_driver(DONE)
-
-    lab.execute()
-    lab.execute()
-
-    assert lab.submissions == 2
 
 
 def test_a_driver_on_another_machine_is_not_waited_for(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,12 +135,6 @@ class TestLatency:
         outcome = outcome_of(None, "pipe", {"rows": 0, "bytes": 0, "seconds": 3.0}, load, before)
         assert outcome["loads"] == [before[0].as_json()]
 
-    def test_the_last_twenty_loads_are_kept(self) -> None:
-        before = [MeasuredLoad("T", PIPE, float(n)) for n in range(20)]
-        loads = outcome_of(None, "pipe", {"rows": 1}, MeasuredLoad("T", PIPE, 99.0), before)["loads"]
-
-        assert [one["seconds"] for one in loads] == [*map(float, range(1, 20)), 99.0]
-
     def test_the_next_plan_has_the_measured_floor_and_says_so(self) -> None:
         loads = [MeasuredLoad("T", PIPE, 160.0, latency) for latency in (150.0, 140.0, 180.0)]
         policy = load_policy({"has_pipe": True}, None, loads)

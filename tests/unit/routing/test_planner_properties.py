@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.routing.planner import plan_load
 VOLUME = st.one_of(st.just(0.0), st.floats(-3, 15).map(lambda power: 10.0**power))
 SECONDS = st.one_of(st.none(), st.floats(0, 6).map(lambda power: 10.0**power))
 PREVIOUS = st.one_of(st.none(), st.sampled_from(LoadPath))
-MANY = settings(max_examples=150, deadline=None)
+MANY = settings(max_examples=60, deadline=None)
 
 
 @st.composite

@@ -61,12 +61,6 @@ class TestListing:
         assert (shape.files.oldest, shape.files.newest) == (300, 60)
         assert shape.files.interval is None
 
-    def test_an_empty_listing_is_no_file(self) -> None:
-        shape = listing_shape([], NOW)
-
-        assert shape.files is not None
-        assert (shape.files.count, shape.files.largest, shape.files.compressed) == (0, None, False)
-
     def test_formats_that_differ_are_a_mixture(self) -> None:
         shape = listing_shape([ListedFile("a.csv", 1), ListedFile("a.json.gz", 1)], NOW)
 
@@ -96,13 +90,6 @@ class TestFolder:
         assert shape.files.oldest == 120
         assert shape.uncompressed(CostModel()) == 80
 
-    def test_one_file_is_a_shape_too(self, tmp_path: Path) -> None:
-        (tmp_path / "a.json").write_bytes(b"{}")
-        shape = folder_shape(tmp_path / "a.json", NOW)
-
-        assert shape.files is not None
-        assert (shape.files.count, shape.files.format) == (1, "JSON")
-
     def test_a_folder_that_is_missing_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"cannot be listed \(No such file"):
             folder_shape(tmp_path / "missing", NOW)
@@ -123,11 +110,6 @@ class TestBacklog:
 
 
 class TestStatisticsAndHistory:
-    def test_statistics_of_a_dataframe_are_its_size(self) -> None:
-        shape = dataframe_shape(10_000, 8, rows=100)
-
-        assert (shape.bytes, shape.rows, shape.partitions) == (10_000, 100, 8)
-
     def test_a_size_that_spark_does_not_know_is_not_taken(self) -> None:
         assert dataframe_shape(2**63 - 1, 1, rows=7).bytes is None
         with pytest.raises(ConfigurationError, match="stands for unknown"):

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel
 from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
-from airflow_provider_snowpipe.routing.in_words import credit_count, duration, size
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -124,21 +123,3 @@ class TestCostModel:
     def test_a_figure_that_cannot_be_is_refused(self, figures: dict[str, Any], complaint: str) -> None:
         with pytest.raises(ConfigurationError, match=complaint):
             CostModel.with_figures(figures)
-
-
-def test_numbers_are_written_for_people() -> None:
-    assert [size(n) for n in (0, 999, 1500, 2.5e9, 50e12)] == [
-        "0 bytes",
-        "999 bytes",
-        "1.5 kB",
-        "2.5 GB",
-        "50 TB",
-    ]
-    assert [duration(n) for n in (0.5, 90, 300, 7200, 200_000)] == [
-        "0.5 s",
-        "90 s",
-        "5 min",
-        "2 h",
-        "2.31 days",
-    ]
-    assert [credit_count(n) for n in (0, 0.01667, 12.34, 4567.8)] == ["0", "0.0167", "12.3", "4,568"]

@@ -64,12 +64,3 @@ def test_only_what_may_pass_is_retried(reason: str, kind: type[Exception]) -> No
         make().execute_complete({}, {"status": "failure", "reason": reason, "message": "because"})
 
     assert raised.type is kind
-
-
-def test_names_of_columns_are_no_templates() -> None:
-    assert set(make().template_fields) >= {"files", "prefix", "count", "stage", "table", "pipe", "since"}
-    assert "on_partial" not in make().template_fields
-
-
-def test_a_connection_that_does_not_exist_is_looked_up_when_it_runs_only() -> None:
-    assert make(snowflake_conn_id="nowhere").snowflake_conn_id == "nowhere"
