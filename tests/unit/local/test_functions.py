@@ -167,11 +167,6 @@ def test_result_scan_reads_earlier_results_like_a_table(sql: SqlSessions) -> Non
     assert sql.refused("SELECT * FROM TABLE(RESULT_SCAN('nope'))").code == "000709"
 
 
-def test_columns_without_alias_are_named_by_their_text(sql: SqlSessions) -> None:
-    (row,) = sql.run("select v:name::string, count(*),  nvl(id,0)+1, 'x' from t group by all")
-    assert list(row) == ["V:NAME::STRING", "COUNT(*)", "NVL(ID,0)+1", "'X'"]
-
-
 def test_session_variables_are_set_used_and_forgotten(sql: SqlSessions) -> None:
     sql.run("SET (lowest, word) = (2, 'a')")
     assert sql.values("SELECT id FROM many WHERE id >= $lowest AND s = $word") == [(2,)]
@@ -289,8 +284,3 @@ def test_to_timestamp_takes_columns_of_every_type(sql: SqlSessions, expression: 
         """PARSE_JSON('{"at": "2026-01-01T02:00:00", "epoch": 1700000000, "none": null}') v"""
     )
     assert sql.values(f"SELECT {expression} FROM ({source})") == [(value,)]
-
-
-def test_to_timestamp_of_a_column_that_holds_no_time_says_so(sql: SqlSessions) -> None:
-    error = sql.refused("SELECT TO_TIMESTAMP(s) FROM (SELECT 'soon' s)")
-    assert (error.code, error.message) == ("100035", "Timestamp 'soon' is not recognized")

@@ -37,16 +37,6 @@ def sql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlSessions]:
     sql.close()
 
 
-def test_tables_have_owner_type_rows_and_comment(sql: SqlSessions) -> None:
-    assert sql.values(
-        "SELECT table_name, table_type, row_count, clustering_key, table_owner, comment "
-        "FROM information_schema.tables WHERE table_schema = 'PUBLIC' ORDER BY 1"
-    ) == [
-        ("T", "BASE TABLE", 2, "LINEAR(ID)", "ACCOUNTADMIN", "rows"),
-        ("W", "VIEW", None, None, "ACCOUNTADMIN", None),
-    ]
-
-
 def test_columns_join_with_tables_and_tell_their_types(sql: SqlSessions) -> None:
     assert sql.values(
         "SELECT c.column_name, c.ordinal_position, c.is_nullable, c.data_type, c.character_maximum_length, "

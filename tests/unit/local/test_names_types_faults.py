@@ -96,13 +96,6 @@ def test_values_are_encoded_for_the_wire(value: Any, kind: str, text: str | None
     assert encode(value, kind) == text
 
 
-def test_faults_are_off_unless_named() -> None:
-    faults = parse_faults(None)
-    assert faults.commit_delay == 0
-    assert not faults.refuse_append()
-    assert not faults.drop_response()
-
-
 def test_faults_are_read_from_one_text() -> None:
     faults = parse_faults("commit-delay=2.5, drop-append-response=2,append-503=1")
     assert faults.commit_delay == 2.5

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.sql import front
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.files import FolderArea
@@ -241,11 +240,3 @@ def test_stages_of_other_databases_keep_the_file_format(sql: SqlSessions) -> Non
     sql.run("ALTER SCHEMA d.s RENAME TO d.r", "ALTER DATABASE d RENAME TO e")
     described = {r["property"]: r["property_value"] for r in sql.run("DESC STAGE other.public.g")}
     assert described["FORMAT_NAME"] == "E.R.F"
-
-
-def test_a_path_moves_only_with_what_it_lies_in() -> None:
-    change = Rename(("D", "S"), ("D", "R"))
-    assert change.moved(("D", "S", "T")) == ("D", "R", "T")
-    assert change.moved(("D",)) == ("D",)
-    assert change.moved(("D", "OTHER", "S")) == ("D", "OTHER", "S")
-    assert Rename(("D",), ("E",)).moved(("D", "S")) == ("E", "S")

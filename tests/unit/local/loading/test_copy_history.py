@@ -82,17 +82,6 @@ def test_the_history_ends_after_14_days_and_with_the_rows(local: LocalCatalog) -
     assert history(local, "'t', '2020-01-01'::TIMESTAMP_LTZ") == []
 
 
-def test_load_history_is_a_view(local: LocalCatalog) -> None:
-    rows = local.sql(
-        "SELECT l.file_name, l.status, row_count FROM INFORMATION_SCHEMA.LOAD_HISTORY l "
-        "WHERE table_name = 'T' AND error_count > 0 ORDER BY 1"
-    )
-    assert rows == [
-        {"file_name": "b.csv", "status": "PARTIALLY_LOADED", "row_count": 1},
-        {"file_name": "c.csv", "status": "LOAD_FAILED", "row_count": 0},
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -128,15 +128,6 @@ def test_records_that_cannot_be_split_are_errors(
     assert column is None or column in error.message
 
 
-def test_column_counts_may_differ_when_the_format_allows_it(local: LocalCatalog) -> None:
-    local.put("a.csv", b"1,x,more\n2\n")
-    local.sql("COPY INTO t FROM @s FILE_FORMAT = (TYPE = CSV ERROR_ON_COLUMN_COUNT_MISMATCH = FALSE)")
-    assert local.sql("SELECT id, name FROM t ORDER BY id") == [
-        {"id": Decimal(1), "name": "x"},
-        {"id": Decimal(2), "name": None},
-    ]
-
-
 def test_required_columns_need_a_value(local: LocalCatalog) -> None:
     local.sql("CREATE TABLE r (id INT NOT NULL, name VARCHAR)")
     local.put("a.csv", b",x\n")
@@ -181,13 +172,6 @@ def test_loaded_files_are_not_loaded_again_unless_changed_or_forced(local: Local
     assert ids(local) == [1, 2, 2, 3, 3]
 
 
-def test_failed_files_are_tried_again(local: LocalCatalog) -> None:
-    local.put("a.csv", b"x,1\n")
-    for _ in range(2):
-        (row,) = local.sql("COPY INTO t FROM @s ON_ERROR = SKIP_FILE")
-        assert row["status"] == "LOAD_FAILED"
-
-
 @pytest.mark.parametrize(
     "statement", ["TRUNCATE TABLE t", "CREATE OR REPLACE TABLE t (id INT, name VARCHAR)"]
 )
@@ -206,14 +190,6 @@ def test_a_renamed_table_keeps_its_history(local: LocalCatalog) -> None:
     assert local.sql("COPY INTO u FROM @s") == NOTHING
     local.sql("CREATE TABLE t (id INT, name VARCHAR)")
     assert len(local.sql("COPY INTO t FROM @s")) == 1
-
-
-def test_a_temporary_table_is_loaded_under_its_own_name(local: LocalCatalog) -> None:
-    local.sql("CREATE TEMPORARY TABLE t (id INT)")
-    local.put("a.csv", b"1\nx\n")
-    (row,) = local.sql("COPY INTO t FROM @s ON_ERROR = CONTINUE")
-    assert row["first_error_column_name"] == '"T"["ID":1]'
-    assert local.sql("SELECT id FROM t") == [{"id": Decimal(1)}]
 
 
 def test_the_history_survives_a_restart(tmp_path: Path) -> None:
@@ -365,12 +341,6 @@ def test_json_fills_one_variant_or_columns_by_name(local: LocalCatalog) -> None:
         {"id": Decimal(2), "name": None},
     ]
     assert local.refused("COPY INTO t FROM @s FILE_FORMAT = (TYPE = JSON) FORCE = TRUE").code == "002007"
-
-
-def test_matching_by_name_respects_case_when_asked(local: LocalCatalog) -> None:
-    local.put("a.json", b'{"id":1}\n{"ID":2}\n')
-    local.sql("COPY INTO t FROM @s FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_SENSITIVE")
-    assert [row["id"] for row in local.sql("SELECT id FROM t ORDER BY id NULLS FIRST")] == [None, Decimal(2)]
 
 
 def test_a_broken_json_line_is_one_error(local: LocalCatalog) -> None:

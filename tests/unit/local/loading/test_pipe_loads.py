@@ -72,16 +72,6 @@ def test_a_path_is_remembered_for_14_days(local: LocalCatalog) -> None:
     assert ids(local) == [1, 2]
 
 
-def test_a_failed_file_may_be_submitted_again(local: LocalCatalog) -> None:
-    local.put("a.csv", b"x\n")
-    submit(local, "a.csv")
-    drain(local)
-    local.put("a.csv", b"1\n")
-    submit(local, "a.csv")
-    drain(local)
-    assert [event.status for event in events(local)] == ["LOAD_FAILED", "LOADED"]
-
-
 def test_a_replaced_pipe_has_forgotten_its_loads_and_its_queue(local: LocalCatalog) -> None:
     local.put("a.csv", b"1\n")
     submit(local, "a.csv")

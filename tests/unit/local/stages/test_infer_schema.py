@@ -31,19 +31,6 @@ ROWS = {
     "list": [[1]],
     "object": [{"a": 1}],
 }
-TYPES = {
-    "ID": "NUMBER(38, 0)",
-    "my price": "NUMBER(12, 2)",
-    "ratio": "REAL",
-    "ok": "BOOLEAN",
-    "name": "TEXT",
-    "raw": "BINARY",
-    "day": "DATE",
-    "at": "TIMESTAMP_NTZ",
-    "seen": "TIMESTAMP_LTZ",
-    "list": "ARRAY",
-    "object": "OBJECT",
-}
 
 
 @pytest.fixture
@@ -71,13 +58,6 @@ def _inferred(session: Session, arguments: str, columns: str = "COLUMN_NAME, TYP
     return front.execute(session, text).rows
 
 
-def test_the_columns_of_a_parquet_file_are_inferred(session: Session) -> None:
-    assert dict(_inferred(session, "LOCATION => '@s/a', FILE_FORMAT => 'pq'")) == TYPES
-    expressions = dict(_inferred(session, "LOCATION=>'@s/a', FILE_FORMAT=>'pq'", "COLUMN_NAME, EXPRESSION"))
-    assert expressions["ID"] == "$1:ID::NUMBER(38, 0)"
-    assert expressions["my price"] == '$1:"my price"::NUMBER(12, 2)'
-
-
 def test_files_of_different_columns_are_joined(session: Session) -> None:
     found = {
         row[0]: row[1:]
@@ -93,10 +73,6 @@ def test_files_of_different_columns_are_joined(session: Session) -> None:
 def test_case_can_be_ignored_and_orc_is_read(session: Session) -> None:
     found = _inferred(session, "LOCATION => '@s/c', FILE_FORMAT => 'oc', IGNORE_CASE => TRUE")
     assert found == [("ID", "NUMBER(38, 0)")]
-
-
-def test_a_place_without_files_has_no_columns(session: Session) -> None:
-    assert _inferred(session, "LOCATION => '@s/none', FILE_FORMAT => 'pq'") == []
 
 
 @pytest.mark.parametrize(
