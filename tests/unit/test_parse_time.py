@@ -74,9 +74,8 @@ def test_what_a_dag_can_import_of_this_provider_imports_nothing_heavy(home: Path
 
 def test_a_heavy_import_is_noticed_with_the_way_to_it(home: Path, tmp_path: Path) -> None:
     (tmp_path / "between.py").write_text("import pyarrow\n")
-    file = tmp_path / "heavy_dag.py"
-    file.write_text(f"import sys\nsys.path.append({str(tmp_path)!r})\nimport between\n{BARE_DAG}")
+    code = f"import sys\nsys.path.append({str(tmp_path)!r})\nimport between\n"
 
-    noticed = heavy(read(home, file), home)
+    noticed = heavy(imports_of(code, env=airflow_environment(home)), home)
 
     assert noticed["pyarrow"].endswith("between > pyarrow")

@@ -18,7 +18,17 @@ USAGE = ("GRANT USAGE ON DATABASE local TO ROLE r", "GRANT USAGE ON SCHEMA local
 
 @pytest.fixture
 def sql(tmp_path: Path) -> Iterator[SqlSessions]:
-    sql = SqlSessions(tmp_path)
+    yield from made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlSessions]:
+    """The same for all tests that change nothing."""
+    yield from made(tmp_path_factory.mktemp("unchanged"))
+
+
+def made(folder: Path) -> Iterator[SqlSessions]:
+    sql = SqlSessions(folder)
     sql.run(
         "CREATE ROLE r",
         "CREATE USER ann DEFAULT_ROLE = r PASSWORD = 'correct horse'",
@@ -306,5 +316,5 @@ def test_pipes_have_privileges_of_their_own(sql: SqlSessions) -> None:
         ("CREATE ROLE", "001003"),
     ],
 )
-def test_wrong_statements_say_what_is_wrong(sql: SqlSessions, statement: str, code: str) -> None:
-    assert sql.refused(statement).code == code
+def test_wrong_statements_say_what_is_wrong(unchanged: SqlSessions, statement: str, code: str) -> None:
+    assert unchanged.refused(statement).code == code

@@ -12,7 +12,17 @@ from tests.unit.local.sql_sessions import SqlSessions
 
 @pytest.fixture
 def sql(tmp_path: Path) -> Iterator[SqlSessions]:
-    sql = SqlSessions(tmp_path)
+    yield from made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlSessions]:
+    """The same for all tests that change nothing."""
+    yield from made(tmp_path_factory.mktemp("unchanged"))
+
+
+def made(folder: Path) -> Iterator[SqlSessions]:
+    sql = SqlSessions(folder)
     sql.run("CREATE TABLE t (id INT, s VARCHAR(10), v VARIANT)")
     sql.run("INSERT INTO t SELECT 1, 'a', PARSE_JSON('{\"k\":\"x\"}') UNION ALL SELECT 2, 'b', NULL")
     yield sql
@@ -221,8 +231,8 @@ def test_show_columns_tells_types_as_json(sql: SqlSessions) -> None:
         "SHOW TRANSACTIONS",
     ],
 )
-def test_kinds_that_never_exist_here_show_no_rows(sql: SqlSessions, statement: str) -> None:
-    assert sql.run(statement) == []
+def test_kinds_that_never_exist_here_show_no_rows(unchanged: SqlSessions, statement: str) -> None:
+    assert unchanged.run(statement) == []
 
 
 @pytest.mark.parametrize(
@@ -238,8 +248,8 @@ def test_kinds_that_never_exist_here_show_no_rows(sql: SqlSessions, statement: s
         "EXPLAIN SELECT 1",
     ],
 )
-def test_what_is_not_supported_is_error_000002(sql: SqlSessions, statement: str) -> None:
-    assert sql.refused(statement).code == "000002"
+def test_what_is_not_supported_is_error_000002(unchanged: SqlSessions, statement: str) -> None:
+    assert unchanged.refused(statement).code == "000002"
 
 
 def test_options_without_effect_are_accepted_and_wrong_values_are_not(sql: SqlSessions) -> None:

@@ -233,15 +233,6 @@ class TestList:
 
 class TestWhoMaySee:
     @pytest.mark.parametrize("kind", ["channel", "channels"])
-    def test_nobody_who_is_not_signed_in(
-        self, anonymous: TestClient, service: ScriptedService, service_connection: str, kind: str
-    ) -> None:
-        query = {**SCRIPTED, "channel": "c"}
-
-        assert anonymous.get(f"/connections/{service_connection}/{kind}", params=query).status_code == 401
-        assert service.received == []
-
-    @pytest.mark.parametrize("kind", ["channel", "channels"])
     @pytest.mark.parametrize("role", [None, "viewer", "user"])
     def test_nobody_who_may_not_read_connections(
         self,
@@ -258,20 +249,6 @@ class TestWhoMaySee:
 
         assert answer.status_code == 403
         assert service.received == []
-
-    def test_who_may_read_connections(
-        self,
-        signed_in: Callable[[str | None], None],
-        service: ScriptedService,
-        service_connection: str,
-    ) -> None:
-        signed_in("op")
-        service.on("bulk-channel-status", statuses(c="a:1"))
-        query = {**SCRIPTED, "channel": "c"}
-
-        answer = TestClient(channel_pages.app).get(f"/connections/{service_connection}/channel", params=query)
-
-        assert answer.status_code == 200
 
     def test_the_check_is_of_the_very_connection(
         self, get: Get, service: ScriptedService, service_connection: str, monkeypatch: pytest.MonkeyPatch
