@@ -36,7 +36,7 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def parsed(tmp_path_factory):
     """What a DAG processor finds in the folder, in a process of its own as there."""
     env = airflow_environment(tmp_path_factory.mktemp("airflow"))
     command = [sys.executable, "-c", READ_FOLDER, str(DAGS_FOLDER)]
@@ -46,7 +46,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_every_file_is_read_by_the_airflow_it_is_for(parsed: dict[str, Any]) -> None:
+def test_every_file_is_read_by_the_airflow_it_is_for(parsed):
     assert set(parsed["dags"]) == set(FILES_FOR_THIS_AIRFLOW)
     assert {Path(path).stem for path in parsed["errors"]} == set(FILES_FOR_A_LATER_AIRFLOW), parsed["errors"]
 
@@ -64,12 +64,12 @@ TASKS = {
 
 
 @pytest.mark.parametrize("dag", [dag for dag in TASKS if dag not in FILES_FOR_A_LATER_AIRFLOW])
-def test_each_dag_has_its_tasks(parsed: dict[str, Any], dag: str) -> None:
+def test_each_dag_has_its_tasks(parsed, dag):
     assert TASKS[dag] <= set(parsed["dags"][dag])
 
 
 @pytest.mark.skipif("catch_up" in FILES_FOR_A_LATER_AIRFLOW, reason="Airflow 2 wants a start_date")
-def test_the_catch_up_runs_often_and_one_at_a_time(parsed: dict[str, Any]) -> None:
+def test_the_catch_up_runs_often_and_one_at_a_time(parsed):
     assert parsed["schedules"]["catch_up"] == {
         "catchup": False,
         "max_active_runs": 1,
@@ -77,12 +77,12 @@ def test_the_catch_up_runs_often_and_one_at_a_time(parsed: dict[str, Any]) -> No
     }
 
 
-def test_no_file_names_the_local_service() -> None:
+def test_no_file_names_the_local_service():
     texts = {path.name: path.read_text() for path in DAGS_FOLDER.rglob("*.py")}
     assert [name for name, text in texts.items() if "airflow_provider_snowpipe.local" in text] == []
 
 
-def test_a_shipped_file_is_written_once_and_never_half(tmp_path: Path) -> None:
+def test_a_shipped_file_is_written_once_and_never_half(tmp_path):
     sys.path.insert(0, str(DAGS_FOLDER))
     try:
         from flights_to_snowflake import _write_once

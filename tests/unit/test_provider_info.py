@@ -35,7 +35,7 @@ def _airflow_directory() -> Path:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_metadata_is_valid_by_airflows_own_schema(name: str) -> None:
+def test_metadata_is_valid_by_airflows_own_schema(name):
     schema = json.loads((_airflow_directory() / name).read_text())
     info = get_provider_info()
     if schema.get("additionalProperties") is False:
@@ -48,7 +48,7 @@ def test_metadata_is_valid_by_airflows_own_schema(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_the_schema_would_notice_a_broken_connection_type(name: str) -> None:
+def test_the_schema_would_notice_a_broken_connection_type(name):
     schema = json.loads((_airflow_directory() / name).read_text())
     info = get_provider_info()
     del info["connection-types"][0]["hook-class-name"]
@@ -57,7 +57,7 @@ def test_the_schema_would_notice_a_broken_connection_type(name: str) -> None:
         jsonschema.validate(info, schema)
 
 
-def test_every_operator_sensor_and_trigger_is_in_a_listed_module() -> None:
+def test_every_operator_sensor_and_trigger_is_in_a_listed_module():
     from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
     info = get_provider_info()
@@ -78,7 +78,7 @@ def test_every_operator_sensor_and_trigger_is_in_a_listed_module() -> None:
                 assert found.name in listed
 
 
-def test_every_named_object_of_the_metadata_can_be_imported() -> None:
+def test_every_named_object_of_the_metadata_can_be_imported():
     info = get_provider_info()
     paths = [
         *info["extra-links"],
@@ -95,7 +95,7 @@ def test_every_named_object_of_the_metadata_can_be_imported() -> None:
         assert callable(getattr(importlib.import_module(module), name))
 
 
-def test_the_plugin_has_an_entry_point_of_its_own() -> None:
+def test_the_plugin_has_an_entry_point_of_its_own():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     (plugin,) = get_provider_info()["plugins"]
 
@@ -104,7 +104,7 @@ def test_the_plugin_has_an_entry_point_of_its_own() -> None:
     assert declared == {plugin["name"]: ":".join(plugin["plugin-class"].rsplit(".", 1))}
 
 
-def test_the_hook_is_what_the_connection_type_says() -> None:
+def test_the_hook_is_what_the_connection_type_says():
     (connection_type,) = get_provider_info()["connection-types"]
     module, _, name = connection_type["hook-class-name"].rpartition(".")
     hook: Any = getattr(importlib.import_module(module), name)
@@ -114,7 +114,7 @@ def test_the_hook_is_what_the_connection_type_says() -> None:
     assert hook.conn_name_attr == "snowflake_conn_id"
 
 
-def test_every_form_field_is_one_that_the_connection_reads() -> None:
+def test_every_form_field_is_one_that_the_connection_reads():
     (connection_type,) = get_provider_info()["connection-types"]
     reader = Path(
         importlib.import_module("airflow_provider_snowpipe.hooks.connection").__file__ or ""
@@ -124,7 +124,7 @@ def test_every_form_field_is_one_that_the_connection_reads() -> None:
         assert f'_text("{name}")' in reader
 
 
-def test_metadata_imports_nothing_of_airflow() -> None:
+def test_metadata_imports_nothing_of_airflow():
     code = (
         "import sys; from airflow_provider_snowpipe.get_provider_info import get_provider_info; "
         "get_provider_info(); print([m for m in sys.modules if m.split('.')[0] == 'airflow'])"
@@ -134,7 +134,7 @@ def test_metadata_imports_nothing_of_airflow() -> None:
     assert printed.stdout.strip() == "[]"
 
 
-def test_airflow_discovers_the_provider_and_its_connection_form() -> None:
+def test_airflow_discovers_the_provider_and_its_connection_form():
     manager: Any
     if AIRFLOW >= (3, 2):
         from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from airflow_provider_snowpipe.local.access import store
 from airflow_provider_snowpipe.local.access.access import Access
-from airflow_provider_snowpipe.local.access.model import (
-    FutureGrant,
-    Grant,
-    Role,
-    RoleGrant,
-    Securable,
-    User,
-)
+from airflow_provider_snowpipe.local.access.model import FutureGrant, Grant, Role, RoleGrant, Securable, User
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 from airflow_provider_snowpipe.local.faults import Faults
@@ -49,7 +40,7 @@ def _with_reader(access: Access) -> None:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
+def catalog(tmp_path):
     access = Access()
     _with_reader(access)
     catalog = Catalog(tmp_path, Faults(), access=access)
@@ -58,7 +49,7 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
     catalog.close()
 
 
-def test_future_grants_of_the_schema_replace_those_of_the_database() -> None:
+def test_future_grants_of_the_schema_replace_those_of_the_database():
     access = Access()
     with access.change() as state:
         for privilege, scope in (("INSERT", DATABASE), ("SELECT", SCHEMA)):
@@ -72,7 +63,7 @@ def test_future_grants_of_the_schema_replace_those_of_the_database() -> None:
     assert access.held({"READER"}, elsewhere) == {"INSERT"}
 
 
-def test_everything_is_in_a_private_file_and_comes_back(tmp_path: Path) -> None:
+def test_everything_is_in_a_private_file_and_comes_back(tmp_path):
     file = tmp_path / "access.json"
     access = Access(file)
     _with_reader(access)
@@ -85,7 +76,7 @@ def test_everything_is_in_a_private_file_and_comes_back(tmp_path: Path) -> None:
         Access(file)
 
 
-def test_a_change_that_fails_changes_nothing(tmp_path: Path) -> None:
+def test_a_change_that_fails_changes_nothing(tmp_path):
     access = Access(tmp_path / "access.json")
     before = access.state
 
@@ -99,7 +90,7 @@ def test_a_change_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert access.state == before == Access(tmp_path / "access.json").state
 
 
-def test_grants_on_tables_that_are_gone_are_forgotten_at_the_next_start(tmp_path: Path) -> None:
+def test_grants_on_tables_that_are_gone_are_forgotten_at_the_next_start(tmp_path):
     access = Access()
     _grant(
         access, "READER", ("SELECT", TABLE), ("USAGE", SCHEMA), ("USAGE", Securable("DATABASE", ("GONE",)))

@@ -10,16 +10,13 @@ import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.listing import ListedChannel
-from tests.airflow_connections import SetConnection
 from tests.fake_snowpipe import PAT, URL, FakeSnowpipe, snowpipe
 
 __all__ = ["snowpipe"]
 
 
 @pytest.fixture
-def make(
-    snowpipe: FakeSnowpipe, set_connection: SetConnection, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
+def make(snowpipe, set_connection, monkeypatch):
     """Make an operator on the pipe, whose SQL side sets any token that it is told to."""
     extra = {"account": "a", "auth": "programmatic_access_token", "database": "DB"}
     conn_id = set_connection("fake", conn_type="snowpipe", host=URL, password=PAT, schema="S", extra=extra)

@@ -1,7 +1,5 @@
 """Appending rows without Spark: where rows and names come from."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from decimal import Decimal

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     UncommittedRowsError,
     WriterActiveError,
 )
-from tests.fake_snowpipe import FakeSnowpipe, error
+from tests.fake_snowpipe import error
 from tests.local_connection import context
 from tests.unit.operators.conftest import send
 
@@ -160,7 +160,7 @@ class TestReset:
         (Reset, {"channel": "x"}, "would fail"),
     ],
 )
-def test_dry_run_says_what_would_happen_and_does_nothing(snowpipe: FakeSnowpipe, task, kind, options, words):
+def test_dry_run_says_what_would_happen_and_does_nothing(snowpipe, task, kind, options, words):
     send(snowpipe, "c", "a:1")
     del snowpipe.calls[:]
     operator = task(kind, **options)

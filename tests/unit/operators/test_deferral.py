@@ -94,7 +94,7 @@ def success() -> dict[str, Any]:
     return {"status": "success", "tokens": {CHANNEL: TOKENS[-1]}}
 
 
-def test_what_is_committed_by_then_needs_no_triggerer(lab: Lab) -> None:
+def test_what_is_committed_by_then_needs_no_triggerer(lab):
     lab.channel.committed = TOKENS[-1]
 
     value, xcoms = lab.execute()
@@ -115,15 +115,13 @@ def test_what_is_committed_by_then_needs_no_triggerer(lab: Lab) -> None:
     assert read_plan(lab.notes / "plan.json").wait_for_commit is False
 
 
-def test_a_load_without_rows_needs_no_triggerer(lab: Lab) -> None:
+def test_a_load_without_rows_needs_no_triggerer(lab):
     lab.report(ChannelReport(CHANNEL, "a", None, None, None, 0, 0, 0, False))
 
     assert lab.execute()[0]["rows"] == 0
 
 
-def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_the_worker(
-    lab: Lab, tmp_path: Path
-) -> None:
+def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_the_worker(lab, tmp_path):
     lab.channel.committed = TOKENS[0]
 
     deferred = lab.defer()
@@ -141,7 +139,7 @@ def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_th
     assert PAT not in stored
 
 
-def test_the_resumed_task_reports_what_a_waiting_driver_would(lab: Lab) -> None:
+def test_the_resumed_task_reports_what_a_waiting_driver_would(lab):
     lab.channel.committed = TOKENS[0]
     deferred = lab.defer()
     lab.channel.committed = TOKENS[-1]
@@ -155,7 +153,7 @@ def test_the_resumed_task_reports_what_a_waiting_driver_would(lab: Lab) -> None:
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
-def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(lab: Lab) -> None:
+def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(lab):
     lab.channel.committed = TOKENS[0]
     lab.defer()
 
@@ -167,7 +165,7 @@ def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(l
 
 
 @pytest.mark.parametrize("moment", ["before it is deferred", "after the wait"])
-def test_skipped_rows_fail_the_task_for_good(lab: Lab, moment: str) -> None:
+def test_skipped_rows_fail_the_task_for_good(lab, moment):
     lab.channel.committed = TOKENS[0]
     deferred = lab.defer() if moment == "after the wait" else None
     lab.channel.committed, lab.channel.rows_error_count = TOKENS[-1], 1
@@ -187,9 +185,7 @@ def test_skipped_rows_fail_the_task_for_good(lab: Lab, moment: str) -> None:
         ("configuration", AirflowFailException),
     ],
 )
-def test_a_wait_that_fails_starts_a_new_driver_on_the_next_try(
-    lab: Lab, reason: str, kind: type[AirflowException]
-) -> None:
+def test_a_wait_that_fails_starts_a_new_driver_on_the_next_try(lab, reason, kind):
     lab.channel.committed = TOKENS[0]
     deferred = lab.defer()
 
@@ -201,7 +197,7 @@ def test_a_wait_that_fails_starts_a_new_driver_on_the_next_try(
     assert lab.submissions == 2
 
 
-def test_a_wait_that_takes_too_long_says_so(lab: Lab) -> None:
+def test_a_wait_that_takes_too_long_says_so(lab):
     lab.channel.committed = TOKENS[0]
     lab.defer()
 
@@ -213,7 +209,7 @@ def test_a_wait_that_takes_too_long_says_so(lab: Lab) -> None:
     assert lab.state.values() == {}
 
 
-def test_a_commit_that_went_back_after_the_wait_is_no_success(lab: Lab) -> None:
+def test_a_commit_that_went_back_after_the_wait_is_no_success(lab):
     lab.channel.committed = TOKENS[0]
     deferred = lab.defer()
 
@@ -221,7 +217,7 @@ def test_a_commit_that_went_back_after_the_wait_is_no_success(lab: Lab) -> None:
         lab.resume(deferred, success())
 
 
-def test_without_a_wait_nothing_is_deferred(lab: Lab) -> None:
+def test_without_a_wait_nothing_is_deferred(lab):
     value, _ = lab.execute(wait_for_commit=False)
 
     assert value["channels"][CHANNEL]["to"] == TOKENS[-1]

@@ -33,7 +33,7 @@ def check(kind: Any, partial: dict[str, Any], expand: dict[str, Any] | list[dict
         ({"table": "T"}, {"channel": ["a", "b"], "offset_token": ["a:1"]}),
     ],
 )
-def test_different_channels_are_fine(partial: dict[str, Any], expand: Any) -> None:
+def test_different_channels_are_fine(partial, expand):
     check(SnowpipeOpenChannelOperator, partial, expand)
 
 
@@ -46,6 +46,6 @@ def test_different_channels_are_fine(partial: dict[str, Any], expand: Any) -> No
         ({"table": "T"}, [{"channel": "a"}, {"channel": "a"}], "channel='a'"),
     ],
 )
-def test_one_channel_for_two_instances_is_refused(partial: dict[str, Any], expand: Any, text: str) -> None:
+def test_one_channel_for_two_instances_is_refused(partial, expand, text):
     with pytest.raises(ConfigurationError, match=f"mapped task 't': .*{text}.* one writer"):
         check(SnowpipeOpenChannelOperator, partial, expand)

@@ -1,7 +1,5 @@
 """Backing up and restoring offset tokens; what a backup holds and allows is ``streaming``'s to prove."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import stat

@@ -1,7 +1,5 @@
 """The environment, the name and the error of one submission."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -33,13 +31,11 @@ CHANNEL = ChannelReport("p_s_EWR", "EWR", None, "a:2", "a:2", 1234, 99, 0, True)
         ("my run; $(x)", -1, "snowpipe.d.g.t.my-run-x-"),
     ],
 )
-def test_application_name_is_made_from_dag_task_and_run(run: str, map_index: int | None, name: str) -> None:
+def test_application_name_is_made_from_dag_task_and_run(run, map_index, name):
     assert application_name("d", "g.t", run, map_index) == name
 
 
-def test_spark_submit_of_this_environment_is_found_without_activating_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_submit_of_this_environment_is_found_without_activating_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
 
     environment = launch_environment(tmp_path)
@@ -54,13 +50,13 @@ def test_spark_submit_of_this_environment_is_found_without_activating_it(
 @pytest.mark.parametrize(
     ("mode", "conf"), [("cluster", None), (None, {"spark.submit.deployMode": "cluster"}), ("Cluster", {})]
 )
-def test_cluster_mode_is_refused_with_the_reason(mode: str | None, conf: dict[str, str] | None) -> None:
+def test_cluster_mode_is_refused_with_the_reason(mode, conf):
     with pytest.raises(ConfigurationError, match=r"[cC]luster.*only 'client' is supported, because"):
         require_client_mode(mode, conf)
 
 
 class TestJobError:
-    def test_comes_from_the_output_when_there_is_no_report(self) -> None:
+    def test_comes_from_the_output_when_there_is_no_report(self):
         output = (
             "Cannot execute: spark-submit. Error code is: 1.\nLast spark-submit output:\n"
             "WARN x\nsnowpipe error: SourceMissingError: source path '/x' does not exist\nINFO bye"
@@ -71,12 +67,12 @@ class TestJobError:
             False,
         )
 
-    def test_is_absent_when_the_job_said_nothing(self) -> None:
+    def test_is_absent_when_the_job_said_nothing(self):
         assert job_error(None, "Cannot execute") is None
         assert job_error(RunReport("a", (), 1.0), "Killed") is None
 
 
-def test_report_is_a_table_with_a_line_for_each_channel() -> None:
+def test_report_is_a_table_with_a_line_for_each_channel():
     lines = report_lines(RunReport("a", (CHANNEL,), 1.0))
 
     assert lines == [
@@ -85,7 +81,7 @@ def test_report_is_a_table_with_a_line_for_each_channel() -> None:
     ]
 
 
-def test_missing_spark_submit_says_which_extra_brings_it(tmp_path: Path) -> None:
+def test_missing_spark_submit_says_which_extra_brings_it(tmp_path):
     with pytest.raises(ConfigurationError) as missing:
         require_spark_submit("spark-submit", str(tmp_path))
 
@@ -93,7 +89,7 @@ def test_missing_spark_submit_says_which_extra_brings_it(tmp_path: Path) -> None
     assert "airflow-provider-snowpipe[spark]" in str(missing.value)
 
 
-def test_missing_spark_connection_says_how_to_make_one() -> None:
+def test_missing_spark_connection_says_how_to_make_one():
     with pytest.raises(ConfigurationError) as missing:
         spark_connection("no_such_spark")
 

@@ -191,12 +191,7 @@ BOUNDED = [
     Case(
         "a warehouse that runs anyway", DataShape(bytes=1 * GB), COPY, policy={"warehouse_is_running": True}
     ),
-    Case(
-        "a large warehouse's minimum",
-        DataShape(bytes=10 * GB),
-        STREAM,
-        policy={"warehouse": "MEDIUM"},
-    ),
+    Case("a large warehouse's minimum", DataShape(bytes=10 * GB), STREAM, policy={"warehouse": "MEDIUM"}),
     Case(
         "one file of 200 GB in a stage",
         DataShape(files=files(1, 200 * GB, staged=True)),
@@ -429,7 +424,7 @@ CASES = NAMED_IN_THE_SEEDS + BOUNDED + ENDLESS + LATE + ONE_THREAD + ARRIVING + 
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "_"))
-def test_a_shape_gets_its_path_and_its_warnings(case: Case) -> None:
+def test_a_shape_gets_its_path_and_its_warnings(case):
     plan = plan_load(case.shape, LoadPolicy(**case.policy), case.previous)
 
     assert (plan.path, tuple(one.concern for one in plan.warnings)) == (case.path, case.warns), plan.lines()
@@ -439,7 +434,7 @@ def test_a_shape_gets_its_path_and_its_warnings(case: Case) -> None:
 
 
 class TestWhatAPlanSays:
-    def test_tiny_files_are_combined_to_the_size_that_is_advised(self) -> None:
+    def test_tiny_files_are_combined_to_the_size_that_is_advised(self):
         plan = plan_load(DataShape(files=files(100_000, 4 * KB, staged=True)))
 
         assert plan.compact is not None
@@ -447,7 +442,7 @@ class TestWhatAPlanSays:
         assert 100 * MB < plan.compact.file_bytes < 250 * MB
         assert plan.compact.credits < plan.estimate().credits / 10
 
-    def test_every_path_has_an_estimate(self) -> None:
+    def test_every_path_has_an_estimate(self):
         plan = plan_load(DataShape(bytes=1000 * GB))
 
         assert [one.path for one in plan.estimates] == [STREAM, COPY, PIPE]
@@ -456,12 +451,12 @@ class TestWhatAPlanSays:
         assert plan.estimate(COPY).credits == pytest.approx(1000 / 855, rel=0.01)
         assert plan.estimate(PIPE).unfit == "a pipe loads files, and these rows are in none"
 
-    def test_copy_of_csv_costs_what_was_published(self) -> None:
+    def test_copy_of_csv_costs_what_was_published(self):
         plan = plan_load(DataShape(files=files(30_000, 4.7 * TB / 30_000, staged=True)))
 
         assert plan.estimate().credits == pytest.approx(8.2, rel=0.02)
 
-    def test_a_larger_warehouse_is_taken_when_time_is_short_and_costs_no_more(self) -> None:
+    def test_a_larger_warehouse_is_taken_when_time_is_short_and_costs_no_more(self):
         shape = DataShape(files=files(10_000, 200 * MB, staged=True))
         patient = plan_load(shape).estimate()
         hurried = plan_load(DataShape(files=shape.files, freshness=1200)).estimate()
@@ -470,7 +465,7 @@ class TestWhatAPlanSays:
         assert patient.credits == hurried.credits
         assert hurried.seconds < 1200 < patient.seconds
 
-    def test_a_schedule_of_copies_follows_the_freshness(self) -> None:
+    def test_a_schedule_of_copies_follows_the_freshness(self):
         shape = DataShape(bounded=False, files=drops(1 * GB, MINUTE), freshness=HOUR)
         copy = plan_load(shape).estimate(COPY)
 
@@ -478,7 +473,7 @@ class TestWhatAPlanSays:
         assert copy.interval == pytest.approx(HOUR - 30 - one_thread)
         assert copy.seconds == HOUR
 
-    def test_a_large_gz_is_read_by_one_thread_in_every_warehouse(self) -> None:
+    def test_a_large_gz_is_read_by_one_thread_in_every_warehouse(self):
         one, many = (
             plan_load(
                 DataShape(files=files(count, 400 * GB / count, compressed=True, staged=True))
@@ -490,7 +485,7 @@ class TestWhatAPlanSays:
         assert one.seconds == pytest.approx(8 * many.seconds, rel=0.01)
         assert one.credits == pytest.approx(8 * many.credits, rel=0.01)
 
-    def test_a_warehouse_does_not_grow_for_the_thread_of_one_file(self) -> None:
+    def test_a_warehouse_does_not_grow_for_the_thread_of_one_file(self):
         shape = DataShape(files=files(100, 40 * GB, "JSON", compressed=True, staged=True))
         estimate = plan_load(shape, LoadPolicy(load_within=HOUR)).estimate()
 
@@ -509,15 +504,15 @@ class TestWhatAPlanSays:
         ids=["not-asked-for", "csv", "csv-gz", "json", "parquet"],
     )
     def test_only_csv_without_compression_is_split_and_only_where_copy_is_told(
-        self, splits: bool, kind: str, compressed: bool, seconds: float
-    ) -> None:
+        self, splits, kind, compressed, seconds
+    ):
         shape = DataShape(files=files(1, 400 * GB, kind, compressed=compressed, staged=True))
 
         assert plan_load(shape, LoadPolicy(splits_csv=splits)).estimate().seconds == pytest.approx(
             seconds, rel=0.02
         )
 
-    def test_a_freshness_that_a_larger_warehouse_keeps_is_paid_for(self) -> None:
+    def test_a_freshness_that_a_larger_warehouse_keeps_is_paid_for(self):
         shape = DataShape(files=files(100, 100 * MB, staged=True))
         patient, hurried = (plan_load(replace(shape, freshness=f)).estimate() for f in (None, 60))
 
@@ -526,16 +521,14 @@ class TestWhatAPlanSays:
         assert hurried.credits == pytest.approx(4 * 60 / 3600)
 
     @pytest.mark.parametrize(("wanted", "is_advised"), [(20, True), (4, False)])
-    def test_streaming_is_advised_only_where_it_keeps_the_freshness(
-        self, wanted: float, is_advised: bool
-    ) -> None:
+    def test_streaming_is_advised_only_where_it_keeps_the_freshness(self, wanted, is_advised):
         shape = DataShape(files=files(9, MB, staged=True), freshness=wanted)
         (warning,) = plan_load(shape).warnings
 
         assert warning.concern is Concern.NOT_FRESH
         assert ("stream the rows" in warning.text) is is_advised
 
-    def test_measured_latency_is_the_floor_of_its_path(self) -> None:
+    def test_measured_latency_is_the_floor_of_its_path(self):
         shape = DataShape(files=files(24, 1 * MB, staged=True), freshness=120)
         slow_pipe = LoadPolicy(has_pipe=True, measured={PIPE: 150.0})
 
@@ -543,21 +536,21 @@ class TestWhatAPlanSays:
         assert plan_load(shape, slow_pipe).path is COPY
         assert plan_load(shape, slow_pipe).estimate(PIPE).latency == 150.0
 
-    def test_data_of_which_there_is_none_costs_nothing(self) -> None:
+    def test_data_of_which_there_is_none_costs_nothing(self):
         plan = plan_load(DataShape(files=files(0, 0.0)), previous=STREAM)
 
         assert plan.lines() == ["path stream: nothing to load: 0 files"]
         assert [one.credits for one in plan.estimates] == [0.0, 0.0, 0.0]
         assert plan.as_json()["nothing_to_load"] is True
 
-    def test_a_forced_plan_is_no_previous_path(self) -> None:
+    def test_a_forced_plan_is_no_previous_path(self):
         shape = DataShape(bytes=5 * GB)
         forced = plan_load(shape, LoadPolicy(path="stream"))
 
         assert plan_load(shape, previous=forced).path is COPY
         assert plan_load(shape, previous=plan_load(DataShape(bytes=GB))).path is STREAM
 
-    def test_a_plan_is_json_and_words(self) -> None:
+    def test_a_plan_is_json_and_words(self):
         plan = plan_load(DataShape(files=files(100_000, 4 * KB)))
         written = plan.as_json()
 

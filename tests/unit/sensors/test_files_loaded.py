@@ -43,7 +43,7 @@ def make(**options: Any) -> SnowpipeFilesLoadedSensor:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options, text):
     with pytest.raises(ConfigurationError, match=text):
         make(deferrable=options.pop("deferrable", False), **options)
 
@@ -59,7 +59,7 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options: dict[str, A
         ("too_many_errors", AirflowException),
     ],
 )
-def test_only_what_may_pass_is_retried(reason: str, kind: type[Exception]) -> None:
+def test_only_what_may_pass_is_retried(reason, kind):
     with pytest.raises(AirflowException, match=f"^{reason}: because$") as raised:
         make().execute_complete({}, {"status": "failure", "reason": reason, "message": "because"})
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def gather_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def gather_seconds(monkeypatch):
     """Gather nobody else before the first round, or for as long as a test asks for."""
 
     def gather(seconds: float) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def events(trigger: SnowpipeCommitTrigger, seconds: float = 240) -> list[dict[st
     return [event.payload for event in asyncio.run(asyncio.wait_for(collect(), seconds))]
 
 
-def test_survives_the_round_trip_through_json() -> None:
+def test_survives_the_round_trip_through_json():
     trigger = make("conn", pipe=None, rejected_baseline={"c1": 3}, fail_on_rejected_rows=True)
 
     path, arguments = trigger.serialize()
@@ -47,9 +46,7 @@ def test_survives_the_round_trip_through_json() -> None:
     assert arguments["targets"] == {"c1": "a:2", "c2": "b:2"}
 
 
-def test_sends_one_event_and_only_after_the_last_channel_committed(
-    service: ScriptedService, service_connection: str
-) -> None:
+def test_sends_one_event_and_only_after_the_last_channel_committed(service, service_connection):
     service.on(
         "bulk-channel-status",
         statuses(c1=None, c2=None),
@@ -92,9 +89,7 @@ def test_sends_one_event_and_only_after_the_last_channel_committed(
         pytest.param({"end_from_trigger": True}, statuses(c1="a:2"), "channel_missing", id="from-trigger"),
     ],
 )
-def test_a_failure_is_one_event_with_its_reason(
-    service: ScriptedService, service_connection: str, options: dict[str, Any], reply: Reply, reason: str
-) -> None:
+def test_a_failure_is_one_event_with_its_reason(service, service_connection, options, reply, reason):
     service.on("bulk-channel-status", reply)
 
     (event,) = events(make(service_connection, **options))
@@ -105,11 +100,11 @@ def test_a_failure_is_one_event_with_its_reason(
     assert PAT not in json.dumps(event)
 
 
-def test_without_a_channel_there_is_nothing_to_wait_for(service_connection: str) -> None:
+def test_without_a_channel_there_is_nothing_to_wait_for(service_connection):
     assert events(make(service_connection, targets={})) == [{"status": "success", "tokens": {}}]
 
 
-def test_wrong_credentials_are_refused_at_once(service: ScriptedService, service_connection: str) -> None:
+def test_wrong_credentials_are_refused_at_once(service, service_connection):
     service.on("hostname", error(401, "ERR_BAD_TOKEN"))
 
     (event,) = events(make(service_connection))
@@ -117,9 +112,7 @@ def test_wrong_credentials_are_refused_at_once(service: ScriptedService, service
     assert event["reason"] == "refused"
 
 
-def test_passing_errors_are_survived(
-    service: ScriptedService, service_connection: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passing_errors_are_survived(service, service_connection, monkeypatch):
     monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
     down = error(503, "ERR_BUSY")
     service.on(
@@ -137,9 +130,7 @@ def test_passing_errors_are_survived(
     assert event["status"] == "success"
 
 
-def test_too_many_errors_in_a_row_end_the_wait(
-    service: ScriptedService, service_connection: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_errors_in_a_row_end_the_wait(service, service_connection, monkeypatch):
     monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
     service.on("bulk-channel-status", error(503, "ERR_BUSY"))
 
@@ -150,9 +141,7 @@ def test_too_many_errors_in_a_row_end_the_wait(
 
 
 class TestEndingTheTaskFromTheTrigger:
-    def test_succeeds_with_the_tokens_as_the_tasks_value(
-        self, service: ScriptedService, service_connection: str
-    ) -> None:
+    def test_succeeds_with_the_tokens_as_the_tasks_value(self, service, service_connection):
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2"))
         trigger = make(service_connection, end_from_trigger=True)
 
@@ -168,9 +157,7 @@ class TestSharing:
     COUNT = 101
 
     @pytest.fixture(params=["event_loop", "triggerer"])
-    def run_all(
-        self, request: pytest.FixtureRequest, gather_seconds: Callable[[float], None]
-    ) -> Callable[[list[SnowpipeCommitTrigger]], list[Any]]:
+    def run_all(self, request, gather_seconds):
         gather_seconds(0.2)
         if request.param == "triggerer":
             pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
@@ -184,8 +171,8 @@ class TestSharing:
         ]
 
     def test_all_waiters_of_a_pipe_cost_one_request_a_hundred_channels(
-        self, service: ScriptedService, service_connection: str, run_all: Any
-    ) -> None:
+        self, service, service_connection, run_all
+    ):
         rounds = _rounds(service, commit_in_round=3)
 
         payloads = run_all(self.triggers(service_connection))
@@ -197,9 +184,7 @@ class TestSharing:
         assert len(rounds) <= 8
         assert len(service.requests("token")) == 1
 
-    def test_one_waiters_failure_is_nobody_elses(
-        self, service: ScriptedService, service_connection: str, run_all: Any
-    ) -> None:
+    def test_one_waiters_failure_is_nobody_elses(self, service, service_connection, run_all):
         _rounds(service, commit_in_round=3)
         good = self.triggers(service_connection)
         missing = make(service_connection, targets={"nobody": "a:1"}, poll_interval=0.1)
@@ -215,7 +200,7 @@ class TestSharing:
         ]
         assert {payload["status"] for payload in payloads[3:]} == {"success"}
 
-    def test_who_names_the_same_pipe_has_the_same_key(self) -> None:
+    def test_who_names_the_same_pipe_has_the_same_key(self):
         by_table = make("conn", table="T")
         by_pipe = make("conn", table=None, pipe="T-STREAMING", targets={"other": "z:9"}, poll_interval=60)
 
@@ -227,9 +212,7 @@ class TestSharing:
 @pytest.mark.parametrize(
     "file", [file for file in FILES if file.stem.startswith("commit_")], ids=lambda file: file.stem
 )
-def test_triggers_of_a_former_release_finish_their_wait(
-    service: ScriptedService, service_connection: str, file: Path
-) -> None:
+def test_triggers_of_a_former_release_finish_their_wait(service, service_connection, file):
     service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2", orders_7="120456"))
 
     for entry in entries(file):

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +32,7 @@ ROWS = {
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path):
     catalog = Catalog(tmp_path, Faults())
     session = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
     for statement in (
@@ -58,7 +56,7 @@ def _inferred(session: Session, arguments: str, columns: str = "COLUMN_NAME, TYP
     return front.execute(session, text).rows
 
 
-def test_files_of_different_columns_are_joined(session: Session) -> None:
+def test_files_of_different_columns_are_joined(session):
     found = {
         row[0]: row[1:]
         for row in _inferred(
@@ -70,7 +68,7 @@ def test_files_of_different_columns_are_joined(session: Session) -> None:
     assert found["extra"][3] == "b.parquet"
 
 
-def test_case_can_be_ignored_and_orc_is_read(session: Session) -> None:
+def test_case_can_be_ignored_and_orc_is_read(session):
     found = _inferred(session, "LOCATION => '@s/c', FILE_FORMAT => 'oc', IGNORE_CASE => TRUE")
     assert found == [("ID", "NUMBER(38, 0)")]
 
@@ -86,6 +84,6 @@ def test_case_can_be_ignored_and_orc_is_read(session: Session) -> None:
         ("LOCATION => '@none', FILE_FORMAT => 'pq'", "NONE"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(session: Session, arguments: str, told: str) -> None:
+def test_a_wrong_call_says_what_is_wrong(session, arguments, told):
     with pytest.raises(SqlError, match=told):
         _inferred(session, arguments)
