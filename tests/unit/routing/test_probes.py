@@ -89,6 +89,13 @@ class TestFolder:
         assert shape.files.oldest == 120
         assert shape.uncompressed(CostModel()) == 80
 
+    def test_one_file_is_a_shape_too(self, tmp_path):
+        (tmp_path / "a.json").write_bytes(b"{}")
+        shape = folder_shape(tmp_path / "a.json", NOW)
+
+        assert shape.files is not None
+        assert (shape.files.count, shape.files.format) == (1, "JSON")
+
     def test_a_folder_that_is_missing_is_an_error(self, tmp_path):
         with pytest.raises(ConfigurationError, match=r"cannot be listed \(No such file"):
             folder_shape(tmp_path / "missing", NOW)

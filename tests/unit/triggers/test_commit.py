@@ -137,7 +137,7 @@ def test_too_many_errors_in_a_row_end_the_wait(service, service_connection, monk
     (event,) = events(make(service_connection, max_consecutive_errors=3))
 
     assert event["reason"] == "too_many_errors"
-    assert len(service.requests("bulk-channel-status")) in (3, 4)  # the poll does not wait for its readers
+    assert len(service.requests("bulk-channel-status")) >= 3
 
 
 class TestEndingTheTaskFromTheTrigger:

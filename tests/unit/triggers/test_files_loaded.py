@@ -138,6 +138,12 @@ def test_its_time_ends_even_when_the_service_does_not_answer(service, conn_id):
     assert event["message"].startswith("0 of 2 files loaded after 9 s; missing: 'a', 'b'. See whether")
 
 
+def test_a_connection_that_does_not_exist_is_a_matter_of_configuration():
+    (event,) = events(make("nowhere"))
+
+    assert event["reason"] == "configuration"
+
+
 def test_refused_credentials_are_not_shown(service, set_connection, service_connection):
     (event,) = events(make(service_connection))
 
