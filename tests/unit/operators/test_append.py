@@ -67,6 +67,11 @@ class TestRows:
         assert append(rows=ROWS, batch=7, on_older_batch="skip")["rows"] == 0
         assert snowpipe.channels["c"].rows == ROWS[:1]
 
+    def test_none_at_all_is_success(self, append):
+        value = append(rows=[])
+
+        assert (value["rows"], value["to"], value["committed"]) == (0, None, True)
+
     def test_a_column_may_number_them(self, snowpipe, append):
         append(rows=ROWS[1:3], token_column="ID")
         value = append(rows=ROWS[2:], token_column="ID")

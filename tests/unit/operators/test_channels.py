@@ -157,6 +157,7 @@ class TestReset:
         (Drop, {"force": True}, "at once"),
         (Drop, {"channel": "x"}, "does not exist"),
         (Reset, {"offset_token": "a:4"}, "a:1 -> a:4 (forward: rows between the two will NOT be read)"),
+        (Reset, {"offset_format": None, "offset_token": "any"}, "a:1 -> any"),
         (Reset, {"channel": "x"}, "would fail"),
     ],
 )

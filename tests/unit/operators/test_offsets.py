@@ -53,7 +53,7 @@ class TestBackup:
         assert {name: kept["offset_token"] for name, kept in body["channels"].items()} == value["channels"]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == ["offsets.json"]
-        assert backup(channels="b", path=f"{path}.b")["channels"] == {"b": "f:2"}
+        assert backup(channels='["b"]', path=f"{path}.b")["channels"] == {"b": "f:2"}
 
     @pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
     def test_is_written_to_any_storage_that_fsspec_knows(self, snowpipe, backup, restore):

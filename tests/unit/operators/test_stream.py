@@ -319,6 +319,10 @@ def test_kill_stops_every_process_and_removes_the_files(
     assert stat.S_ISDIR(notes.stat().st_mode)
 
 
+def test_kill_before_the_start_is_harmless() -> None:
+    make().on_kill()
+
+
 class TestArguments:
     @pytest.mark.parametrize(
         ("options", "text"),
