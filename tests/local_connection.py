@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import json
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,39 +67,6 @@ def append(
                 content_encoding=None,
                 raw_length=len(body),
             )
-
-
-@contextmanager
-def writer_at_work(service: LocalService, table: str, channel: str) -> Iterator[None]:
-    """Somebody who opens a channel once and appends row after row while the block runs, until fenced."""
-    from airflow_provider_snowpipe.streaming.errors import ChannelFencedError
-
-    stopped = threading.Event()
-
-    def write() -> None:
-        body = b'{"ID": 1, "NAME": "x"}\n'
-        with service.client(table) as client, suppress(ChannelFencedError):
-            continuation = client.open_channel(channel).continuation_token
-            for number in itertools.count(2):
-                continuation = client.append_rows(
-                    channel,
-                    body,
-                    continuation_token=continuation,
-                    start_token=f"a:{number}",
-                    end_token=f"a:{number}",
-                    content_encoding=None,
-                    raw_length=len(body),
-                )
-                if stopped.wait(0.05):
-                    return
-
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        try:
-            yield
-        finally:
-            stopped.set()
-            writing.result()
 
 
 def commit(service: LocalService, table: str, channel: str, tokens: list[str]) -> None:

@@ -61,12 +61,15 @@ class ScriptedService:
         self.received: list[Received] = []
         self._scripts: dict[str, deque[Reply | Callable[[Received], Reply]]] = {}
         self._lock = threading.Lock()
-        certificate, key = _certificate(directory)
+        certificate, key = directory / "scripted.pem", directory / "scripted.key"
+        for file, content in zip((certificate, key), _certificate(), strict=True):
+            file.write_bytes(content)
         self.ca_bundle = str(certificate)
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else the body of each answer waits 40 ms for a confirmation
 
             def _answer(self) -> None:
                 service._handle(self)
@@ -86,7 +89,7 @@ class ScriptedService:
         self.on("token", Reply(body=scoped_token()))
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.005,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,7 +133,7 @@ def _last(path: str) -> str:
     return path.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
 
 
-def _certificate(directory: Path) -> tuple[Path, Path]:
+def _certificate() -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "scripted service")])
     now = dt.datetime.now(dt.UTC)
@@ -148,11 +151,6 @@ def _certificate(directory: Path) -> tuple[Path, Path]:
         )
         .sign(key, hashes.SHA256())
     )
-    certificate_file, key_file = directory / "scripted.pem", directory / "scripted.key"
-    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+    return certificate.public_bytes(serialization.Encoding.PEM), key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return certificate_file, key_file

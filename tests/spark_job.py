@@ -61,11 +61,6 @@ class Running:
     def __exit__(self, *_: object) -> None:
         self.kill_all()
 
-    def kill_driver(self) -> None:
-        """SIGKILL the driver's JVM; what it started is left behind to notice."""
-        self.process.kill()
-        self.process.wait(30)
-
     def kill_all(self) -> None:
         """SIGKILL the JVM, the Python driver and the workers at once."""
         try:

@@ -44,19 +44,19 @@ def _import(modules: list[str], absent: list[str]) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("room", list(ABSENT))
-def test_every_module_of_a_room_imports_without_the_other_rooms(room: str) -> None:
+def test_every_module_of_a_room_imports_without_the_other_rooms(room):
     modules = _modules(room)
     assert modules
     done = _import(modules, ABSENT[room])
     assert done.returncode == 0, done.stderr
 
 
-def test_an_import_of_something_absent_is_noticed() -> None:
+def test_an_import_of_something_absent_is_noticed():
     done = _import([f"{PACKAGE}.hooks.snowpipe"], ["airflow"])
     assert done.returncode == 1
     assert "airflow is not installed here" in done.stderr or "airflow." in done.stderr
 
 
-def test_provider_metadata_imports_without_anything_installed() -> None:
+def test_provider_metadata_imports_without_anything_installed():
     done = _import([f"{PACKAGE}.get_provider_info"], ["airflow", "pyarrow", "requests", "numpy"])
     assert done.returncode == 0, done.stderr

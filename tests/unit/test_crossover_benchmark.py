@@ -20,23 +20,23 @@ def _measured(rows: int) -> Measured:
 
 
 @pytest.mark.parametrize("rows", [100, 1_000, 10_000, 100_000, 1_000_000])
-def test_router_takes_the_faster_path_where_figures_are_those_of_the_machine(rows: int) -> None:
+def test_router_takes_the_faster_path_where_figures_are_those_of_the_machine(rows):
     policy = policy_of(_measured(100), _measured(1_000_000))
     assert choice(_measured(rows), policy) == _measured(rows).faster
 
 
-def test_paths_within_the_band_are_equal() -> None:
+def test_paths_within_the_band_are_equal():
     assert Measured(1, 365, 50, stream=1.0, copy=1.19).faster is None
     assert Measured(1, 365, 50, stream=1.0, copy=1.21).faster is LoadPath.STREAM
 
 
-def test_sizes_that_took_the_same_time_are_no_result() -> None:
+def test_sizes_that_took_the_same_time_are_no_result():
     same = Measured(1000, 365_000, 50_000, stream=0.2, copy=0.5)
     with pytest.raises(SystemExit, match="too close for a result"):
         policy_of(_measured(100), same)
 
 
-def test_plot_is_an_svg_with_both_paths_and_the_routers_choice() -> None:
+def test_plot_is_an_svg_with_both_paths_and_the_routers_choice():
     points = [(100, 0.2, 0.5), (1_000_000, 7.5, 2.3)]
     drawn = ElementTree.fromstring(plot(points, [LoadPath.STREAM, LoadPath.COPY]))  # noqa: S314  our own
     assert len(drawn.findall(f"{_SVG}polyline")) == 2

@@ -1,25 +1,14 @@
 """Lineage without the OpenLineage provider: nothing is asked of it, and names follow OpenLineage's rules."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
 
 from airflow_provider_snowpipe.assets.openlineage import account_namespace
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.lineage import (
-    TaskLineage,
-    dataset_name,
-    operator_lineage,
-    place_of,
-    stage_of,
-)
+from airflow_provider_snowpipe.lineage import TaskLineage, dataset_name, operator_lineage, place_of, stage_of
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.streaming.small_load import SmallLoad
-from tests.airflow_connections import SetConnection, set_connection
-
-__all__ = ["set_connection"]
 
 
 @pytest.mark.parametrize(
@@ -40,9 +29,7 @@ __all__ = ["set_connection"]
         ("hdfs://name:8020/a/b", "hdfs://name:8020", "a/b"),
     ],
 )
-def test_a_file_is_named_by_its_store_without_connection_or_credential(
-    address: str, namespace: str, name: str
-) -> None:
+def test_a_file_is_named_by_its_store_without_connection_or_credential(address, namespace, name):
     assert place_of(address) == (namespace, name)
 
 
@@ -54,13 +41,11 @@ def test_a_file_is_named_by_its_store_without_connection_or_credential(
         ("xy12345.eu-central-1", "snowflake://xy12345.eu-central-1.aws"),
     ],
 )
-def test_an_account_is_named_as_the_snowflake_provider_names_it(account: str, namespace: str) -> None:
+def test_an_account_is_named_as_the_snowflake_provider_names_it(account, namespace):
     assert account_namespace(account) == namespace
 
 
-def test_a_default_pipe_stands_for_its_table_and_another_pipe_for_itself(
-    set_connection: SetConnection,
-) -> None:
+def test_a_default_pipe_stands_for_its_table_and_another_pipe_for_itself(set_connection):
     set_connection("c", extra={"account": "a"})
     place = {"database": "D", "schema": "S"}
     assert dataset_name(SnowpipeHook("c", table="T", **place)) == "D.S.T"
@@ -71,16 +56,14 @@ def test_a_default_pipe_stands_for_its_table_and_another_pipe_for_itself(
     ("stage", "name"),
     [("@IN/day", "D.S.IN/day"), ("@%T", "D.S.%T"), ('@X."in"/a', "D.X.in/a"), ("@A.B.C", "A.B.C")],
 )
-def test_a_stage_is_named_by_its_account_and_its_full_name(
-    set_connection: SetConnection, stage: str, name: str
-) -> None:
+def test_a_stage_is_named_by_its_account_and_its_full_name(set_connection, stage, name):
     set_connection("c", extra={"account": "MYORG-ACCT"})
     hook = SnowpipeHook("c", table="T", database="D", schema="S")
 
     assert stage_of(hook, stage) == ("snowflake://myorg-acct", name)
 
 
-def test_without_the_provider_a_task_that_loaded_has_no_lineage_and_no_error() -> None:
+def test_without_the_provider_a_task_that_loaded_has_no_lineage_and_no_error():
     load = SmallLoad("c", None, "1:2", 2, 0, 20, 0, committed=True)
     hook = SnowpipeHook("no_such_connection", table="T")
     lineage = TaskLineage.of_append(hook, "batch:row", load, file=None, sql="SELECT 1")
@@ -92,7 +75,7 @@ def test_without_the_provider_a_task_that_loaded_has_no_lineage_and_no_error() -
     assert operator.get_openlineage_facets_on_failure(None) is None
 
 
-def test_an_append_that_sent_nothing_leaves_the_offset_where_it_was() -> None:
+def test_an_append_that_sent_nothing_leaves_the_offset_where_it_was():
     load = SmallLoad("c", "1:2", None, 0, 2, 0, 0, committed=True)
     lineage = TaskLineage.of_append(SnowpipeHook("c", table="T"), "batch:row", load, file="/f", sql=None)
     (channel,) = lineage.channels

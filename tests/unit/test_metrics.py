@@ -1,14 +1,12 @@
 """What tasks report to Airflow's metrics, with a receiver in the place of statsd."""
 
-from __future__ import annotations
-
 from airflow_provider_snowpipe.metrics import count_change, count_load
-from tests.metrics_receiver import Receiver, receiver
+from tests.metrics_receiver import receiver
 
 __all__ = ["receiver"]
 
 
-def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver: Receiver) -> None:
+def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver):
     count_load(
         pipe="DB.S.T-STREAMING",
         operator="Op",
@@ -44,7 +42,7 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver: Receiver) -
         assert tags == {"pipe": "DB.S.T-STREAMING", "operator": "Op"}
 
 
-def test_what_was_not_measured_is_not_reported(receiver: Receiver) -> None:
+def test_what_was_not_measured_is_not_reported(receiver):
     count_load(pipe="P", operator="Op", rows=0, raw_bytes=0, rejected=0, run_seconds=2.0)
 
     assert "snowpipe.commit_latency" not in receiver.sent
@@ -54,7 +52,7 @@ def test_what_was_not_measured_is_not_reported(receiver: Receiver) -> None:
     assert receiver.sent["snowpipe.run"][0] == 2000.0
 
 
-def test_a_change_of_a_channel_is_counted(receiver: Receiver) -> None:
+def test_a_change_of_a_channel_is_counted(receiver):
     count_change("reset", pipe="P", operator="Op")
 
     assert receiver.sent["snowpipe.channels_reset"][1] == {"pipe": "P", "operator": "Op"}

@@ -21,7 +21,7 @@ HEAVY = frozenset(
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory):
     return tmp_path_factory.mktemp("airflow")
 
 
@@ -42,14 +42,14 @@ def heavy(found: Imports, home: Path) -> dict[str, str]:
     return {root: found.way_to(root) for root in sorted(HEAVY & found.roots - bare_roots(home))}
 
 
-def test_reading_the_examples_imports_nothing_heavy(home: Path) -> None:
+def test_reading_the_examples_imports_nothing_heavy(home):
     found = read(home, *(DAGS_FOLDER / f"{name}.py" for name in FILES_FOR_THIS_AIRFLOW))
 
     assert heavy(found, home) == {}
     assert not [module for module in found.names if module.startswith("airflow_provider_snowpipe.local")]
 
 
-def test_what_a_dag_can_import_of_this_provider_imports_nothing_heavy(home: Path) -> None:
+def test_what_a_dag_can_import_of_this_provider_imports_nothing_heavy(home):
     info = get_provider_info()
     modules = {
         module
@@ -72,11 +72,10 @@ def test_what_a_dag_can_import_of_this_provider_imports_nothing_heavy(home: Path
     assert heavy(found, home) == {}
 
 
-def test_a_heavy_import_is_noticed_with_the_way_to_it(home: Path, tmp_path: Path) -> None:
+def test_a_heavy_import_is_noticed_with_the_way_to_it(home, tmp_path):
     (tmp_path / "between.py").write_text("import pyarrow\n")
-    file = tmp_path / "heavy_dag.py"
-    file.write_text(f"import sys\nsys.path.append({str(tmp_path)!r})\nimport between\n{BARE_DAG}")
+    code = f"import sys\nsys.path.append({str(tmp_path)!r})\nimport between\n"
 
-    noticed = heavy(read(home, file), home)
+    noticed = heavy(imports_of(code, env=airflow_environment(home)), home)
 
     assert noticed["pyarrow"].endswith("between > pyarrow")

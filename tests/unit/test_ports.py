@@ -1,7 +1,5 @@
 """Ports for foreign programs that have to be told a number."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -11,7 +9,7 @@ import pytest
 from demo.ports import _reserve, reserved_port
 
 
-def test_port_is_free_and_below_those_the_kernel_gives() -> None:
+def test_port_is_free_and_below_those_the_kernel_gives():
     port = reserved_port()
 
     with socket.socket() as server, socket.socket() as given:
@@ -20,7 +18,7 @@ def test_port_is_free_and_below_those_the_kernel_gives() -> None:
         assert port < given.getsockname()[1]
 
 
-def test_port_is_not_reserved_twice_while_its_process_lives() -> None:
+def test_port_is_not_reserved_twice_while_its_process_lives():
     again = f"from demo.ports import _reserve; _reserve({reserved_port()})"
 
     done = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True)
@@ -28,7 +26,7 @@ def test_port_is_not_reserved_twice_while_its_process_lives() -> None:
     assert "BlockingIOError" in done.stderr
 
 
-def test_port_on_which_somebody_listens_is_not_reserved() -> None:
+def test_port_on_which_somebody_listens_is_not_reserved():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
 

@@ -14,12 +14,12 @@ TEXT = (ROOT / "README.md").read_text()
 LINKS = set(re.findall(r"\]\((?!https?:)([^)#]+)", TEXT))
 
 
-def test_each_link_leads_to_a_file() -> None:
+def test_each_link_leads_to_a_file():
     assert LINKS
     assert [link for link in sorted(LINKS) if not (ROOT / link).is_file()] == []
 
 
-def test_each_page_is_linked() -> None:
+def test_each_page_is_linked():
     pages = {
         str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts
     }
@@ -27,7 +27,7 @@ def test_each_page_is_linked() -> None:
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="it imports airflow.sdk")
-def test_the_dag_of_the_readme_is_one() -> None:
+def test_the_dag_of_the_readme_is_one():
     (dag,) = re.findall(r"```python\n(.+?)```", TEXT, re.DOTALL)
     names: dict[str, object] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -129,7 +129,7 @@ READERS = [
 ]
 
 
-def test_every_class_of_error_has_an_expected_answer() -> None:
+def test_every_class_of_error_has_an_expected_answer():
     for module in pkgutil.walk_packages(airflow_provider_snowpipe.__path__, "airflow_provider_snowpipe."):
         if any(f".{room}" in module.name for room in ("streaming", "bulk", "spark", "routing", "operators")):
             importlib.import_module(module.name)
@@ -141,16 +141,12 @@ def test_every_class_of_error_has_an_expected_answer() -> None:
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize(("error", "answer"), [*ANSWERS, *SQL, *OF_TASKS], ids=named)
-def test_every_reader_gives_the_answer_of_the_class(
-    reader: Callable[[SnowpipeError], bool], error: SnowpipeError, answer: bool
-) -> None:
+def test_every_reader_gives_the_answer_of_the_class(reader, error, answer):
     assert reader(error) is answer
 
 
 @pytest.mark.parametrize(("error", "answer"), ANSWERS, ids=named)
-def test_an_error_of_the_driver_has_the_answer_of_its_class_by_its_name(
-    error: SnowpipeError, answer: bool
-) -> None:
+def test_an_error_of_the_driver_has_the_answer_of_its_class_by_its_name(error, answer):
     kind = type(error).__name__
     found = job_error_of("x", kind, "")
     printed = job_error_of(None, None, f"snowpipe error: {kind}: x")
@@ -161,14 +157,12 @@ def test_an_error_of_the_driver_has_the_answer_of_its_class_by_its_name(
     assert (advise(RuntimeError(f"snowpipe error: {kind}: x")).worth is Worth.RETRY) is answer
 
 
-def test_an_error_of_the_driver_that_nobody_knows_leaves_the_task_its_retries() -> None:
+def test_an_error_of_the_driver_that_nobody_knows_leaves_the_task_its_retries():
     assert job_error_of("x", "NoSuchError", "") == ("snowpipe error: NoSuchError: x", False)
 
 
 @pytest.mark.parametrize(("error", "answer"), [*ANSWERS, *SQL], ids=named)
-def test_an_attempt_of_a_spark_task_reports_what_no_attempt_can_fix_and_raises_the_rest(
-    error: SnowpipeError, answer: bool
-) -> None:
+def test_an_attempt_of_a_spark_task_reports_what_no_attempt_can_fix_and_raises_the_rest(error, answer):
     # A fenced attempt must not give its task an end: the attempt that fenced it may be another of this task.
     reported = not answer and not isinstance(error, errors.ChannelFencedError)
 
@@ -188,9 +182,7 @@ def test_an_attempt_of_a_spark_task_reports_what_no_attempt_can_fix_and_raises_t
         (FailureReason.STALLED, True, True),
     ],
 )
-def test_a_failed_wait_for_commits_has_the_answer_of_its_error(
-    reason: FailureReason, load: bool, wait: bool
-) -> None:
+def test_a_failed_wait_for_commits_has_the_answer_of_its_error(reason, load, wait):
     event = {"status": "failure", "reason": reason.value, "message": "because"}
     sensor = SnowpipeCommitSensor(task_id="s", targets={"c": "1"}, table="T")
 
@@ -201,12 +193,12 @@ def test_a_failed_wait_for_commits_has_the_answer_of_its_error(
     assert ended.type is (AirflowException if wait else AirflowFailException)
 
 
-def test_every_reason_of_a_wait_has_an_error() -> None:
+def test_every_reason_of_a_wait_has_an_error():
     assert all(issubclass(reason.error_class, SnowpipeError) for reason in (*FailureReason, *FilesFailure))
 
 
 @pytest.mark.parametrize("reason", [one for one in FilesFailure if one is not FilesFailure.TIMEOUT])
-def test_a_failed_wait_for_files_has_the_answer_of_its_error(reason: FilesFailure) -> None:
+def test_a_failed_wait_for_files_has_the_answer_of_its_error(reason):
     event = {"status": "failure", "reason": reason.value, "message": "because"}
     sensor = SnowpipeFilesLoadedSensor(task_id="s", files=["a"], table="T")
     error = load_failure(reason.value, "because")
@@ -217,5 +209,5 @@ def test_a_failed_wait_for_files_has_the_answer_of_its_error(reason: FilesFailur
     assert (ended.type is AirflowException) is error.retryable
 
 
-def test_what_nobody_foresaw_may_pass() -> None:
+def test_what_nobody_foresaw_may_pass():
     assert commit_watch.is_passing(OSError("disk"))

@@ -13,16 +13,13 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.spark.files.groups import freeze
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
-from tests.airflow_connections import service, service_connection, set_connection, statuses
+from tests.airflow_connections import statuses
 from tests.airflow_version import AIRFLOW
 from tests.example_dags import DAGS_FOLDER, runs_here
 from tests.local_connection import TaskInstance
-from tests.scripted_service import ScriptedService
 
 if AIRFLOW < (3, 0):
     pytest.skip("the README's DAG imports airflow.sdk", allow_module_level=True)
-
-__all__ = ["service", "service_connection", "set_connection"]
 
 README = Path(__file__).parents[2] / "README.md"
 MAKERS = [
@@ -44,7 +41,7 @@ def dag_of(name: str) -> Any:
     return names[WAITING.get(name, name)]()
 
 
-def test_each_example_that_waits_for_a_stream_is_here() -> None:
+def test_each_example_that_waits_for_a_stream_is_here():
     texts = {path.stem: path.read_text() for path in DAGS_FOLDER.glob("*.py")}
 
     assert {name for name, text in texts.items() if '.output["targets"]' in text} == set(WAITING) - {"README"}
@@ -54,12 +51,8 @@ def test_each_example_that_waits_for_a_stream_is_here() -> None:
 @pytest.mark.parametrize("committed", [None, "a.ndjson:7"], ids=["never-committed", "committed-before"])
 @pytest.mark.parametrize("channels", [("c1", "c2"), ()], ids=["channels", "no-channel"])
 def test_sensor_succeeds_at_once_where_the_stream_sent_nothing(
-    service: ScriptedService,
-    service_connection: str,
-    name: str,
-    committed: str | None,
-    channels: tuple[str, ...],
-) -> None:
+    service, service_connection, name, committed, channels
+):
     (sensor,) = [one for one in dag_of(name).tasks if isinstance(one, SnowpipeCommitSensor)]
     owed = ChannelTarget(token=committed, offset_format="file:line", rejected_baseline=2, rows=0)
     sensor.targets = {channel: owed.to_json() for channel in channels}
@@ -71,9 +64,7 @@ def test_sensor_succeeds_at_once_where_the_stream_sent_nothing(
 
 
 @pytest.mark.parametrize(("name", "task_id", "params"), MAKERS)
-def test_stream_of_a_run_that_makes_no_rows_has_its_partitions(
-    tmp_path: Path, name: str, task_id: str, params: dict[str, Any]
-) -> None:
+def test_stream_of_a_run_that_makes_no_rows_has_its_partitions(tmp_path, name, task_id, params):
     if not runs_here(name):
         pytest.skip("the DAG needs a later Airflow")
     make = dag_of(name).get_task(task_id).python_callable
@@ -87,9 +78,7 @@ def test_stream_of_a_run_that_makes_no_rows_has_its_partitions(
 
 
 @pytest.mark.parametrize(("name", "task_id", "params"), MAKERS)
-def test_run_that_makes_no_rows_leaves_what_is_there(
-    tmp_path: Path, name: str, task_id: str, params: dict[str, Any]
-) -> None:
+def test_run_that_makes_no_rows_leaves_what_is_there(tmp_path, name, task_id, params):
     if not runs_here(name):
         pytest.skip("the DAG needs a later Airflow")
     make = dag_of(name).get_task(task_id).python_callable

@@ -70,7 +70,7 @@ def describe(
     return [events.made.get(getattr(outlet, "uri", "")) for outlet in outlets]
 
 
-def test_the_event_of_the_table_tells_tokens_and_rows() -> None:
+def test_the_event_of_the_table_tells_tokens_and_rows():
     (event,) = describe(snowpipe_asset(**PLACE), channels=[A, LoadedChannel("p_s_c", "c:1", True, 1, "c")])
 
     assert event.extra == {
@@ -81,7 +81,7 @@ def test_the_event_of_the_table_tells_tokens_and_rows() -> None:
     }
 
 
-def test_what_is_not_known_to_be_committed_is_not_told() -> None:
+def test_what_is_not_known_to_be_committed_is_not_told():
     (event,) = describe(snowpipe_asset(**PLACE), channels=[A, B])
 
     assert (event.extra["committed"], event.extra["tokens"], event.extra["rows"]) == (
@@ -91,7 +91,7 @@ def test_what_is_not_known_to_be_committed_is_not_told() -> None:
     )
 
 
-def test_the_event_of_a_channel_tells_of_that_channel() -> None:
+def test_the_event_of_a_channel_tells_of_that_channel():
     (event,) = describe(snowpipe_asset(**PLACE, channel="p_s_a"), channels=[A, B])
 
     assert event.extra == {
@@ -102,11 +102,11 @@ def test_the_event_of_a_channel_tells_of_that_channel() -> None:
     }
 
 
-def test_rows_that_a_task_does_not_know_are_left_out() -> None:
+def test_rows_that_a_task_does_not_know_are_left_out():
     assert "rows" not in event_extra("P", [LoadedChannel("c", "1", True)])
 
 
-def test_assets_of_other_tables_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_assets_of_other_tables_are_left_alone(caplog):
     from airflow.providers.common.compat.sdk import Asset
 
     events = describe(snowpipe_asset(**{**PLACE, "table": "U"}), Asset(uri="s3://bucket/key"), channels=[A])
@@ -115,7 +115,7 @@ def test_assets_of_other_tables_are_left_alone(caplog: pytest.LogCaptureFixture)
     assert "is not of table snowpipe://org-acct/DB/S/T" in caplog.text
 
 
-def test_the_table_of_a_pipe_that_somebody_made_is_looked_up() -> None:
+def test_the_table_of_a_pipe_that_somebody_made_is_looked_up():
     (event,) = describe(snowpipe_asset(**PLACE), channels=[A], hook=Hook("MY_PIPE"))
 
     assert event.extra["pipe"] == "DB.S.MY_PIPE"
@@ -124,38 +124,38 @@ def test_the_table_of_a_pipe_that_somebody_made_is_looked_up() -> None:
 @pytest.mark.parametrize(
     "hook", [Hook("MY_PIPE"), Hook(account=None)], ids=["unknown-channel", "unknown-account"]
 )
-def test_a_load_does_not_fail_for_its_event(hook: Hook, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_load_does_not_fail_for_its_event(hook, caplog):
     events = describe(snowpipe_asset(**PLACE), channels=[B], hook=hook)
 
     assert events == [None]
     assert "say nothing of tokens and rows" in caplog.text
 
 
-def test_a_task_without_such_outlets_asks_nothing() -> None:
+def test_a_task_without_such_outlets_asks_nothing():
     describe_outlets(SimpleNamespace(outlets=[]), {}, cast(SnowpipeHook, None), [A])
 
 
 class TestPartitions:
     ASSET = snowpipe_asset(**PLACE, partitioned=True)
 
-    def test_each_one_with_committed_rows_is_an_event(self) -> None:
+    def test_each_one_with_committed_rows_is_an_event(self):
         empty = LoadedChannel("p_s_e", None, True, 0, "e")
 
         (event,) = describe(self.ASSET, channels=[A, B, empty, LoadedChannel("solo", "1:1", True, 1)])
 
         assert event.keys == ["a", "solo"]
 
-    def test_are_asked_for_by_the_asset(self) -> None:
+    def test_are_asked_for_by_the_asset(self):
         (event,) = describe(snowpipe_asset(**PLACE), channels=[A])
 
         assert event.keys == []
 
-    def test_before_airflow_3_3_are_one_event(self) -> None:
+    def test_before_airflow_3_3_are_one_event(self):
         (event,) = describe(self.ASSET, channels=[A], kind=Event)
 
         assert event.extra["rows"] == 3
 
-    def test_whose_names_airflow_cannot_store_are_left_out(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_whose_names_airflow_cannot_store_are_left_out(self, caplog):
         long = LoadedChannel("c", "1", True, 1, "x" * 251)
 
         (event,) = describe(self.ASSET, channels=[A, long])

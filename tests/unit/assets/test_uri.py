@@ -1,7 +1,5 @@
 """Asset URIs: one form for one table, exact names, clear errors."""
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,14 +17,14 @@ ADDRESS = {"account": "Org-Acct", "database": "DB", "schema": "Public", "table":
 
 
 @given(database=NAMES, schema=NAMES, table=NAMES, channel=st.none() | NAMES.map(lambda name: f"c{name}"))
-def test_any_name_survives_the_uri(database: str, schema: str, table: str, channel: str | None) -> None:
+def test_any_name_survives_the_uri(database, schema, table, channel):
     address = TableAddress("org-acct", database, schema, table, channel)
 
     assert TableAddress.parse(str(address)) == address
     assert sanitize_uri(urlsplit(str(address))).geturl() == str(address)
 
 
-def test_case_counts_in_names_and_not_in_the_account() -> None:
+def test_case_counts_in_names_and_not_in_the_account():
     assert str(TableAddress(**ADDRESS)) == "snowpipe://org-acct/DB/Public/Orders"
     assert TableAddress.parse("SNOWPIPE://ORG-ACCT/DB/Public/Orders/") == TableAddress(**ADDRESS)
 
@@ -45,12 +43,12 @@ def test_case_counts_in_names_and_not_in_the_account() -> None:
         ("snowflake://a/DB/S/T", "has another scheme"),
     ],
 )
-def test_another_form_is_refused_with_the_right_one(uri: str, text: str) -> None:
+def test_another_form_is_refused_with_the_right_one(uri, text):
     with pytest.raises(ConfigurationError, match=text.replace("?", r"\?")):
         TableAddress.parse(uri)
 
 
-def test_no_password_is_repeated_in_an_error() -> None:
+def test_no_password_is_repeated_in_an_error():
     with pytest.raises(ConfigurationError, match="names a user") as caught:
         TableAddress.parse("snowpipe://me:hunter2@a/DB/S/T")
     assert "hunter2" not in str(caught.value)
@@ -58,21 +56,21 @@ def test_no_password_is_repeated_in_an_error() -> None:
 
 class TestAsset:
     @pytest.mark.skipif(AIRFLOW < (3, 0), reason="a dataset of Airflow 2 has no name, and warns only")
-    def test_has_the_uri_in_its_one_form(self) -> None:
+    def test_has_the_uri_in_its_one_form(self):
         asset = snowpipe_asset(**ADDRESS, channel="o_7/b", name="orders", extra={"team": "x"})
 
         assert asset.uri == "snowpipe://org-acct/DB/Public/Orders/o_7%2Fb"
         assert (asset.name, asset.extra) == ("orders", {"team": "x"})
 
     @pytest.mark.skipif(AIRFLOW < (3, 0), reason="a dataset of Airflow 2 has no name, and warns only")
-    def test_is_the_same_however_an_author_writes_the_uri(self) -> None:
+    def test_is_the_same_however_an_author_writes_the_uri(self):
         from airflow.providers.common.compat.sdk import Asset
 
         for uri in ("snowpipe://ORG-Acct/DB/Public/Orders/", "snowpipe://org-acct/DB/P%75blic/Orders"):
             assert Asset(name="orders", uri=uri) == snowpipe_asset(**ADDRESS, name="orders")
 
     @pytest.mark.skipif(AIRFLOW < (3, 0), reason="a dataset of Airflow 2 has no name, and warns only")
-    def test_with_a_wrong_uri_is_refused_where_the_dag_is_read(self) -> None:
+    def test_with_a_wrong_uri_is_refused_where_the_dag_is_read(self):
         from airflow.providers.common.compat.sdk import Asset
 
         with pytest.raises(ValueError, match="after the account"):
@@ -82,7 +80,7 @@ class TestAsset:
         ("account", "namespace"),
         [("org-acct", "snowflake://org-acct"), ("xy12345", "snowflake://xy12345.us-west-1.aws")],
     )
-    def test_is_for_lineage_the_dataset_that_the_operators_report(self, account: str, namespace: str) -> None:
+    def test_is_for_lineage_the_dataset_that_the_operators_report(self, account, namespace):
         address = TableAddress(**{**ADDRESS, "account": account}, channel="c")
 
         assert dataset_identity(address) == (namespace, "DB.Public.Orders")

@@ -7,24 +7,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.cli.definition import parser
-from tests.airflow_connections import SetConnection, set_connection
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import commit, committed, connect, make_table
-from tests.local_service import LocalService
-
-__all__ = ["set_connection"]
 
 Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def table(local_service: LocalService) -> str:
+def table(local_service):
     made = make_table(local_service, "T")
     commit(local_service, made, "a", ["f:1", "f:2"])
     commit(local_service, made, "b", ["f:1"])
@@ -32,12 +27,7 @@ def table(local_service: LocalService) -> str:
 
 
 @pytest.fixture
-def run(
-    local_service: LocalService,
-    set_connection: SetConnection,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:
+def run(local_service, set_connection, monkeypatch, capsys):
     """Run a command with the arguments as a terminal gives them; what it printed."""
     conn_id = connect(local_service, set_connection)
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
@@ -54,22 +44,20 @@ def run(
 
 @pytest.mark.usefixtures("table")
 class TestReading:
-    def test_channels_lists_names_and_tokens(self, run: Run) -> None:
+    def test_channels_lists_names_and_tokens(self, run):
         lines = json.loads(run("channels", "--output", "json"))
 
         assert [(one["channel"], one["committed"]) for one in lines] == [("a", "f:2"), ("b", "f:1")]
 
-    def test_channels_is_a_table_for_people(self, run: Run) -> None:
+    def test_channels_is_a_table_for_people(self, run):
         assert "committed" in run("channels")
 
-    def test_lag_shows_all_channels(self, run: Run) -> None:
+    def test_lag_shows_all_channels(self, run):
         lines = json.loads(run("lag", "--output", "json"))
 
         assert {one["channel"]: one["rows"] for one in lines} == {"a": 2, "b": 1}
 
-    def test_lag_ends_badly_when_a_target_is_not_committed(
-        self, run: Run, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_lag_ends_badly_when_a_target_is_not_committed(self, run, capsys):
         done = json.loads(run("lag", "--targets", '{"a": "f:2"}', "--output", "json"))
         assert done[0]["done"] is True
 
@@ -78,7 +66,7 @@ class TestReading:
         assert ended.value.code == 1
         assert [one["done"] for one in json.loads(capsys.readouterr().out)] == [True, False]
 
-    def test_errors_are_one_line(self, run: Run) -> None:
+    def test_errors_are_one_line(self, run):
         with pytest.raises(SystemExit, match="snowpipe: --targets is 'x'"):
             run("lag", "--targets", "x")
         with pytest.raises(SystemExit, match=r"snowpipe: .*not of the format 'integer'"):
@@ -86,9 +74,7 @@ class TestReading:
 
 
 class TestBackupAndRestore:
-    def test_a_backup_brings_a_dropped_channel_back(
-        self, local_service: LocalService, run: Run, tmp_path: Path, table: str
-    ) -> None:
+    def test_a_backup_brings_a_dropped_channel_back(self, local_service, run, tmp_path, table):
         path = str(tmp_path / "offsets.json")
         assert "would write 2 tokens" in run("backup", path, "--dry-run")
         assert "wrote the tokens of 2 channels" in run("backup", path, "--offset-format", "file:line")
@@ -100,9 +86,7 @@ class TestBackupAndRestore:
         assert "restored 1 channels" in run("restore", path, "--channel", "b", "--yes")
         assert committed(local_service, table, "b") == "f:1"
 
-    def test_restore_asks_first(
-        self, run: Run, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_restore_asks_first(self, run, tmp_path, table, monkeypatch):
         path = str(tmp_path / "offsets.json")
         run("backup", path)
         monkeypatch.setattr("builtins.input", lambda _prompt: "n")
@@ -111,9 +95,7 @@ class TestBackupAndRestore:
             run("restore", path)
 
 
-def test_local_hands_over_to_the_services_own_command_line(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_local_hands_over_to_the_services_own_command_line(capfd):
     arguments = parser().parse_args(["local", "--", "--help"])
     with pytest.raises(SystemExit) as ended:
         arguments.func(arguments)
@@ -122,9 +104,7 @@ def test_local_hands_over_to_the_services_own_command_line(
     assert "snowpipe-local" in capfd.readouterr().out
 
 
-def test_commands_run_without_airflows_command_line(
-    local_service: LocalService, table: str, tmp_path: Path
-) -> None:
+def test_commands_run_without_airflows_command_line(local_service, table, tmp_path):
     stored = json.loads(local_service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
     stored["extra"]["ca_bundle"] = str(local_service.ca_file)
     env = {**os.environ, "AIRFLOW_CONN_STORED": json.dumps(stored)}
@@ -139,7 +119,7 @@ def test_commands_run_without_airflows_command_line(
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow asks providers for commands since 3.2")
-def test_airflow_offers_the_commands() -> None:
+def test_airflow_offers_the_commands():
     from airflow.cli.cli_parser import get_parser
 
     parsed: Any = get_parser().parse_args(["snowpipe", "backup", "/tmp/x", "--table", "T", "--dry-run"])  # noqa: S108

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys):
     """Run the command with the arguments as a terminal gives them; what it printed."""
 
     def command(*words: str) -> str:
@@ -26,7 +25,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def test_a_folder_is_planned_as_a_table_with_reasons(run: Run, tmp_path: Path) -> None:
+def test_a_folder_is_planned_as_a_table_with_reasons(run, tmp_path):
     (tmp_path / "a.csv").write_bytes(b"1,x\n" * 1000)
     printed = run("--from", str(tmp_path))
 
@@ -36,7 +35,7 @@ def test_a_folder_is_planned_as_a_table_with_reasons(run: Run, tmp_path: Path) -
     assert "path stream: cheapest of those that suit: stream" in printed
 
 
-def test_a_shape_is_planned_as_json(run: Run) -> None:
+def test_a_shape_is_planned_as_json(run):
     shape = {"bytes": 50e12}
     printed = json.loads(run("--from", json.dumps(shape), "--backfill", "--output", "json"))
 
@@ -46,7 +45,7 @@ def test_a_shape_is_planned_as_json(run: Run) -> None:
     assert printed["plan"]["reasons"][0].startswith("a backfill")
 
 
-def test_arguments_reach_shape_policy_and_figures(run: Run) -> None:
+def test_arguments_reach_shape_policy_and_figures(run):
     endless = ("--from", "{}", "--endless", "--arrival-rate", "1e6", "--freshness", "10", "--partitions", "2")
     plan = json.loads(run(*endless, "--path", "pipe", "--cost", "pipe_credits_per_gb=1", "-o", "json"))[
         "plan"
@@ -57,7 +56,7 @@ def test_arguments_reach_shape_policy_and_figures(run: Run) -> None:
     assert [one["concern"] for one in plan["warnings"]] == ["unfit", "micro_batches", "not_fresh"]
 
 
-def test_the_path_before_stays_near_a_boundary(run: Run) -> None:
+def test_the_path_before_stays_near_a_boundary(run):
     near = ("--from", '{"bytes": 5e9}', "-o", "json")
 
     assert json.loads(run(*near))["plan"]["path"] == "copy"
@@ -75,6 +74,6 @@ def test_the_path_before_stays_near_a_boundary(run: Run) -> None:
     ],
     ids=["folder", "json", "size", "cost", "warehouse"],
 )
-def test_errors_are_one_line(run: Run, words: tuple[str, ...], complaint: str) -> None:
+def test_errors_are_one_line(run, words, complaint):
     with pytest.raises(SystemExit, match=f"snowpipe: .*{complaint}"):
         run(*words)

@@ -8,21 +8,15 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG
 
 from airflow_provider_snowpipe.decorators.append import snowpipe_append_task
-from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import connect, context, ids, make_table
-from tests.local_service import LocalService
-
-__all__ = ["set_connection"]
 
 
 @pytest.fixture(scope="module")
-def table(local_service: LocalService) -> str:
+def table(local_service):
     return make_table(local_service, "DECORATED")
 
 
-def test_rows_that_a_function_returns_are_appended_once(
-    local_service: LocalService, set_connection: SetConnection, table: str
-) -> None:
+def test_rows_that_a_function_returns_are_appended_once(local_service, set_connection, table):
     conn_id = connect(local_service, set_connection)
     calls: list[int] = []
 
@@ -43,7 +37,7 @@ def test_rows_that_a_function_returns_are_appended_once(
     assert operator.rows is None
 
 
-def test_airflow_knows_it_as_a_task_decorator() -> None:
+def test_airflow_knows_it_as_a_task_decorator():
     from airflow.providers.common.compat.sdk import task
 
     with DAG("d", schedule=None):
@@ -58,7 +52,7 @@ def test_airflow_knows_it_as_a_task_decorator() -> None:
     assert operator.preview() == ["would append the rows that none_at_all() returns; it is not called here"]
 
 
-def test_the_function_is_not_rendered_into_the_rows() -> None:
+def test_the_function_is_not_rendered_into_the_rows():
     with DAG("d", schedule=None):
 
         @snowpipe_append_task(table="T", channel="c")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 from typing import Any
 
@@ -16,13 +15,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlEr
 from tests.airflow_connections import SetConnection
 from tests.local_connection import commit, committed, connect, connect_by_form, make_table
 from tests.local_service import LocalService
-
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def table(local_service: LocalService) -> str:
-    return make_table(local_service, f"T{next(_numbers)}")
 
 
 @pytest.fixture(params=["snowflake", "snowpipe"])
@@ -54,12 +46,35 @@ def test_they_are_listed_on_an_event_loop(local_service: LocalService, conn_id: 
     assert [one.name for one in found] == ["a"]
 
 
-def test_a_token_is_set(local_service: LocalService, conn_id: str, table: str) -> None:
-    commit(local_service, table, "a", ["f:1"])
+@pytest.mark.parametrize(
+    ("channel", "token"),
+    [("a", "f:0"), ('it\'s "odd" / 100%', 'it\'s "quoted" \\ 100%'), ("b", "tab\tand\nline ß€")],
+    ids=["plain", "quotes", "lines"],
+)
+def test_a_token_is_set_as_a_value_and_never_as_sql(
+    local_service: LocalService, conn_id: str, table: str, channel: str, token: str
+) -> None:
+    commit(local_service, table, channel, ["f:1"])
 
-    SnowpipeHook(conn_id, table=table).set_offset_token("a", "f:0")
+    SnowpipeHook(conn_id, table=table).set_offset_token(channel, token)
 
-    assert committed(local_service, table, "a") == "f:0"
+    assert committed(local_service, table, channel) == token
+
+
+def test_a_token_is_set_in_a_pipe_that_somebody_created(
+    local_service: LocalService, conn_id: str, table: str
+) -> None:
+    local_service.sql(
+        f"CREATE OR REPLACE PIPE OWN_PIPE AS COPY INTO {table} FROM (SELECT $1:ID::INTEGER, "
+        "$1:NAME::VARCHAR FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
+    )
+    hook = SnowpipeHook(conn_id, pipe="OWN_PIPE")
+    with hook.get_client() as client:
+        client.open_channel("c", offset_token="f:1")
+
+        hook.set_offset_token("c", "f:9")
+
+        assert client.channel_statuses(["c"])["c"].committed == "f:9"
 
 
 def test_sign_ins_and_clients_share_a_key_that_is_read_once(

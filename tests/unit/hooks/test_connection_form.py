@@ -1,7 +1,5 @@
 """The form of the connection type where Airflow asks the hook for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
@@ -14,7 +12,7 @@ FIELDS, BEHAVIOUR = CONNECTION_TYPE["conn-fields"], CONNECTION_TYPE["ui-field-be
 
 
 @pytest.mark.skipif(AIRFLOW >= (3, 0), reason="the form of Airflow 2")
-def test_airflow_2_shows_every_field_of_the_metadata() -> None:
+def test_airflow_2_shows_every_field_of_the_metadata():
     from airflow.providers_manager import ProvidersManager
     from wtforms import Form, PasswordField
 
@@ -35,7 +33,7 @@ def test_airflow_2_shows_every_field_of_the_metadata() -> None:
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="the form of Airflow 3.1")
-def test_airflow_3_1_shows_every_field_of_the_metadata() -> None:
+def test_airflow_3_1_shows_every_field_of_the_metadata():
     from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
 
     (found,) = [one for one in HookMetaService.hook_meta_data() if one.connection_type == "snowpipe"]

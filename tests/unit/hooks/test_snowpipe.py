@@ -1,25 +1,16 @@
 """The hook against a scripted service."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_connections import PAT, statuses
-from tests.scripted_service import Reply, ScriptedService, error
+from tests.scripted_service import Reply, error
 
 
-def test_constructor_looks_nothing_up() -> None:
-    hook = SnowpipeHook("there_is_no_such_connection", table="T")
-
-    assert hook.snowflake_conn_id == "there_is_no_such_connection"
-
-
-def test_client_reaches_the_pipe_of_the_connection(service: ScriptedService, service_connection: str) -> None:
+def test_client_reaches_the_pipe_of_the_connection(service, service_connection):
     service.on("bulk-channel-status", statuses(c1="a:1"))
 
     found = SnowpipeHook(service_connection, table="T").channel_statuses(["c1"])
@@ -28,7 +19,7 @@ def test_client_reaches_the_pipe_of_the_connection(service: ScriptedService, ser
     assert "/databases/DB/schemas/S/pipes/T-STREAMING:" in service.requests("bulk-channel-status")[0].path
 
 
-def test_statuses_are_asked_for_on_an_event_loop(service: ScriptedService, service_connection: str) -> None:
+def test_statuses_are_asked_for_on_an_event_loop(service, service_connection):
     service.on("bulk-channel-status", statuses(c1="a:1"))
 
     found = asyncio.run(SnowpipeHook(service_connection, pipe="P").async_channel_statuses(["c1"]))
@@ -37,9 +28,7 @@ def test_statuses_are_asked_for_on_an_event_loop(service: ScriptedService, servi
 
 
 class TestTestButton:
-    def test_says_that_streaming_works_where_sql_does_not(
-        self, service: ScriptedService, set_connection: Any
-    ) -> None:
+    def test_says_that_streaming_works_where_sql_does_not(self, service, set_connection):
         service.on("pipe-info", Reply())
         service.on(
             "login-request", Reply(body='{"success": false, "code": "390100", "message": "no", "data": {}}')
@@ -66,7 +55,7 @@ class TestTestButton:
         assert "Streaming works; listing, backing up and resetting channels will not." in text
         assert PAT not in text
 
-    def test_needs_no_pipe(self, service_connection: str) -> None:
+    def test_needs_no_pipe(self, service_connection):
         ok, text = SnowpipeHook(service_connection).test_connection()
 
         assert ok
@@ -80,9 +69,7 @@ class TestTestButton:
             ("pipe-info", error(404, "ERR_TABLE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), "pipe"),
         ],
     )
-    def test_names_the_step_that_failed_and_no_secret(
-        self, service: ScriptedService, service_connection: str, part: str, reply: Reply, step: str
-    ) -> None:
+    def test_names_the_step_that_failed_and_no_secret(self, service, service_connection, part, reply, step):
         service.on(part, reply)
 
         ok, text = SnowpipeHook(service_connection, table="T").test_connection()
@@ -92,7 +79,7 @@ class TestTestButton:
         assert ". Check " in text
         assert PAT not in text
 
-    def test_names_a_setting_that_is_wrong(self, set_connection: Any) -> None:
+    def test_names_a_setting_that_is_wrong(self, set_connection):
         conn_id = set_connection("broken", conn_type="snowpipe", extra={"auth": "key_pair"})
 
         ok, text = SnowpipeHook(conn_id).test_connection()
@@ -102,14 +89,12 @@ class TestTestButton:
         assert "'account'" in text
 
 
-def test_a_connection_of_another_type_is_refused(set_connection: Any) -> None:
+def test_a_connection_of_another_type_is_refused(set_connection):
     with pytest.raises(ConfigurationError, match="'pg' has the type 'postgres'"):
         SnowpipeHook(set_connection("pg", conn_type="postgres"), table="T").get_client()
 
 
-def test_oauth_token_is_fetched_as_airflows_snowflake_provider_does(
-    service: ScriptedService, set_connection: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oauth_token_is_fetched_as_airflows_snowflake_provider_does(service, set_connection, monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", service.ca_bundle)
     service.on("token-request", Reply(body='{"access_token": "fetched", "expires_in": 600}'))
     conn_id = set_connection(

@@ -1,9 +1,5 @@
 """The link from a task to the page of its channels."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -22,32 +18,23 @@ from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOper
 from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-from tests.airflow_connections import SetConnection, set_connection
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import TaskInstance
-
-__all__ = ["set_connection"]
 
 served = pytest.mark.skipif(AIRFLOW < (3, 1), reason="Airflow 2 has no page to link to")
 PIPE = "database=D+B&schema=S&pipe=T-STREAMING"
 
 
 @pytest.fixture
-def hook(set_connection: SetConnection) -> SnowpipeHook:
+def hook(set_connection):
     return SnowpipeHook(set_connection("c", schema="S", extra={"database": "D B"}), table="T")
 
 
-def test_a_channel_has_its_own_page(hook: SnowpipeHook) -> None:
+def test_a_channel_has_its_own_page(hook):
     assert channel_page(hook, "a/b&c") == f"/snowpipe/connections/c/channel?{PIPE}&channel=a%2Fb%26c"
 
 
-def test_a_target_goes_with_it(hook: SnowpipeHook) -> None:
-    address = channel_page(hook, "a", target="f:1", offset_format="file:line")
-
-    assert address.endswith("&channel=a&target=f%3A1&offset_format=file%3Aline")
-
-
-def test_a_target_of_a_callers_own_format_stays_out(hook: SnowpipeHook) -> None:
+def test_a_target_of_a_callers_own_format_stays_out(hook):
     assert channel_page(hook, "a", target="1", offset_format="mine.Offset") == channel_page(hook, "a")
 
 
@@ -61,27 +48,21 @@ def test_a_target_of_a_callers_own_format_stays_out(hook: SnowpipeHook) -> None:
     ],
     ids=["same start", "one the start of the other", "nothing in common", "none"],
 )
-def test_several_channels_are_seen_in_the_list(hook: SnowpipeHook, channels: list[str], prefix: str) -> None:
+def test_several_channels_are_seen_in_the_list(hook, channels, prefix):
     assert page_of_channels(hook, channels) == f"/snowpipe/connections/c/channels?{PIPE}{prefix}"
-
-
-def test_one_of_several_is_seen_on_its_page(hook: SnowpipeHook) -> None:
-    assert page_of_channels(hook, ["a"]) == channel_page(hook, "a")
 
 
 @pytest.mark.parametrize(
     ("base_url", "start"),
     [("https://h.example/air/flow/", "/air/flow/snowpipe/"), ("https://h.example", "/snowpipe/")],
 )
-def test_airflow_may_live_below_a_path(
-    hook: SnowpipeHook, monkeypatch: pytest.MonkeyPatch, base_url: str, start: str
-) -> None:
+def test_airflow_may_live_below_a_path(hook, monkeypatch, base_url, start):
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
 
     assert pipe_page(hook).startswith(start)
 
 
-def test_a_connections_name_may_have_a_slash(set_connection: SetConnection) -> None:
+def test_a_connections_name_may_have_a_slash(set_connection):
     hook = SnowpipeHook("team/a", pipe="P", database="D", schema="S")
     set_connection("team/a")
 
@@ -89,7 +70,7 @@ def test_a_connections_name_may_have_a_slash(set_connection: SetConnection) -> N
 
 
 @served
-def test_the_address_is_left_for_the_link_and_for_airflows_page() -> None:
+def test_the_address_is_left_for_the_link_and_for_airflows_page():
     instance = TaskInstance()
 
     leave_channel_page(instance, "/snowpipe/x")
@@ -98,7 +79,7 @@ def test_the_address_is_left_for_the_link_and_for_airflows_page() -> None:
 
 
 @pytest.mark.parametrize(("left", "shown"), [("/snowpipe/x", "/snowpipe/x"), (None, "")])
-def test_the_link_is_what_the_task_left(monkeypatch: pytest.MonkeyPatch, left: Any, shown: str) -> None:
+def test_the_link_is_what_the_task_left(monkeypatch, left, shown):
     monkeypatch.setattr(
         "airflow_provider_snowpipe.links.channel_page.XCom.get_value",
         lambda *, ti_key, key: left if (ti_key, key) == ("ti", CHANNEL_PAGE_KEY) else None,
@@ -117,7 +98,7 @@ def test_the_link_is_what_the_task_left(monkeypatch: pytest.MonkeyPatch, left: A
         SnowpipeStreamOperator,
     ],
 )
-def test_what_has_channels_has_it_where_there_is_a_page(operator: Any) -> None:
+def test_what_has_channels_has_it_where_there_is_a_page(operator):
     names = [link.name for link in operator.operator_extra_links]
 
     assert ("Channel page" in names) == (AIRFLOW >= (3, 1)) == PAGES_ARE_SERVED == bool(CHANNEL_PAGE_LINKS)

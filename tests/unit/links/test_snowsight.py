@@ -1,51 +1,40 @@
 """Where Snowsight shows what a task loads into."""
 
-from __future__ import annotations
-
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, address, snowsight_url
-from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.streaming.names import PipeName
-from tests.airflow_connections import SetConnection, set_connection
-
-__all__ = ["set_connection"]
 
 
-def test_a_default_pipe_is_shown_as_its_table() -> None:
+def test_a_default_pipe_is_shown_as_its_table():
     assert (
         address("MYORG-my_account", PipeName("DB", "S", "FLIGHTS-STREAMING"))
         == "https://app.snowflake.com/myorg/my_account/#/data/databases/DB/schemas/S/table/FLIGHTS"
     )
 
 
-def test_another_pipe_is_shown_itself_and_names_are_escaped() -> None:
+def test_another_pipe_is_shown_itself_and_names_are_escaped():
     assert address("o-a", PipeName("D B", "S", "p/1")) == (
         "https://app.snowflake.com/o/a/#/data/databases/D%20B/schemas/S/pipe/p%2F1"
     )
 
 
-def test_an_account_locator_has_no_address() -> None:
+def test_an_account_locator_has_no_address():
     assert address("xy12345", PipeName("DB", "S", "P")) is None
 
 
 @pytest.mark.parametrize(
-    ("host", "shown"),
-    [(None, True), ("myorg-acc.snowflakecomputing.com", True), ("127.0.0.1", False)],
+    ("host", "shown"), [(None, True), ("myorg-acc.snowflakecomputing.com", True), ("127.0.0.1", False)]
 )
-def test_only_snowflakes_own_hosts_have_one(
-    set_connection: SetConnection, host: str | None, shown: bool
-) -> None:
+def test_only_snowflakes_own_hosts_have_one(set_connection, host, shown):
     extra = {"account": "myorg-acc", "database": "DB", **({"host": host} if host else {})}
     conn_id = set_connection("c", login="U", schema="S", extra=extra)
 
     assert (snowsight_url(SnowpipeHook(conn_id, table="T")) is not None) is shown
 
 
-def test_the_link_is_what_the_task_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_link_is_what_the_task_left(monkeypatch):
     left = {SNOWSIGHT_KEY: "https://app.snowflake.com/o/a/#/x"}
     monkeypatch.setattr(
         "airflow_provider_snowpipe.links.snowsight.XCom.get_value",
@@ -54,10 +43,3 @@ def test_the_link_is_what_the_task_left(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert SnowsightLink().get_link(None, ti_key="ti") == left[SNOWSIGHT_KEY]
     assert SnowsightLink().get_link(None, ti_key="other") == ""
-
-
-@pytest.mark.parametrize(
-    "operator", [SnowpipeStreamOperator, SnowpipeAppendRowsOperator, SnowpipeOpenChannelOperator]
-)
-def test_operators_have_it(operator: type) -> None:
-    assert "Snowsight" in [link.name for link in operator.operator_extra_links]  # type: ignore[attr-defined]

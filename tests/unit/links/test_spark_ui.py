@@ -1,17 +1,12 @@
 """The link to the application's page."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from airflow_provider_snowpipe.links.spark_ui import SPARK_UI_KEY, SparkUiLink, leave_address
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from tests.stream_worker import TaskInstance
 
 
-def test_the_address_is_left_for_the_link_and_for_airflows_page() -> None:
+def test_the_address_is_left_for_the_link_and_for_airflows_page():
     instance = TaskInstance()
 
     leave_address(instance, "http://127.0.0.1:4040")
@@ -20,7 +15,7 @@ def test_the_address_is_left_for_the_link_and_for_airflows_page() -> None:
     assert instance.xcoms.get("_link_SparkUiLink", "http://127.0.0.1:4040") == "http://127.0.0.1:4040"
 
 
-def test_an_address_is_taken_back() -> None:
+def test_an_address_is_taken_back():
     instance = TaskInstance()
     leave_address(instance, "http://127.0.0.1:4040")
 
@@ -30,14 +25,10 @@ def test_an_address_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize(("left", "shown"), [("http://h:4040", "http://h:4040"), ("", ""), (None, "")])
-def test_the_link_is_what_the_task_left(monkeypatch: pytest.MonkeyPatch, left: Any, shown: str) -> None:
+def test_the_link_is_what_the_task_left(monkeypatch, left, shown):
     monkeypatch.setattr(
         "airflow_provider_snowpipe.links.spark_ui.XCom.get_value",
         lambda *, ti_key, key: left if (ti_key, key) == ("ti", SPARK_UI_KEY) else None,
     )
 
     assert SparkUiLink().get_link(None, ti_key="ti") == shown
-
-
-def test_the_stream_operator_has_it() -> None:
-    assert "Spark UI" in [link.name for link in SnowpipeStreamOperator.operator_extra_links]

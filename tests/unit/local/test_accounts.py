@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.local.errors import Refusal
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> DataDirectory:
+def home(tmp_path_factory):
     home = DataDirectory(tmp_path_factory.mktemp("home") / "data")
     home.create()
     ensure_account(home)
@@ -22,7 +22,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> DataDirectory:
 
 
 @pytest.fixture
-def account(home: DataDirectory) -> Account:
+def account(home):
     return ensure_account(home)
 
 
@@ -39,17 +39,17 @@ def _token(home: DataDirectory, account: Account, **changes: Any) -> str:
     return jwt.encode(claims, home.key_file.read_bytes(), algorithm="RS256")
 
 
-def test_private_files_are_readable_by_their_owner_only(home: DataDirectory) -> None:
+def test_private_files_are_readable_by_their_owner_only(home):
     for file in (home.key_file, home.token_secret_file):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
 
 
-def test_a_second_start_keeps_the_account(home: DataDirectory, account: Account) -> None:
+def test_a_second_start_keeps_the_account(home, account):
     assert ensure_account(home) == account
 
 
-def test_a_key_pair_jwt_in_seconds_or_milliseconds_is_accepted(home: DataDirectory, account: Account) -> None:
+def test_a_key_pair_jwt_in_seconds_or_milliseconds_is_accepted(home, account):
     now = int(time.time())
     assert account.verify_key_pair(_token(home, account)) == "DEMO"
     assert account.verify_key_pair(_token(home, account, iat=now * 1000, exp=(now + 3540) * 1000)) == "DEMO"
@@ -70,30 +70,28 @@ def test_a_key_pair_jwt_in_seconds_or_milliseconds_is_accepted(home: DataDirecto
         {"exp": "soon"},
     ],
 )
-def test_a_jwt_with_wrong_claims_is_a_401(
-    home: DataDirectory, account: Account, changes: dict[str, Any]
-) -> None:
+def test_a_jwt_with_wrong_claims_is_a_401(home, account, changes):
     # A claim of the wrong type is refused by the JWT library already.
     with pytest.raises(Refusal) as refusal:
         account.verify_key_pair(_token(home, account, **changes))
     assert (refusal.value.status, refusal.value.code) == (401, "JWT_TOKEN_INVALID")
 
 
-def test_a_jwt_of_another_key_is_a_401(account: Account) -> None:
+def test_a_jwt_of_another_key_is_a_401(account):
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     with pytest.raises(Refusal, match="not signed by the registered RSA key"):
         account.verify_key_pair(jwt.encode({"sub": "LOCAL.DEMO"}, key, algorithm="RS256"))
 
 
 @pytest.mark.parametrize("token", ["", "abc", "a.b.c"])
-def test_garbage_is_a_401(account: Account, token: str) -> None:
+def test_garbage_is_a_401(account, token):
     for verify in (account.verify_key_pair, account.verify_scoped_token, account.verify_any):
         with pytest.raises(Refusal) as refusal:
             verify(token)
         assert refusal.value.status == 401
 
 
-def test_a_scoped_token_opens_the_ingest_host_only(home: DataDirectory, account: Account) -> None:
+def test_a_scoped_token_opens_the_ingest_host_only(home, account):
     scoped = account.issue_scoped_token("127.0.0.1")
     assert account.verify_scoped_token(scoped) == account.verify_any(scoped) == "DEMO"
     assert jwt.decode(scoped, options={"verify_signature": False})["exp"] > time.time() + 3000
@@ -106,5 +104,5 @@ def test_a_scoped_token_opens_the_ingest_host_only(home: DataDirectory, account:
     assert refusal.value.status == 400
 
 
-def test_the_account_does_not_print_its_secret(account: Account) -> None:
+def test_the_account_does_not_print_its_secret(account):
     assert "secret" not in repr(account)

@@ -24,20 +24,20 @@ def _column(kind: ColumnType, *values: Any) -> tuple[pa.Field, pa.ChunkedArray]:
     return table.schema.field(0), table.column(0)
 
 
-def test_small_numbers_are_integers_without_their_point() -> None:
+def test_small_numbers_are_integers_without_their_point():
     field, column = _column(NUMBER_10_2, Decimal("-1.25"), None)
     assert field.type == pa.int64()
     assert column.to_pylist() == [-125, None]
     assert field.metadata[b"scale"] == b"2"
 
 
-def test_large_numbers_are_decimals() -> None:
+def test_large_numbers_are_decimals():
     field, column = _column(NUMBER_38, 10**37, -1)
     assert field.type == pa.decimal128(38, 0)
     assert column.to_pylist() == [Decimal(10**37), Decimal(-1)]
 
 
-def test_a_number_of_39_digits_is_left_to_text() -> None:
+def test_a_number_of_39_digits_is_left_to_text():
     with pytest.raises(pa.ArrowException):
         _column(NUMBER_38, 10**38)
 
@@ -46,7 +46,7 @@ def test_a_number_of_39_digits_is_left_to_text() -> None:
     ("kind", "fields", "width"),
     [("TIMESTAMP_NTZ", 2, b"8"), ("TIMESTAMP_LTZ", 2, b"8"), ("TIMESTAMP_TZ", 3, b"16")],
 )
-def test_timestamps_say_their_width_and_mask_their_nulls(kind: str, fields: int, width: bytes) -> None:
+def test_timestamps_say_their_width_and_mask_their_nulls(kind, fields, width):
     zone = None if kind == "TIMESTAMP_NTZ" else dt.UTC
     before = dt.datetime(1969, 12, 31, 23, 59, 59, 250000, zone)
     field, column = _column(ColumnType(kind, precision=9), before, None)
@@ -58,7 +58,7 @@ def test_timestamps_say_their_width_and_mask_their_nulls(kind: str, fields: int,
     assert second is None
 
 
-def test_nested_values_are_json() -> None:
+def test_nested_values_are_json():
     _, column = _column(ColumnType("ARRAY"), [1, "ü"], None)
     assert column.to_pylist() == ['[1,"ü"]', None]
 
@@ -72,17 +72,17 @@ def test_nested_values_are_json() -> None:
         (" ;; ", []),
     ],
 )
-def test_statements_are_split_outside_of_strings_and_comments(text: str, statements: list[str]) -> None:
+def test_statements_are_split_outside_of_strings_and_comments(text, statements):
     assert split_statements(text) == statements
 
 
-def test_an_open_string_is_a_syntax_error() -> None:
+def test_an_open_string_is_a_syntax_error():
     with pytest.raises(SqlError, match="syntax error"):
         split_statements("SELECT 'x")
 
 
 @pytest.mark.parametrize(("count", "wanted", "code"), [(0, 0, "000900"), (2, 1, "000008"), (1, 2, "000008")])
-def test_another_number_of_statements_is_refused(count: int, wanted: int, code: str) -> None:
+def test_another_number_of_statements_is_refused(count, wanted, code):
     with pytest.raises(SqlError) as error:
         check_count(["SELECT 1"] * count, wanted)
     assert error.value.code == code

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +21,12 @@ DAY = 86_400.0
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
 @pytest.fixture
-def start(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], Database]]:
+def start(tmp_path, clock):
     running: list[Catalog] = []
 
     def again() -> Database:
@@ -73,9 +71,7 @@ def _send(database: Database, channel: Channel, token: str) -> None:
     made[0].durable.result(30)
 
 
-def test_an_inactive_channel_is_gone_after_30_days_and_its_token_with_it(
-    start: Callable[[], Database], clock: Clock
-) -> None:
+def test_an_inactive_channel_is_gone_after_30_days_and_its_token_with_it(start, clock):
     database = _with_table(start())
     channel = _open(database, "c", "41")
     clock.move(29 * DAY)
@@ -89,7 +85,7 @@ def test_an_inactive_channel_is_gone_after_30_days_and_its_token_with_it(
     assert _open(database, "c").committed.offset_token is None
 
 
-def test_a_commit_keeps_a_channel_for_another_30_days(start: Callable[[], Database], clock: Clock) -> None:
+def test_a_commit_keeps_a_channel_for_another_30_days(start, clock):
     database = _with_table(start())
     channel = _open(database, "c")
     for token in ("1", "2", "3"):
@@ -101,7 +97,7 @@ def test_a_commit_keeps_a_channel_for_another_30_days(start: Callable[[], Databa
     assert list(database.channels) == []
 
 
-def test_activity_is_remembered_over_a_restart(start: Callable[[], Database], clock: Clock) -> None:
+def test_activity_is_remembered_over_a_restart(start, clock):
     database = _with_table(start())
     _open(database, "old", "1")
     clock.move(20 * DAY)
@@ -113,7 +109,7 @@ def test_activity_is_remembered_over_a_restart(start: Callable[[], Database], cl
     assert [channel.name for channel in start().channels] == ["young"]
 
 
-def test_a_moved_clock_stays_moved_over_a_restart(tmp_path: Path) -> None:
+def test_a_moved_clock_stays_moved_over_a_restart(tmp_path):
     file = tmp_path / "clock"
     clock = Clock.kept_in(file)
     assert clock.moved_seconds == 0
@@ -124,14 +120,14 @@ def test_a_moved_clock_stays_moved_over_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 1e12])
-def test_the_clock_only_moves_forward_by_a_sensible_time(tmp_path: Path, seconds: float) -> None:
+def test_the_clock_only_moves_forward_by_a_sensible_time(tmp_path, seconds):
     clock = Clock.kept_in(tmp_path / "clock")
     with pytest.raises(ValueError, match="forward"):
         clock.move(seconds)
     assert clock.moved_seconds == 0
 
 
-def test_a_clock_file_without_a_number_is_named(tmp_path: Path) -> None:
+def test_a_clock_file_without_a_number_is_named(tmp_path):
     (tmp_path / "clock").write_text("soon")
     with pytest.raises(DataDirectoryError, match="clock does not hold"):
         Clock.kept_in(tmp_path / "clock")

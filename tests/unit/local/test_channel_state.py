@@ -51,21 +51,21 @@ class Writer:
         return refusal.value.code
 
 
-def test_a_repeated_request_gets_its_answer_again_and_is_queued_once() -> None:
+def test_a_repeated_request_gets_its_answer_again_and_is_queued_once():
     writer = Writer()
     token = writer.open()
     assert writer.append(token, "r0") == writer.append(token, "r0")
     assert len(writer.queue) == 1
 
 
-def test_a_token_used_under_another_request_is_refused() -> None:
+def test_a_token_used_under_another_request_is_refused():
     writer = Writer()
     token = writer.open()
     writer.append(token, "r0")
     assert writer.refused(token) == INVALID_ROW_SEQUENCER
 
 
-def test_an_older_session_is_fenced_by_opening_again() -> None:
+def test_an_older_session_is_fenced_by_opening_again():
     writer = Writer()
     old = writer.open()
     new = writer.open()
@@ -73,13 +73,13 @@ def test_an_older_session_is_fenced_by_opening_again() -> None:
     writer.append(new)
 
 
-def test_a_gap_after_lost_rows_asks_for_reopening() -> None:
+def test_a_gap_after_lost_rows_asks_for_reopening():
     writer = Writer(NEW)
     assert writer.open() == "1_0"
     assert writer.refused("1_2") == ROW_SEQ_GAP
 
 
-def test_a_request_that_was_committed_before_a_restart_is_answered_again() -> None:
+def test_a_request_that_was_committed_before_a_restart_is_answered_again():
     writer = Writer()
     token = writer.append(writer.open(), "r0")
     writer.append(token, "r1")
@@ -91,7 +91,7 @@ def test_a_request_that_was_committed_before_a_restart_is_answered_again() -> No
     assert restarted.append("1_2", "r2") == "1_3"
 
 
-def test_opening_is_refused_while_rows_are_uncommitted_and_fences_nobody() -> None:
+def test_opening_is_refused_while_rows_are_uncommitted_and_fences_nobody():
     writer = Writer()
     token = writer.append(writer.open())
     with pytest.raises(Refusal) as refusal:
@@ -102,7 +102,7 @@ def test_opening_is_refused_while_rows_are_uncommitted_and_fences_nobody() -> No
     writer.open(fail=True)
 
 
-def test_an_append_without_token_does_not_move_the_committed_token() -> None:
+def test_an_append_without_token_does_not_move_the_committed_token():
     writer = Writer()
     token = writer.append(writer.open(), "r0", end="5")
     writer.append(token, "r1", end=None)
@@ -111,7 +111,7 @@ def test_an_append_without_token_does_not_move_the_committed_token() -> None:
     assert writer.channel.status()["rows_inserted"] == 2
 
 
-def test_an_invalid_channel_refuses_until_it_is_opened_again() -> None:
+def test_an_invalid_channel_refuses_until_it_is_opened_again():
     writer = Writer()
     token = writer.open()
     writer.channel.invalidate("ERR_CHANNEL_MUST_BE_REOPENED")
@@ -122,7 +122,7 @@ def test_an_invalid_channel_refuses_until_it_is_opened_again() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "x", "1", "1_", "-1_0", "1_0_0", "1_0\n", "9" * 30 + "_x"])
-def test_a_malformed_continuation_token_is_a_400(token: str) -> None:
+def test_a_malformed_continuation_token_is_a_400(token):
     writer = Writer()
     writer.open()
     with pytest.raises(Refusal) as refusal:
@@ -130,7 +130,7 @@ def test_a_malformed_continuation_token_is_a_400(token: str) -> None:
     assert refusal.value.status == 400
 
 
-def test_rejected_rows_are_counted_and_the_token_still_advances() -> None:
+def test_rejected_rows_are_counted_and_the_token_still_advances():
     writer = Writer()
     writer.append(writer.open(), body=b"{}\nx\n{}\n", end="9")
     state = advance(NEW, writer.queue[0], 1, "bad row", now_ms=1)
@@ -144,7 +144,7 @@ def test_rejected_rows_are_counted_and_the_token_still_advances() -> None:
     ["01_0", "1_00", "\u0661_0", "1_\u0660", "1_0\n", " 1_0", "1" * 5000 + "_0", "-1_0"],
     ids=["zero", "zeros", "arabic", "arabic-row", "newline", "blank", "endless", "negative"],
 )
-def test_a_continuation_token_in_another_spelling_is_malformed(token: str) -> None:
+def test_a_continuation_token_in_another_spelling_is_malformed(token):
     writer = Writer(Committed(0, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0))
     assert writer.open() == "1_0"
     assert writer.refused(token) == "INVALID_CONTINUATION_TOKEN"

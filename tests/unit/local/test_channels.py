@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from airflow_provider_snowpipe.local.engine.channel import (
@@ -23,14 +20,14 @@ from tests.unit.local.streamed_table import Engine, StreamedTable, row
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(tmp_path_factory):
     made = Engine(tmp_path_factory.mktemp("engine"), Limits(0.0, 0.0, 3))
     yield made
     made.catalog.close()
 
 
 @pytest.fixture
-def table(engine: Engine) -> StreamedTable:
+def table(engine):
     return engine.table()
 
 
@@ -41,12 +38,12 @@ def refused(table: StreamedTable, channel: Channel, token: str) -> str:
 
 
 class TestOpen:
-    def test_a_new_channel_has_no_token_unless_it_is_given_one(self, table: StreamedTable) -> None:
+    def test_a_new_channel_has_no_token_unless_it_is_given_one(self, table):
         assert table.open("a").committed.offset_token is None
         assert table.open("b", token="7").committed.offset_token == "7"
         assert (table.token("a"), table.token("b")) == (None, "7")
 
-    def test_opening_again_keeps_the_token_and_the_counters(self, table: StreamedTable) -> None:
+    def test_opening_again_keeps_the_token_and_the_counters(self, table):
         channel = table.open()
         commit_group(table.database, [table.take(channel, row(1), row(2), token="2")])
         again = table.open()
@@ -54,12 +51,12 @@ class TestOpen:
         assert again is channel
         assert (again.committed.offset_token, again.committed.rows_inserted) == ("2", 2)
 
-    def test_opening_again_with_a_token_sets_it(self, table: StreamedTable) -> None:
+    def test_opening_again_with_a_token_sets_it(self, table):
         table.open(token="1")
         table.open(token="5")
         assert table.token() == "5"
 
-    def test_a_writer_of_an_older_session_is_shut_out(self, table: StreamedTable) -> None:
+    def test_a_writer_of_an_older_session_is_shut_out(self, table):
         channel = table.open()
         table.take(channel, row(1))
         stale = channel.continuation_token
@@ -68,7 +65,7 @@ class TestOpen:
         assert refused(table, channel, stale) == STALE
         assert channel.continuation_token == "2_0"
 
-    def test_a_new_session_repeats_no_answer_of_the_old_one(self, table: StreamedTable) -> None:
+    def test_a_new_session_repeats_no_answer_of_the_old_one(self, table):
         channel = table.open()
         append = table.take(channel, row(1))
         commit_group(table.database, [append])
@@ -77,7 +74,7 @@ class TestOpen:
 
         assert table.rows() == [(1, None), (2, None)]
 
-    def test_it_is_refused_while_rows_are_uncommitted_and_fences_nobody(self, table: StreamedTable) -> None:
+    def test_it_is_refused_while_rows_are_uncommitted_and_fences_nobody(self, table):
         channel = table.open()
         append = table.take(channel, row(1), token="1")
         with pytest.raises(Refusal) as refusal:
@@ -86,9 +83,7 @@ class TestOpen:
         commit_group(table.database, [append, table.take(channel, row(2), token="2")])
         assert table.open(fail=True).committed.offset_token == "2"
 
-    def test_an_append_that_the_queue_refuses_leaves_the_channel_as_it_was(
-        self, table: StreamedTable
-    ) -> None:
+    def test_an_append_that_the_queue_refuses_leaves_the_channel_as_it_was(self, table):
         channel = table.open()
 
         def full(_: object) -> None:
@@ -102,12 +97,12 @@ class TestOpen:
         table.open(fail=True)
 
     @pytest.mark.parametrize("name", ["", "elastic", ELASTIC])
-    def test_names_that_no_channel_can_have_are_refused(self, table: StreamedTable, name: str) -> None:
+    def test_names_that_no_channel_can_have_are_refused(self, table, name):
         with pytest.raises(Refusal) as refusal:
             table.open(name)
         assert refusal.value.status == 400
 
-    def test_a_pipe_has_so_many_channels_and_no_more_until_one_is_dropped(self, table: StreamedTable) -> None:
+    def test_a_pipe_has_so_many_channels_and_no_more_until_one_is_dropped(self, table):
         for name in "abc":
             table.open(name)
         with pytest.raises(Refusal) as refusal:
@@ -120,7 +115,7 @@ class TestOpen:
 
 
 class TestDrop:
-    def test_the_token_goes_with_the_channel(self, table: StreamedTable) -> None:
+    def test_the_token_goes_with_the_channel(self, table):
         channel = table.open(token="9")
         token = channel.continuation_token
         table.database.channels.drop(table.pipe, "c")
@@ -129,14 +124,14 @@ class TestDrop:
         assert table.database.channels.find(table.pipe, "c") is None
         assert table.open().committed.offset_token is None
 
-    def test_a_dropped_channel_cannot_be_opened_by_who_still_holds_it(self, table: StreamedTable) -> None:
+    def test_a_dropped_channel_cannot_be_opened_by_who_still_holds_it(self, table):
         channel = table.open()
         table.database.channels.drop(table.pipe, "c")
         with pytest.raises(Refusal) as refusal:
             channel.begin_session(fail_on_uncommitted_rows=False)
         assert refusal.value.code == MISSING
 
-    def test_it_is_refused_for_uncommitted_rows_when_asked_to(self, table: StreamedTable) -> None:
+    def test_it_is_refused_for_uncommitted_rows_when_asked_to(self, table):
         append = table.take(table.open(), row(1), token="1")
         with pytest.raises(Refusal) as refusal:
             table.database.channels.drop(table.pipe, "c", fail_on_uncommitted_rows=True)
@@ -145,13 +140,11 @@ class TestDrop:
         assert table.token() == "1"
 
     @pytest.mark.parametrize("name", [ELASTIC, "unknown"])
-    def test_a_channel_that_nobody_opened_cannot_be_dropped(self, table: StreamedTable, name: str) -> None:
+    def test_a_channel_that_nobody_opened_cannot_be_dropped(self, table, name):
         with pytest.raises(Refusal):
             table.database.channels.drop(table.pipe, name)
 
-    def test_a_table_that_is_replaced_takes_its_channels_with_it(
-        self, table: StreamedTable, engine: Engine
-    ) -> None:
+    def test_a_table_that_is_replaced_takes_its_channels_with_it(self, table, engine):
         engine.faults.commit_delay = 3600.0
         append = table.send(table.open(token="9"), row(1), token="10")
         table.create(replace=True)
@@ -163,7 +156,7 @@ class TestDrop:
 
 
 class TestToken:
-    def test_a_token_that_is_set_leaves_session_and_rows_as_they_are(self, table: StreamedTable) -> None:
+    def test_a_token_that_is_set_leaves_session_and_rows_as_they_are(self, table):
         channel = table.open()
         first = table.take(channel, row(1), token="1")
         table.database.channels.set_offset_token(table.pipe, "c", "41")
@@ -172,16 +165,14 @@ class TestToken:
 
         assert (table.token(), len(table.rows())) == ("42", 2)
 
-    def test_of_an_unknown_channel_it_cannot_be_set(self, table: StreamedTable) -> None:
+    def test_of_an_unknown_channel_it_cannot_be_set(self, table):
         with pytest.raises(Refusal) as refusal:
             table.database.channels.set_offset_token(table.pipe, "unknown", "1")
         assert refusal.value.code == MISSING
 
 
 class TestRestart:
-    def test_sessions_tokens_and_the_last_request_outlive_the_process(
-        self, engine: Engine, table: StreamedTable, tmp_path: Path
-    ) -> None:
+    def test_sessions_tokens_and_the_last_request_outlive_the_process(self, engine, table, tmp_path):
         kept, gone = table.open("kept", token="0"), table.open("gone", token="0")
         table.open("kept")
         first, last = table.take(kept, row(1), token="1"), table.take(kept, row(2), token="2")

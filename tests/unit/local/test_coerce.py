@@ -86,7 +86,7 @@ VALUES: list[tuple[str, str, Any]] = [
 
 
 @pytest.fixture
-def cursor() -> duckdb.DuckDBPyConnection:
+def cursor():
     connection = duckdb.connect(":memory:")
     connection.execute(
         'SET TimeZone = \'UTC\'; ATTACH \':memory:\' AS "LOCAL"; CREATE SCHEMA "LOCAL"."PUBLIC"'
@@ -127,9 +127,7 @@ def _isolated(
 
 
 @pytest.mark.parametrize(("kind", "text", "expected"), VALUES)
-def test_value_is_stored_as_snowflake_would_or_rejected(
-    cursor: duckdb.DuckDBPyConnection, kind: str, text: str, expected: Any
-) -> None:
+def test_value_is_stored_as_snowflake_would_or_rejected(cursor, kind, text, expected):
     table = _table(cursor, Column("C", ColumnType.from_text(kind)))
     _load(cursor, f'{{"C":{text}}}')
     strict = _strict(cursor, table, "C")
@@ -146,7 +144,7 @@ def test_value_is_stored_as_snowflake_would_or_rejected(
         assert strict in (REJECTED, rows)
 
 
-def test_bad_rows_are_skipped_and_the_others_keep_their_order(cursor: duckdb.DuckDBPyConnection) -> None:
+def test_bad_rows_are_skipped_and_the_others_keep_their_order(cursor):
     table = _table(cursor, Column("ID", ColumnType.from_text("NUMBER(38,0)"), nullable=False))
     _load(
         cursor,
@@ -164,9 +162,7 @@ def test_bad_rows_are_skipped_and_the_others_keep_their_order(cursor: duckdb.Duc
     assert [row for row, _ in bad] == [1, 3, 4, 5, 6]
 
 
-def test_an_absent_key_takes_the_default_and_an_explicit_null_does_not(
-    cursor: duckdb.DuckDBPyConnection,
-) -> None:
+def test_an_absent_key_takes_the_default_and_an_explicit_null_does_not(cursor):
     number = ColumnType.from_text("NUMBER(38,0)")
     table = _table(cursor, Column("A", number), Column("B", number, default="7"))
     _load(cursor, '{"A":1}', '{"A":2,"B":null}', '{"A":3,"B":5}')
@@ -175,20 +171,20 @@ def test_an_absent_key_takes_the_default_and_an_explicit_null_does_not(
     assert bad == []
 
 
-def test_a_row_without_any_known_key_becomes_a_row_of_defaults(cursor: duckdb.DuckDBPyConnection) -> None:
+def test_a_row_without_any_known_key_becomes_a_row_of_defaults(cursor):
     number = ColumnType.from_text("NUMBER(38,0)")
     table = _table(cursor, Column("A", number, default="3"), Column("B", number))
     _load(cursor, '{"x":1}', "{}")
     assert _isolated(cursor, table) == ([(3, None), (3, None)], [])
 
 
-def test_the_strict_path_refuses_rows_that_lack_a_key(cursor: duckdb.DuckDBPyConnection) -> None:
+def test_the_strict_path_refuses_rows_that_lack_a_key(cursor):
     table = _table(cursor, Column("A", ColumnType.from_text("VARCHAR(10)")))
     _load(cursor, '{"A":"x"}', "{}")
     assert _strict(cursor, table, "A") is REJECTED
 
 
-def test_quotes_in_keys_and_columns_do_not_break_the_statements(cursor: duckdb.DuckDBPyConnection) -> None:
+def test_quotes_in_keys_and_columns_do_not_break_the_statements(cursor):
     name = 'it\'s "odd"'
     table = _table(cursor, Column(name, ColumnType.from_text("VARCHAR(10)")))
     _load(cursor, json.dumps({name: "v"}))
@@ -210,7 +206,7 @@ def test_quotes_in_keys_and_columns_do_not_break_the_statements(cursor: duckdb.D
         "ARRAY",
     ],
 )
-def test_a_failing_conversion_can_be_tried(kind: str) -> None:
+def test_a_failing_conversion_can_be_tried(kind):
     column = Column("C", ColumnType.from_text(kind))
     raw = "(j -> '$.a')" if column.type.is_semi_structured else "(j ->> '$.a')"
     found = duckdb.sql(

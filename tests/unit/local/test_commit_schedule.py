@@ -59,7 +59,7 @@ class Clocked:
         return groups
 
 
-def test_low_volume_channels_share_one_commit() -> None:
+def test_low_volume_channels_share_one_commit():
     clocked = Clocked()
     sent = [clocked.send(channel(f"c{number}"), 1000) for number in range(50)]
     group = clocked.take(after=LINGER_SECONDS)
@@ -68,7 +68,7 @@ def test_low_volume_channels_share_one_commit() -> None:
     assert not clocked.schedule
 
 
-def test_a_group_waits_for_more_until_it_lingered_or_is_full() -> None:
+def test_a_group_waits_for_more_until_it_lingered_or_is_full():
     clocked = Clocked()
     clocked.send(channel("a"), 1000)
     assert clocked.take(after=LINGER_SECONDS / 2) is None
@@ -80,7 +80,7 @@ def test_a_group_waits_for_more_until_it_lingered_or_is_full() -> None:
     assert GROUP_BYTES <= sum(append.size for append in group.appends) < 2 * GROUP_BYTES
 
 
-def test_many_small_appends_fill_a_group_too() -> None:
+def test_many_small_appends_fill_a_group_too():
     clocked = Clocked()
     target = channel("a")
     for _ in range(GROUP_APPENDS + 10):
@@ -90,7 +90,7 @@ def test_many_small_appends_fill_a_group_too() -> None:
     assert len(group.appends) == GROUP_APPENDS
 
 
-def test_a_high_volume_channel_gets_its_own_commit_and_the_others_share_theirs() -> None:
+def test_a_high_volume_channel_gets_its_own_commit_and_the_others_share_theirs():
     clocked = Clocked()
     busy, quiet = channel("busy"), [channel(f"q{number}") for number in range(5)]
     for _ in range(4):
@@ -109,7 +109,7 @@ def test_a_high_volume_channel_gets_its_own_commit_and_the_others_share_theirs()
     assert sum(not group.own for group in groups) == 1
 
 
-def test_a_channel_keeps_its_own_commit_until_its_rate_fell_to_half() -> None:
+def test_a_channel_keeps_its_own_commit_until_its_rate_fell_to_half():
     clocked = Clocked()
     busy = channel("busy")
     for _ in range(10):
@@ -126,14 +126,14 @@ def test_a_channel_keeps_its_own_commit_until_its_rate_fell_to_half() -> None:
     assert not clocked.schedule.has_own_group(busy)
 
 
-def test_one_large_append_alone_is_no_high_volume() -> None:
+def test_one_large_append_alone_is_no_high_volume():
     clocked = Clocked()
     target = channel("a")
     clocked.send(target, 4 * MB)
     assert not clocked.schedule.has_own_group(target)
 
 
-def test_the_rate_approaches_the_true_one_and_falls_when_nothing_comes() -> None:
+def test_the_rate_approaches_the_true_one_and_falls_when_nothing_comes():
     rate = ArrivalRate()
     now = 0.0
     for _ in range(1000):
@@ -144,7 +144,7 @@ def test_the_rate_approaches_the_true_one_and_falls_when_nothing_comes() -> None
     assert rate.at(now + 60) < 1
 
 
-def test_the_longest_waiting_group_is_committed_first() -> None:
+def test_the_longest_waiting_group_is_committed_first():
     clocked = Clocked()
     busy, quiet = channel("busy"), channel("quiet")
     for _ in range(10):
@@ -160,7 +160,7 @@ def test_the_longest_waiting_group_is_committed_first() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_append_is_lost_and_the_order_of_every_channel_is_kept(seed: int) -> None:
+def test_no_append_is_lost_and_the_order_of_every_channel_is_kept(seed):
     chance = random.Random(seed)
     clocked = Clocked()
     channels = [channel(f"c{number}", clusters=number % 3 == 0) for number in range(6)]
@@ -184,7 +184,7 @@ def test_no_append_is_lost_and_the_order_of_every_channel_is_kept(seed: int) -> 
     assert seen == sent
 
 
-def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_their_names() -> None:
+def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_their_names():
     clocked = Clocked()
     names = [f"c{number:02}" for number in range(24)]
     shuffled = random.Random(1).sample(names, len(names))
@@ -200,14 +200,14 @@ def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_th
     ]
 
 
-def test_without_clustering_batches_are_formed_in_the_order_of_arrival() -> None:
+def test_without_clustering_batches_are_formed_in_the_order_of_arrival():
     clocked = Clocked()
     sent = [clocked.send(channel(name), 3 * MB) for name in ("c", "a", "d", "b")]
     assert [append for group in clocked.drain() for append in group.appends] == sent
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_a_group_that_is_due_is_never_empty_whatever_the_rounding(seed: int) -> None:
+def test_a_group_that_is_due_is_never_empty_whatever_the_rounding(seed):
     chance = random.Random(seed)
     clocked = Clocked()
     clocked.now = chance.random() * 1e6
@@ -222,7 +222,7 @@ def test_a_group_that_is_due_is_never_empty_whatever_the_rounding(seed: int) -> 
     assert len(group.appends) == GROUP_APPENDS
 
 
-def test_a_delay_holds_back_even_a_full_group() -> None:
+def test_a_delay_holds_back_even_a_full_group():
     clocked = Clocked()
     for number in range(10):
         clocked.send(channel(f"c{number}"), MB)

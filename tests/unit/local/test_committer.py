@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,20 +38,20 @@ class Gate:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """A delay that is taken back is noticed at once."""
     monkeypatch.setattr(committer, "_DELAY_POLL_SECONDS", 0.01)
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(tmp_path_factory):
     made = Engine(tmp_path_factory.mktemp("engine"))
     yield made
     made.catalog.close()
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def small(tmp_path_factory):
     """An engine in which 100 bytes may wait, 40 of them in memory."""
     made = Engine(
         tmp_path_factory.mktemp("engine"), Limits(0, 0, 0, queued_bytes=100, queued_bytes_in_memory=40)
@@ -62,12 +61,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def held(engine: Engine, quick: None) -> Iterator[Engine]:
+def held(engine, quick):
     yield from holding(engine)
 
 
 @pytest.fixture
-def held_small(small: Engine, quick: None) -> Iterator[Engine]:
+def held_small(small, quick):
     yield from holding(small)
 
 
@@ -80,7 +79,7 @@ def holding(engine: Engine) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+def gate(tmp_path, monkeypatch):
     made = Gate(Engine(tmp_path))
     monkeypatch.setattr(committer, "commit_group", made.commit)
     yield made
@@ -100,7 +99,7 @@ def committed(append: Append) -> None:
 
 
 class TestCommits:
-    def test_what_is_queued_is_committed_in_order(self, engine: Engine) -> None:
+    def test_what_is_queued_is_committed_in_order(self, engine):
         table = engine.table()
         channel = table.open()
         appends = [table.send(channel, row(number), token=str(number)) for number in range(5)]
@@ -110,7 +109,7 @@ class TestCommits:
         assert table.token() == "4"
         assert channel.status()["last_committed_offset_token"] == "4"
 
-    def test_appends_that_wait_share_a_commit_of_which_there_is_a_record(self, held: Engine) -> None:
+    def test_appends_that_wait_share_a_commit_of_which_there_is_a_record(self, held):
         table = held.table()
         a, b = table.open("a"), table.open("b")
         appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3))]
@@ -121,9 +120,7 @@ class TestCommits:
         record = held.database.committer.records[-1]
         assert (record.channels, record.size, record.own) == (2, sum(one.size for one in appends), False)
 
-    def test_a_commit_that_fails_does_not_end_the_committer(
-        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_commit_that_fails_does_not_end_the_committer(self, engine, monkeypatch):
         table = engine.table()
         broken, sound = table.open("broken"), table.open("sound")
         with monkeypatch.context() as patch:
@@ -137,9 +134,7 @@ class TestCommits:
         assert (table.rows(), table.token("broken")) == ([(2, None)], None)
         assert broken.status()["channel_status_code"] == MUST_REOPEN
 
-    def test_a_commit_that_raises_leaves_nothing_in_flight(
-        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_commit_that_raises_leaves_nothing_in_flight(self, engine, monkeypatch):
         table = engine.table()
         channel = table.open()
         append = table.take(channel, row(1))
@@ -155,9 +150,7 @@ class TestCommits:
         wait_until(lambda: made.records)
         assert made.backlog() == {}
 
-    def test_a_commit_that_is_held_is_made_when_the_committer_stops(
-        self, engine: Engine, quick: None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_commit_that_is_held_is_made_when_the_committer_stops(self, engine, quick, monkeypatch):
         monkeypatch.setattr(schedule, "LINGER_SECONDS", 0.0)
         table = engine.table()
         channel = table.open()
@@ -179,9 +172,7 @@ class TestCommits:
         assert (table.rows(), table.token()) == ([(1, None), (2, None)], "2")
         assert made.backlog() == {}
 
-    def test_an_idle_committer_writes_the_log_into_the_file(
-        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_idle_committer_writes_the_log_into_the_file(self, engine, monkeypatch):
         table = engine.table()
         monkeypatch.setattr(committer, "CHECKPOINT_IDLE_SECONDS", 0.01)
         committed(table.send(table.open(), row(1)))
@@ -190,7 +181,7 @@ class TestCommits:
 
 
 class TestBacklog:
-    def test_what_waits_is_reported_by_channel(self, held: Engine) -> None:
+    def test_what_waits_is_reported_by_channel(self, held):
         table = held.table()
         a, b = table.open("a"), table.open("b")
         appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3))]
@@ -204,7 +195,7 @@ class TestBacklog:
         assert not own
         assert table.rows() == []
 
-    def test_what_is_being_committed_still_waits(self, gate: Gate) -> None:
+    def test_what_is_being_committed_still_waits(self, gate):
         table = gate.engine.table()
         channel = table.open()
         append = table.send(channel, row(1))
@@ -220,7 +211,7 @@ class TestBacklog:
 
 
 class TestBounds:
-    def test_too_many_bytes_are_refused_and_nothing_of_them_is_taken(self, held_small: Engine) -> None:
+    def test_too_many_bytes_are_refused_and_nothing_of_them_is_taken(self, held_small):
         table = held_small.table()
         channel = table.open()
         first = table.send(channel, row(1, "x" * 60), token="1")
@@ -235,14 +226,14 @@ class TestBounds:
         assert [one[0] for one in table.rows()] == [1, 2]
         assert table.token() == "2"
 
-    def test_one_append_above_the_bound_is_taken_where_nothing_waits(self, held_small: Engine) -> None:
+    def test_one_append_above_the_bound_is_taken_where_nothing_waits(self, held_small):
         table = held_small.table()
         append = table.send(table.open(), row(1, "x" * 200))
         held_small.faults.commit_delay = 0.0
         committed(append)
         assert len(table.rows()) == 1
 
-    def test_bytes_of_committed_and_discarded_appends_count_no_more(self, held_small: Engine) -> None:
+    def test_bytes_of_committed_and_discarded_appends_count_no_more(self, held_small):
         table = held_small.table()
         channel = table.open()
         for number in range(4):
@@ -257,7 +248,7 @@ class TestBounds:
 class TestSpool:
     """Appends above the bound of memory wait on disk."""
 
-    def test_they_come_back_with_their_rows_and_leave_nothing_on_disk(self, held_small: Engine) -> None:
+    def test_they_come_back_with_their_rows_and_leave_nothing_on_disk(self, held_small):
         table = held_small.table()
         channel = table.open()
         appends = [
@@ -275,7 +266,7 @@ class TestSpool:
         assert held_small.spool.files == 0
         assert table.send(channel, row(4)).parked is None
 
-    def test_rows_that_cannot_be_read_back_are_not_passed_by_the_token(self, held_small: Engine) -> None:
+    def test_rows_that_cannot_be_read_back_are_not_passed_by_the_token(self, held_small):
         table = held_small.table()
         channel = table.open()
         appends = [table.send(channel, row(number, "x" * 20), token=str(number)) for number in (1, 2)]
@@ -290,8 +281,8 @@ class TestSpool:
         wait_until(lambda: held_small.spool.files == 0)
 
     def test_a_disk_that_takes_no_more_refuses_the_append_and_keeps_the_channel(
-        self, held_small: Engine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, held_small, monkeypatch
+    ):
         table = held_small.table()
         channel = table.open()
         first = table.send(channel, row(1, "x" * 20), token="1")
@@ -312,9 +303,7 @@ class TestSpool:
 
         assert ([one[0] for one in table.rows()], table.token()) == ([1, 2], "2")
 
-    def test_what_waited_on_disk_when_the_process_ended_is_gone_and_was_not_committed(
-        self, tmp_path: Path
-    ) -> None:
+    def test_what_waited_on_disk_when_the_process_ended_is_gone_and_was_not_committed(self, tmp_path):
         engine = Engine(tmp_path / "a", Limits(0, 0, 0, queued_bytes_in_memory=1))
         engine.faults.commit_delay = NEVER
         table = engine.table()
@@ -333,7 +322,7 @@ class TestSpool:
 
 
 class TestDiscard:
-    def test_opening_again_discards_what_is_not_committed(self, held: Engine) -> None:
+    def test_opening_again_discards_what_is_not_committed(self, held):
         table = held.table()
         channel, other = table.open("c", token="0"), table.open("d")
         gone = [table.send(channel, row(number), token=str(number)) for number in (1, 2)]
@@ -346,7 +335,7 @@ class TestDiscard:
         assert (table.rows(), table.token("c")) == ([(3, None)], "0")
         table.open("c", fail=True)
 
-    def test_what_waits_on_disk_is_removed_from_there(self, held_small: Engine) -> None:
+    def test_what_waits_on_disk_is_removed_from_there(self, held_small):
         table = held_small.table()
         channel = table.open()
         for number in (1, 2):
@@ -355,7 +344,7 @@ class TestDiscard:
         table.open()
         assert held_small.spool.files == 0
 
-    def test_dropping_a_channel_discards_its_rows(self, held: Engine) -> None:
+    def test_dropping_a_channel_discards_its_rows(self, held):
         table = held.table()
         append = table.send(table.open(), row(1))
         held.database.channels.drop(table.pipe, "c")
@@ -363,7 +352,7 @@ class TestDiscard:
         assert append.durable.cancelled()
         assert table.open().committed.offset_token is None
 
-    def test_opening_waits_for_a_commit_that_holds_rows_of_the_channel(self, gate: Gate) -> None:
+    def test_opening_waits_for_a_commit_that_holds_rows_of_the_channel(self, gate):
         table = gate.engine.table()
         append = table.send(table.open(), row(1), token="1")
         assert gate.reached.wait(BOUND)
@@ -378,9 +367,7 @@ class TestDiscard:
         committed(append)
         assert (opened, table.rows()) == (["1"], [(1, None)])
 
-    def test_whoever_holds_the_write_lock_does_not_wait_and_the_commit_leaves_the_rows_out(
-        self, gate: Gate
-    ) -> None:
+    def test_whoever_holds_the_write_lock_does_not_wait_and_the_commit_leaves_the_rows_out(self, gate):
         table = gate.engine.table()
         append = table.send(table.open(), row(1), token="1")
         assert gate.reached.wait(BOUND)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import duckdb
 import pytest
@@ -18,14 +16,14 @@ from tests.unit.local.streamed_table import Engine, StreamedTable, row
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(tmp_path_factory):
     made = Engine(tmp_path_factory.mktemp("engine"))
     yield made
     made.catalog.close()
 
 
 @pytest.fixture
-def table(engine: Engine) -> StreamedTable:
+def table(engine):
     return engine.table()
 
 
@@ -44,7 +42,7 @@ def is_refused(table: StreamedTable, channel: Channel) -> str:
 
 
 class TestCommit:
-    def test_rows_token_and_counters_are_there_together(self, table: StreamedTable) -> None:
+    def test_rows_token_and_counters_are_there_together(self, table):
         channel = table.open()
         first = table.take(channel, row(1, "x"), row(2, "y"), token="2")
         second = table.take(channel, row(3, "z"), token="3")
@@ -58,7 +56,7 @@ class TestCommit:
         assert first.durable.result(0) is second.durable.result(0) is None
         table.open(fail=True)  # for no row waits any more
 
-    def test_channels_of_several_tables_share_a_commit(self, engine: Engine, table: StreamedTable) -> None:
+    def test_channels_of_several_tables_share_a_commit(self, engine, table):
         other = engine.table()
         a, b, c = table.open("a"), table.open("b"), other.open("c")
         commit(
@@ -72,7 +70,7 @@ class TestCommit:
         assert (table.rows(), other.rows()) == ([(1, None), (2, None), (4, None)], [(3, None)])
         assert (table.token("a"), table.token("b"), other.token("c")) == ("a2", "b1", "c1")
 
-    def test_rows_that_do_not_fit_are_counted_and_the_token_passes_them(self, engine: Engine) -> None:
+    def test_rows_that_do_not_fit_are_counted_and_the_token_passes_them(self, engine):
         table = engine.table(error_logging=True)
         channel = table.open()
         sent = [row(1), b'{"name":"x"}', b"nothing", b"\xff", row(2)]
@@ -91,7 +89,7 @@ class TestCommit:
             (3, b"\xff"),
         ]
 
-    def test_rejected_rows_are_counted_for_their_own_channel(self, table: StreamedTable) -> None:
+    def test_rejected_rows_are_counted_for_their_own_channel(self, table):
         a, b, c = (table.open(name) for name in "abc")
         commit(
             table,
@@ -101,7 +99,7 @@ class TestCommit:
         )
         assert [one.status()["rows_error_count"] for one in (a, b, c)] == [0, 2, 0]
 
-    def test_a_table_returns_to_the_strict_path_after_some_commits(self, table: StreamedTable) -> None:
+    def test_a_table_returns_to_the_strict_path_after_some_commits(self, table):
         channel, name = table.open(), ("PUBLIC", table.name)
         isolated = table.database.tables.isolated_groups
         commit(table, table.take(channel, b"bad"))
@@ -115,12 +113,12 @@ class TestCommit:
         assert isolated[name] == 0
         assert len(table.rows()) == left + 1
 
-    def test_an_append_without_rows_moves_the_token(self, table: StreamedTable) -> None:
+    def test_an_append_without_rows_moves_the_token(self, table):
         channel = table.open()
         commit(table, table.take(channel, token="7"))
         assert (table.rows(), table.token()) == ([], "7")
 
-    def test_the_elastic_channel_has_no_order_to_keep(self, table: StreamedTable) -> None:
+    def test_the_elastic_channel_has_no_order_to_keep(self, table):
         channel = table.elastic()
         first, second = table.take(channel, row(1)), table.take(channel, row(2))
         commit(table, second, first)
@@ -132,24 +130,24 @@ class TestCommit:
 class TestKeys:
     """Keys that the first row of a commit does not have are not lost."""
 
-    def test_keys_that_appear_only_in_later_rows_are_kept(self, table: StreamedTable) -> None:
+    def test_keys_that_appear_only_in_later_rows_are_kept(self, table):
         commit(table, table.take(table.open(), row(1), row(2, "x"), row(3)))
         assert table.rows() == [(1, None), (2, "x"), (3, None)]
 
-    def test_keys_that_appear_only_in_later_appends_are_kept(self, table: StreamedTable) -> None:
+    def test_keys_that_appear_only_in_later_appends_are_kept(self, table):
         a, b = table.open("a"), table.open("b")
         commit(table, table.take(a, row(1)), table.take(b, row(2, "x")))
         assert table.rows() == [(1, None), (2, "x")]
 
-    def test_two_spellings_of_a_key_are_one_column(self, table: StreamedTable) -> None:
+    def test_two_spellings_of_a_key_are_one_column(self, table):
         commit(table, table.take(table.open(), b'{"ID":1,"name":"x"}', b'{"id":2,"NAME":"y"}'))
         assert table.rows() == [(1, "x"), (2, "y")]
 
-    def test_keys_without_a_column_do_not_stand_in_the_way(self, table: StreamedTable) -> None:
+    def test_keys_without_a_column_do_not_stand_in_the_way(self, table):
         commit(table, table.take(table.open(), b'{"other":0,"id":1}', b'{"id":2,"name":"x","more":[]}'))
         assert table.rows() == [(1, None), (2, "x")]
 
-    def test_a_first_row_without_any_column_hides_none(self, engine: Engine) -> None:
+    def test_a_first_row_without_any_column_hides_none(self, engine):
         table = engine.table()
         commit(table, table.take(table.open(), b'{"other":0}', row(2, "x")))
         assert table.rows() == [(2, "x")]
@@ -158,9 +156,7 @@ class TestKeys:
 class TestSequence:
     """No commit moves a token past rows that are lost."""
 
-    def test_appends_after_a_lost_one_are_not_committed_and_the_channel_must_be_reopened(
-        self, table: StreamedTable
-    ) -> None:
+    def test_appends_after_a_lost_one_are_not_committed_and_the_channel_must_be_reopened(self, table):
         channel = table.open(token="0")
         table.take(channel, row(1), token="1")
         late = [table.take(channel, row(2), token="2"), table.take(channel, row(3), token="3")]
@@ -170,14 +166,14 @@ class TestSequence:
         assert all(append.durable.cancelled() for append in late)
         assert is_refused(table, channel) == ROW_SEQ_GAP
 
-    def test_appends_before_the_gap_are_committed(self, table: StreamedTable) -> None:
+    def test_appends_before_the_gap_are_committed(self, table):
         channel = table.open()
         appends = [table.take(channel, row(number), token=str(number)) for number in (1, 2, 3)]
         commit(table, appends[0], appends[2])
 
         assert (table.rows(), table.token(), code(channel)) == ([(1, None)], "1", ROW_SEQ_GAP)
 
-    def test_appends_of_an_older_session_are_not_committed(self, table: StreamedTable) -> None:
+    def test_appends_of_an_older_session_are_not_committed(self, table):
         channel = table.open()
         old = table.take(channel, row(1), token="1")
         table.open()
@@ -185,7 +181,7 @@ class TestSequence:
 
         assert (table.rows(), table.token()) == ([], None)
 
-    def test_a_gap_of_one_channel_does_not_hold_up_another(self, table: StreamedTable) -> None:
+    def test_a_gap_of_one_channel_does_not_hold_up_another(self, table):
         a, b = table.open("a"), table.open("b")
         table.take(a, row(1))
         commit(table, table.take(a, row(2), token="2"), table.take(b, row(3), token="3"))
@@ -200,7 +196,7 @@ class TestFailedCommit:
     """A commit that fails at any of its steps: nothing of it stays, and its channels must be opened again."""
 
     @pytest.fixture(params=STEPS)
-    def fail(self, request: pytest.FixtureRequest, engine: Engine) -> Iterator[Callable[[], None]]:
+    def fail(self, request, engine):
         patch = pytest.MonkeyPatch()
         database = engine.database
 
@@ -222,9 +218,7 @@ class TestFailedCommit:
         yield arm
         patch.undo()
 
-    def test_nothing_stays_and_the_rows_come_once_when_they_are_sent_again(
-        self, engine: Engine, fail: Callable[[], None], tmp_path: Path
-    ) -> None:
+    def test_nothing_stays_and_the_rows_come_once_when_they_are_sent_again(self, engine, fail, tmp_path):
         table = engine.table(error_logging=True)
         a, b, bystander = table.open("a"), table.open("b"), table.open("z")
         commit(table, table.take(a, row(0), token="a0"))
@@ -261,9 +255,7 @@ class TestFailedCommit:
         assert (table.token("a"), table.token("b")) == ("a3", "b1")
         assert (a.status()["rows_error_count"], code(a)) == (1, "SUCCESS")
 
-    def test_the_log_says_that_channels_must_be_opened_again(
-        self, table: StreamedTable, fail: Callable[[], None], caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_the_log_says_that_channels_must_be_opened_again(self, table, fail, caplog):
         append = table.take(table.open(), row(1))
         fail()
         with caplog.at_level(logging.ERROR):
@@ -272,7 +264,7 @@ class TestFailedCommit:
 
 
 class TestTablesThatGo:
-    def test_appends_of_a_dropped_channel_are_not_committed(self, table: StreamedTable) -> None:
+    def test_appends_of_a_dropped_channel_are_not_committed(self, table):
         channel, other = table.open("c"), table.open("d")
         gone, kept = table.take(channel, row(1), token="1"), table.take(other, row(2), token="2")
         channel.drop()
@@ -282,7 +274,7 @@ class TestTablesThatGo:
         assert (table.token("c"), code(channel)) == (None, TABLE_MISSING)
         assert gone.durable.cancelled()
 
-    def test_rows_for_a_table_that_was_replaced_do_not_reach_the_new_one(self, table: StreamedTable) -> None:
+    def test_rows_for_a_table_that_was_replaced_do_not_reach_the_new_one(self, table):
         channel = table.open()
         append = table.take(channel, row(1), token="1")
         table.create(replace=True)
@@ -292,9 +284,7 @@ class TestTablesThatGo:
         assert code(channel) == TABLE_MISSING
         assert table.open().committed.offset_token is None
 
-    def test_rows_for_a_table_that_was_dropped_are_left_out(
-        self, engine: Engine, table: StreamedTable
-    ) -> None:
+    def test_rows_for_a_table_that_was_dropped_are_left_out(self, engine, table):
         other = engine.table()
         append = other.take(other.open(), row(1))
         other.database.tables.drop("PUBLIC", other.name)
@@ -306,7 +296,7 @@ class TestTablesThatGo:
 
 
 class TestEvolution:
-    def test_rows_add_columns(self, engine: Engine) -> None:
+    def test_rows_add_columns(self, engine):
         table = engine.table(schema_evolution=True)
         commit(table, table.take(table.open(), row(1), b'{"id":2,"name":"x","more":true}', token="2"))
 
@@ -315,8 +305,8 @@ class TestEvolution:
 
     @pytest.mark.parametrize("error", [evolve.EvolutionError("no"), duckdb.Error("no")], ids=repr)
     def test_rows_whose_columns_cannot_be_added_are_left_out_with_their_channels(
-        self, engine: Engine, table: StreamedTable, monkeypatch: pytest.MonkeyPatch, error: Exception
-    ) -> None:
+        self, engine, table, monkeypatch, error
+    ):
         evolving = engine.table(schema_evolution=True)
         channel = evolving.open()
         appends = [evolving.take(channel, row(1), token="1"), table.take(table.open(), row(2), token="2")]
@@ -330,7 +320,7 @@ class TestEvolution:
         assert (evolving.rows(), evolving.token(), code(channel)) == ([], None, MUST_REOPEN)
         assert (table.rows(), table.token()) == ([(2, None)], "2")
 
-    def test_a_table_without_evolution_keeps_its_columns(self, table: StreamedTable) -> None:
+    def test_a_table_without_evolution_keeps_its_columns(self, table):
         commit(table, table.take(table.open(), b'{"id":1,"more":true}'))
         assert table.rows() == [(1, None)]
 
@@ -342,9 +332,7 @@ class TestCrash:
         ("point", "rows", "token"),
         [("before-commit", [(1, None)], "1"), ("after-commit", [(1, None), (2, None), (3, None)], "3")],
     )
-    def test_rows_and_token_are_both_there_or_neither_is(
-        self, engine: Engine, tmp_path: Path, point: str, rows: list[object], token: str
-    ) -> None:
+    def test_rows_and_token_are_both_there_or_neither_is(self, engine, tmp_path, point, rows, token):
         table = engine.table()
         channel = table.open()
         commit(table, table.take(channel, row(1), token="1"))

@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def test_a_client_at_exactly_the_rate_is_never_refused_whatever_its_jitter() -> None:
+def test_a_client_at_exactly_the_rate_is_never_refused_whatever_its_jitter():
     clock, jitter = Clock(), random.Random(1)
     rate = ChannelRate(Limits(), clock)
     for number in range(3000):
@@ -24,7 +24,7 @@ def test_a_client_at_exactly_the_rate_is_never_refused_whatever_its_jitter() -> 
         rate.take("c", 1_900_000)
 
 
-def test_a_client_at_twice_the_rate_is_refused() -> None:
+def test_a_client_at_twice_the_rate_is_refused():
     clock = Clock()
     rate = ChannelRate(Limits(), clock)
 
@@ -38,7 +38,7 @@ def test_a_client_at_twice_the_rate_is_refused() -> None:
     assert refusal.value.status == 429
 
 
-def test_one_large_append_is_taken_and_paid_for_afterwards() -> None:
+def test_one_large_append_is_taken_and_paid_for_afterwards():
     clock = Clock()
     rate = ChannelRate(Limits(), clock)
     rate.take("c", 100_000_000)
@@ -48,7 +48,7 @@ def test_one_large_append_is_taken_and_paid_for_afterwards() -> None:
     rate.take("c", 1)
 
 
-def test_limits_are_snowflakes_unless_named_and_zero_or_off_means_none() -> None:
+def test_limits_are_snowflakes_unless_named_and_zero_or_off_means_none():
     assert parse_limits(None) == Limits(10, 20_000_000, 2000, 100, 4 << 20)
     assert parse_limits("requests-per-second=0").requests_per_second == 0
     off = ChannelRate(parse_limits("off"))
@@ -59,6 +59,6 @@ def test_limits_are_snowflakes_unless_named_and_zero_or_off_means_none() -> None
 @pytest.mark.parametrize(
     "text", ["x=1", "requests_per_second=1", "request-bytes=0", "channels-per-pipe=-1", "bytes-per-second=a"]
 )
-def test_an_unknown_limit_or_value_is_refused(text: str) -> None:
+def test_an_unknown_limit_or_value_is_refused(text):
     with pytest.raises(ConfigurationError):
         parse_limits(text)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,13 +16,13 @@ from airflow_provider_snowpipe.local.engine.lines import arrow_lines, split_line
         ('{"a":"ü"}\n'.encode(), ['{"a":"ü"}']),
     ],
 )
-def test_empty_lines_are_no_rows(body: bytes, rows: list[str]) -> None:
+def test_empty_lines_are_no_rows(body, rows):
     lines = split_lines(body)
     assert lines.parsed == len(rows)
     assert [line.strip() for line in arrow_lines([lines])["l"].to_pylist()] == rows
 
 
-def test_lines_that_are_not_utf8_are_rejected_one_by_one() -> None:
+def test_lines_that_are_not_utf8_are_rejected_one_by_one():
     lines = split_lines(b'{"a":1}\n\n{"a":"\xff"}\n{"a":3}\n')
     assert [line.strip() for line in arrow_lines([lines])["l"].to_pylist()] == ['{"a":1}', '{"a":3}']
     assert [(line.row, line.payload) for line in lines.rejected] == [(1, b'{"a":"\xff"}')]
@@ -32,7 +30,7 @@ def test_lines_that_are_not_utf8_are_rejected_one_by_one() -> None:
 
 
 @given(st.lists(st.lists(st.text(alphabet="ab{ü\r", max_size=5), max_size=5), min_size=1, max_size=4))
-def test_rows_of_joined_appends_are_those_of_each_append(appends: list[list[str]]) -> None:
+def test_rows_of_joined_appends_are_those_of_each_append(appends):
     parts = [split_lines("\n".join(lines).encode()) for lines in appends]
     joined = arrow_lines(parts)["l"].to_pylist()
     expected = [line for lines in appends for line in lines if line not in ("", "\r")]

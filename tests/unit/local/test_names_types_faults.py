@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import datetime as dt
 import math
 import threading
 from decimal import Decimal
-from typing import Any
 
 import pytest
 import sqlglot
@@ -25,18 +22,16 @@ from airflow_provider_snowpipe.local.types import ColumnType
         (" x$1 (y)", ("X$1",), "(y)"),
     ],
 )
-def test_unquoted_names_are_upper_cased_and_quoted_names_kept(
-    text: str, path: tuple[str, ...], rest: str
-) -> None:
+def test_unquoted_names_are_upper_cased_and_quoted_names_kept(text, path, rest):
     assert read_path(text) == (path, rest)
 
 
-def test_text_that_is_no_name_is_a_syntax_error() -> None:
+def test_text_that_is_no_name_is_a_syntax_error():
     with pytest.raises(SqlError, match="identifier"):
         read_path("1abc")
 
 
-def test_an_exact_name_wins_over_one_in_other_case() -> None:
+def test_an_exact_name_wins_over_one_in_other_case():
     assert find_name("t", ["T", "t"]) == "t"
     assert find_name("t", ["T"]) == "T"
     assert find_name("u", ["T"]) is None
@@ -67,9 +62,7 @@ def test_an_exact_name_wins_over_one_in_other_case() -> None:
         ("ARRAY", "ARRAY", "JSON"),
     ],
 )
-def test_snowflake_types_have_one_spelling_and_one_storage_type(
-    written: str, snowflake: str, duckdb: str
-) -> None:
+def test_snowflake_types_have_one_spelling_and_one_storage_type(written, snowflake, duckdb):
     tree = sqlglot.parse_one(f"CREATE TABLE t (c {written})", dialect="snowflake")
     definition = tree.find(exp.ColumnDef)
     assert definition is not None
@@ -92,25 +85,18 @@ def test_snowflake_types_have_one_spelling_and_one_storage_type(
         (b"\x0a\xff", "BINARY", "0AFF"),
     ],
 )
-def test_values_are_encoded_for_the_wire(value: Any, kind: str, text: str | None) -> None:
+def test_values_are_encoded_for_the_wire(value, kind, text):
     assert encode(value, kind) == text
 
 
-def test_faults_are_off_unless_named() -> None:
-    faults = parse_faults(None)
-    assert faults.commit_delay == 0
-    assert not faults.refuse_append()
-    assert not faults.drop_response()
-
-
-def test_faults_are_read_from_one_text() -> None:
+def test_faults_are_read_from_one_text():
     faults = parse_faults("commit-delay=2.5, drop-append-response=2,append-503=1")
     assert faults.commit_delay == 2.5
     assert [faults.refuse_append() for _ in range(2)] == [True, False]
     assert [faults.drop_response() for _ in range(3)] == [False, True, False]
 
 
-def test_held_commits_wait_without_end_until_the_faults_are_cleared() -> None:
+def test_held_commits_wait_without_end_until_the_faults_are_cleared():
     faults = parse_faults("hold-commits,append-503=1")
     assert faults.commit_delay == math.inf
     assert faults.shown() == ["hold-commits", "append-503=1"]
@@ -120,7 +106,7 @@ def test_held_commits_wait_without_end_until_the_faults_are_cleared() -> None:
     assert faults.shown() == ["hold-commits"]
 
 
-def test_answers_and_delays_are_handed_out_in_order_and_run_out() -> None:
+def test_answers_and_delays_are_handed_out_in_order_and_run_out():
     faults = parse_faults("answer-append=429x2,answer-append=404html,slow-open=0.5x1,invalidate-channel=2")
     assert [faults.next_answer("append") for _ in range(4)] == ["429", "429", "404html", None]
     assert faults.next_answer("open") is None
@@ -129,7 +115,7 @@ def test_answers_and_delays_are_handed_out_in_order_and_run_out() -> None:
     faults.reach("before-commit")
 
 
-def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared() -> None:
+def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared():
     faults = parse_faults("slow-statement=600")
     held = threading.Thread(target=faults.hold, args=("statement",))
     held.start()
@@ -159,12 +145,12 @@ def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared() -> None:
         "failover-pipe=T-STREAMING",
     ],
 )
-def test_an_unknown_fault_or_value_is_refused(text: str) -> None:
+def test_an_unknown_fault_or_value_is_refused(text):
     with pytest.raises(ConfigurationError):
         parse_faults(text)
 
 
-def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_written() -> None:
+def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_written():
     faults = parse_faults("drop-append-response=1,answer-open=503@2x2")
     assert faults.drop_response()
     faults.add("drop-append-response=2,commit-delay=1.5,kill-before-commit=3,failover-pipe=a.b.C-STREAMING")
@@ -184,7 +170,7 @@ def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_writ
     assert faults.shown() == []
 
 
-def test_a_pipe_fails_over_and_back_whatever_the_case_of_its_name() -> None:
+def test_a_pipe_fails_over_and_back_whatever_the_case_of_its_name():
     faults = parse_faults(None)
     faults.fail_over('LOCAL.PUBLIC."my.pipe"')
     with pytest.raises(Refusal) as refusal:

@@ -77,7 +77,7 @@ def _described() -> dict[tuple[str, ...], openapi.Route]:
     return {shape(route.path): route for route in openapi.ROUTES}
 
 
-def test_every_route_of_the_fronts_is_described() -> None:
+def test_every_route_of_the_fronts_is_described():
     coded = set(_coded())
     assert ("v2", "streaming", "hostname") in coded
     described = set(_described())
@@ -86,13 +86,13 @@ def test_every_route_of_the_fronts_is_described() -> None:
     assert coded - described == set()
 
 
-def test_every_first_part_that_the_server_knows_is_described() -> None:
+def test_every_first_part_that_the_server_knows_is_described():
     first = _first_parts()
     assert {"health", "api", "session"} < first
     assert first - {route.path.split("/")[1] for route in openapi.ROUTES} == set()
 
 
-def test_every_described_route_is_one_of_the_service() -> None:
+def test_every_described_route_is_one_of_the_service():
     coded = {
         *_coded(),
         ("health",),
@@ -118,7 +118,7 @@ def test_every_described_route_is_one_of_the_service() -> None:
     assert set(_described()) - coded == set()
 
 
-def test_the_description_is_json_with_one_operation_for_each_route() -> None:
+def test_the_description_is_json_with_one_operation_for_each_route():
     document = json.loads(json.dumps(openapi.document()))
     assert document["openapi"] == "3.1.0"
     operations = [one["operationId"] for path in document["paths"].values() for one in path.values()]
@@ -126,11 +126,11 @@ def test_the_description_is_json_with_one_operation_for_each_route() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(openapi.SCHEMAS))
-def test_every_shape_is_a_json_schema(name: str) -> None:
+def test_every_shape_is_a_json_schema(name):
     jsonschema.Draft202012Validator.check_schema(openapi.SCHEMAS[name])
 
 
-def test_every_shape_is_used() -> None:
+def test_every_shape_is_used():
     used = {"Error"}
     for route in openapi.ROUTES:
         used |= {name for name in (route.body, route.answer, *route.statuses.values()) if name}

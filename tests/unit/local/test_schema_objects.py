@@ -11,15 +11,25 @@ from tests.unit.local.sql_sessions import SqlSessions
 
 
 @pytest.fixture
-def sql(tmp_path: Path) -> Iterator[SqlSessions]:
-    sql = SqlSessions(tmp_path)
+def sql(tmp_path):
+    yield from made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory):
+    """The same for all tests that change nothing."""
+    yield from made(tmp_path_factory.mktemp("unchanged"))
+
+
+def made(folder: Path) -> Iterator[SqlSessions]:
+    sql = SqlSessions(folder)
     sql.run("CREATE TABLE t (id INT, s VARCHAR(10), v VARIANT)")
     sql.run("INSERT INTO t SELECT 1, 'a', PARSE_JSON('{\"k\":\"x\"}') UNION ALL SELECT 2, 'b', NULL")
     yield sql
     sql.close()
 
 
-def test_a_view_reads_its_tables_as_they_are_now(sql: SqlSessions) -> None:
+def test_a_view_reads_its_tables_as_they_are_now(sql):
     sql.run("CREATE VIEW w (number, doc) COMMENT = 'all' AS SELECT id, v FROM t WHERE id > 0")
     assert sql.values("SELECT number, doc:k::STRING FROM w ORDER BY 1") == [(1, "x"), (2, None)]
     sql.run("INSERT INTO t (id) VALUES (3)")
@@ -33,7 +43,7 @@ def test_a_view_reads_its_tables_as_they_are_now(sql: SqlSessions) -> None:
     assert shown["text"].startswith("CREATE VIEW w (number, doc)")
 
 
-def test_a_view_is_stored_replaced_and_dropped(sql: SqlSessions, tmp_path: Path) -> None:
+def test_a_view_is_stored_replaced_and_dropped(sql, tmp_path):
     sql.run("CREATE VIEW w AS SELECT id FROM t")
     assert sql.refused("CREATE VIEW w AS SELECT s FROM t").code == "002002"
     assert sql.refused("CREATE VIEW t AS SELECT 1 AS x").code == "002002"
@@ -52,7 +62,7 @@ def test_a_view_is_stored_replaced_and_dropped(sql: SqlSessions, tmp_path: Path)
         again.close()
 
 
-def test_a_view_shows_more_than_its_reader_may_read(sql: SqlSessions) -> None:
+def test_a_view_shows_more_than_its_reader_may_read(sql):
     sql.run("CREATE ROLE r", "CREATE USER ann DEFAULT_ROLE = r", "GRANT ROLE r TO USER ann")
     sql.run("GRANT USAGE ON DATABASE local TO ROLE r", "GRANT USAGE ON SCHEMA local.public TO ROLE r")
     sql.run("CREATE VIEW w AS SELECT id FROM t", "CREATE VIEW hidden AS SELECT id FROM t")
@@ -64,7 +74,7 @@ def test_a_view_shows_more_than_its_reader_may_read(sql: SqlSessions) -> None:
     assert sql.refused("INSERT INTO w VALUES (1)").code == "000002"
 
 
-def test_a_sequence_counts_and_fills_columns(sql: SqlSessions, tmp_path: Path) -> None:
+def test_a_sequence_counts_and_fills_columns(sql, tmp_path):
     sql.run("CREATE SEQUENCE sq START 5 INCREMENT 2 COMMENT = 'odd'")
     assert sql.values("SELECT sq.NEXTVAL") == [(5,)]
     assert sql.values("SELECT local.public.sq.nextval AS n") == [(7,)]
@@ -83,7 +93,7 @@ def test_a_sequence_counts_and_fills_columns(sql: SqlSessions, tmp_path: Path) -
         again.close()
 
 
-def test_a_temporary_table_belongs_to_its_session_and_ends_with_it(sql: SqlSessions, tmp_path: Path) -> None:
+def test_a_temporary_table_belongs_to_its_session_and_ends_with_it(sql, tmp_path):
     sql.run("CREATE TEMPORARY TABLE t (x INT)", "INSERT INTO t VALUES (7)", "UPDATE t SET x = t.x + 1")
     assert sql.values("SELECT t.x FROM t") == [(8,)]
     assert sql.values("SELECT COUNT(*) FROM t", role="ACCOUNTADMIN") == [(2,)]
@@ -99,7 +109,7 @@ def test_a_temporary_table_belongs_to_its_session_and_ends_with_it(sql: SqlSessi
     assert [table.name for table in sql.catalog.database("LOCAL").tables] == ["T"]
 
 
-def test_temporary_tables_of_a_crashed_service_are_gone_at_the_next_start(tmp_path: Path) -> None:
+def test_temporary_tables_of_a_crashed_service_are_gone_at_the_next_start(tmp_path):
     first = SqlSessions(tmp_path)
     first.run("CREATE TEMPORARY TABLE gone (x INT)")
     first.catalog.close()
@@ -110,7 +120,7 @@ def test_temporary_tables_of_a_crashed_service_are_gone_at_the_next_start(tmp_pa
         again.close()
 
 
-def test_like_copies_the_columns_and_clone_the_rows_too(sql: SqlSessions) -> None:
+def test_like_copies_the_columns_and_clone_the_rows_too(sql):
     sql.run("CREATE TABLE l LIKE t", "CREATE TABLE c CLONE local.public.t", "INSERT INTO c (id) VALUES (3)")
     assert sql.values("SELECT (SELECT COUNT(*) FROM l), (SELECT COUNT(*) FROM c)") == [(0, 3)]
     assert sql.values("SELECT COUNT(*) FROM t") == [(2,)]
@@ -119,7 +129,7 @@ def test_like_copies_the_columns_and_clone_the_rows_too(sql: SqlSessions) -> Non
     assert sql.refused("CREATE TABLE x CLONE t AT (OFFSET => -60)").code == "000002"
 
 
-def test_columns_are_added_renamed_widened_and_dropped(sql: SqlSessions, tmp_path: Path) -> None:
+def test_columns_are_added_renamed_widened_and_dropped(sql, tmp_path):
     sql.run(
         "ALTER TABLE t ADD COLUMN extra VARCHAR DEFAULT 'q', n NUMBER(5,2)",
         "ALTER TABLE t ADD COLUMN IF NOT EXISTS extra INT",
@@ -156,7 +166,7 @@ def test_columns_are_added_renamed_widened_and_dropped(sql: SqlSessions, tmp_pat
         again.close()
 
 
-def test_tables_are_renamed_and_swapped_with_their_grants(sql: SqlSessions) -> None:
+def test_tables_are_renamed_and_swapped_with_their_grants(sql):
     sql.run("CREATE ROLE r", "GRANT SELECT ON TABLE t TO ROLE r", "CREATE TABLE o (x INT)")
     sql.run("ALTER TABLE t RENAME TO renamed")
     assert [r["name"] for r in sql.run("SHOW GRANTS TO ROLE r")] == ["LOCAL.PUBLIC.RENAMED"]
@@ -167,14 +177,14 @@ def test_tables_are_renamed_and_swapped_with_their_grants(sql: SqlSessions) -> N
     assert [r["name"] for r in sql.run("DESC TABLE renamed")] == ["X"]
 
 
-def test_a_clustering_key_is_set_and_dropped(sql: SqlSessions) -> None:
+def test_a_clustering_key_is_set_and_dropped(sql):
     sql.run("ALTER TABLE t CLUSTER BY (id, s)")
     assert sql.run("SHOW TABLES")[0]["cluster_by"] == "LINEAR(ID, S)"
     sql.run("ALTER TABLE t DROP CLUSTERING KEY")
     assert not sql.run("SHOW TABLES")[0]["cluster_by"]
 
 
-def test_insert_overwrite_replaces_the_rows_or_leaves_them(sql: SqlSessions) -> None:
+def test_insert_overwrite_replaces_the_rows_or_leaves_them(sql):
     sql.run("CREATE TABLE o (id INT NOT NULL)", "INSERT INTO o VALUES (1), (2)")
     assert sql.values("INSERT OVERWRITE INTO o SELECT id + 10 FROM o WHERE id = 2") == [(1,)]
     assert sql.values("SELECT id FROM o") == [(12,)]
@@ -186,7 +196,7 @@ def test_insert_overwrite_replaces_the_rows_or_leaves_them(sql: SqlSessions) -> 
     assert sql.values("SELECT id FROM o") == [(12,)]
 
 
-def test_comments_are_kept_and_shown(sql: SqlSessions) -> None:
+def test_comments_are_kept_and_shown(sql):
     sql.run(
         "COMMENT ON TABLE t IS 'it''s'",
         "COMMENT ON COLUMN t.id IS 'key'",
@@ -203,7 +213,7 @@ def test_comments_are_kept_and_shown(sql: SqlSessions) -> None:
     assert sql.refused("COMMENT ON COLUMN t.nope IS 'x'").code == "000904"
 
 
-def test_show_columns_tells_types_as_json(sql: SqlSessions) -> None:
+def test_show_columns_tells_types_as_json(sql):
     (first, *_) = sql.run("SHOW COLUMNS LIKE 'id' IN TABLE t")
     assert first["data_type"] == '{"type":"FIXED","nullable":true,"precision":38,"scale":0}'
     assert len(sql.run("SHOW COLUMNS IN SCHEMA public")) == len(sql.run("SHOW COLUMNS")) == 3
@@ -221,8 +231,8 @@ def test_show_columns_tells_types_as_json(sql: SqlSessions) -> None:
         "SHOW TRANSACTIONS",
     ],
 )
-def test_kinds_that_never_exist_here_show_no_rows(sql: SqlSessions, statement: str) -> None:
-    assert sql.run(statement) == []
+def test_kinds_that_never_exist_here_show_no_rows(unchanged, statement):
+    assert unchanged.run(statement) == []
 
 
 @pytest.mark.parametrize(
@@ -238,11 +248,11 @@ def test_kinds_that_never_exist_here_show_no_rows(sql: SqlSessions, statement: s
         "EXPLAIN SELECT 1",
     ],
 )
-def test_what_is_not_supported_is_error_000002(sql: SqlSessions, statement: str) -> None:
-    assert sql.refused(statement).code == "000002"
+def test_what_is_not_supported_is_error_000002(unchanged, statement):
+    assert unchanged.refused(statement).code == "000002"
 
 
-def test_options_without_effect_are_accepted_and_wrong_values_are_not(sql: SqlSessions) -> None:
+def test_options_without_effect_are_accepted_and_wrong_values_are_not(sql):
     sql.run(
         "CREATE TABLE o (id INT) CLUSTER BY (id) DATA_RETENTION_TIME_IN_DAYS = 1",
         "ALTER TABLE o SET DATA_RETENTION_TIME_IN_DAYS = 0, ENABLE_SCHEMA_EVOLUTION = TRUE",

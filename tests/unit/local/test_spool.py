@@ -17,7 +17,7 @@ SECRET = b'{"name":"nobody may read this at rest"}\n' * 100
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> DataDirectory:
+def home(tmp_path):
     home = DataDirectory(tmp_path / "data")
     home.create()
     return home
@@ -34,7 +34,7 @@ def upload(home: DataDirectory, spool: Spool, name: str = "a.bin") -> Path:
     return path
 
 
-def test_a_body_comes_back_as_it_was_and_is_unreadable_on_disk(home: DataDirectory) -> None:
+def test_a_body_comes_back_as_it_was_and_is_unreadable_on_disk(home):
     spool = start(home)
     parked, uploaded = spool.park(SECRET), upload(home, spool)
     assert parked.read() == spool.read(uploaded) == SECRET
@@ -44,7 +44,7 @@ def test_a_body_comes_back_as_it_was_and_is_unreadable_on_disk(home: DataDirecto
     assert home.spool_keys_file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_removed_body_is_gone(home: DataDirectory) -> None:
+def test_a_removed_body_is_gone(home):
     parked = start(home).park(SECRET)
     parked.remove()
     parked.remove()
@@ -53,7 +53,7 @@ def test_a_removed_body_is_gone(home: DataDirectory) -> None:
         parked.read()
 
 
-def test_a_body_that_was_changed_cut_or_moved_is_not_read(home: DataDirectory) -> None:
+def test_a_body_that_was_changed_cut_or_moved_is_not_read(home):
     spool = start(home)
     good, other = upload(home, spool), upload(home, spool, "b.bin")
     content = good.read_bytes()
@@ -66,9 +66,7 @@ def test_a_body_that_was_changed_cut_or_moved_is_not_read(home: DataDirectory) -
         spool.read(good)
 
 
-def test_after_a_rotation_old_bodies_are_readable_until_gone_and_then_the_old_key_is_deleted(
-    home: DataDirectory,
-) -> None:
+def test_after_a_rotation_old_bodies_are_readable_until_gone_and_then_the_old_key_is_deleted(home):
     spool = start(home)
     old = spool.park(SECRET)
     (first,) = spool.key_ids
@@ -83,7 +81,7 @@ def test_after_a_rotation_old_bodies_are_readable_until_gone_and_then_the_old_ke
     assert len(spool.key_ids) == 1
 
 
-def test_a_rotation_without_bodies_leaves_the_new_key_only(home: DataDirectory) -> None:
+def test_a_rotation_without_bodies_leaves_the_new_key_only(home):
     spool = start(home)
     before = spool.key_ids
     spool.rotate()
@@ -91,7 +89,7 @@ def test_a_rotation_without_bodies_leaves_the_new_key_only(home: DataDirectory) 
     assert spool.key_ids != before
 
 
-def test_a_restart_keeps_uploads_and_drops_the_queue_and_what_nobody_can_read(home: DataDirectory) -> None:
+def test_a_restart_keeps_uploads_and_drops_the_queue_and_what_nobody_can_read(home):
     spool = start(home)
     kept = upload(home, spool)
     half = upload(home, spool, "half.bin").rename(kept.with_name(".half.bin.1234"))
@@ -111,13 +109,13 @@ def test_a_restart_keeps_uploads_and_drops_the_queue_and_what_nobody_can_read(ho
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"keys":{"a":"AA=="},"current":"a"}'])
-def test_a_damaged_key_file_is_named(home: DataDirectory, content: str) -> None:
+def test_a_damaged_key_file_is_named(home, content):
     home.spool_keys_file.write_text(content)
     with pytest.raises(DataDirectoryError, match=r"spool_keys\.json is damaged"):
         start(home)
 
 
-def test_no_key_is_in_a_representation(home: DataDirectory) -> None:
+def test_no_key_is_in_a_representation(home):
     spool = start(home)
     (key,) = json.loads(home.spool_keys_file.read_text())["keys"].values()
     assert key not in repr(spool) + repr(spool.park(SECRET)) + repr(vars(spool))

@@ -14,7 +14,6 @@ from airflow_provider_snowpipe.notifications.lag import SnowpipeLagNotifier
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import commit
-from tests.local_service import LocalService
 
 Call = Callable[[SnowpipeLagNotifier, dict[str, Any]], None]
 
@@ -55,7 +54,7 @@ class Received(BaseNotifier):
 
 
 @pytest.fixture
-def two_channels(local_service: LocalService, table: str) -> str:
+def two_channels(local_service, table):
     """A table whose channel ``a`` has committed 1 and ``b`` 7."""
     commit(local_service, table, "a", ["0", "1"])
     commit(local_service, table, "b", ["7"])
@@ -63,7 +62,7 @@ def two_channels(local_service: LocalService, table: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _standard_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+def _standard_logger(monkeypatch):
     """Airflow 3 hands out a logger that pytest does not hear."""
     monkeypatch.setattr(SnowpipeLagNotifier, "log", logging.getLogger("lag"))
 
@@ -74,9 +73,7 @@ def reported(caplog: pytest.LogCaptureFixture) -> tuple[str, int]:
 
 
 @both_ways
-def test_all_channels_are_listed_with_their_committed_tokens(
-    conn_id: str, two_channels: str, caplog: pytest.LogCaptureFixture, call: Call
-) -> None:
+def test_all_channels_are_listed_with_their_committed_tokens(conn_id, two_channels, caplog, call):
     with caplog.at_level(logging.INFO):
         call(SnowpipeLagNotifier(table=two_channels, snowflake_conn_id=conn_id), {})
     text, level = reported(caplog)
@@ -88,9 +85,7 @@ def test_all_channels_are_listed_with_their_committed_tokens(
 
 
 @both_ways
-def test_a_channel_before_its_target_is_late_and_named_first(
-    conn_id: str, two_channels: str, caplog: pytest.LogCaptureFixture, call: Call
-) -> None:
+def test_a_channel_before_its_target_is_late_and_named_first(conn_id, two_channels, caplog, call):
     notifier = SnowpipeLagNotifier(
         table="{{ dag_run.conf.table }}",
         snowflake_conn_id=conn_id,
@@ -112,9 +107,7 @@ def test_a_channel_before_its_target_is_late_and_named_first(
 
 @both_ways
 @pytest.mark.parametrize("form", ["path", "instance"])
-def test_another_notifier_gets_the_report_in_its_templates(
-    conn_id: str, two_channels: str, call: Call, form: str
-) -> None:
+def test_another_notifier_gets_the_report_in_its_templates(conn_id, two_channels, call, form):
     text = "late? {{ lag_report }}"
     passing_on: dict[str, Any] = (
         {"notifier": Received(text)}
@@ -133,18 +126,14 @@ def test_another_notifier_gets_the_report_in_its_templates(
 
 
 @both_ways
-def test_a_pipe_without_channels_is_reported_as_that(
-    conn_id: str, table: str, caplog: pytest.LogCaptureFixture, call: Call
-) -> None:
+def test_a_pipe_without_channels_is_reported_as_that(conn_id, table, caplog, call):
     with caplog.at_level(logging.INFO):
         call(SnowpipeLagNotifier(table=table, snowflake_conn_id=conn_id, channels=[]), {})
     assert reported(caplog)[0].endswith(": 0 channel(s)")
 
 
 @both_ways
-def test_a_table_that_is_not_there_is_reported_and_passed_on(
-    conn_id: str, caplog: pytest.LogCaptureFixture, call: Call
-) -> None:
+def test_a_table_that_is_not_there_is_reported_and_passed_on(conn_id, caplog, call):
     Received.texts.clear()
     notifier = SnowpipeLagNotifier(
         table="NOT_YET",
@@ -163,9 +152,7 @@ def test_a_table_that_is_not_there_is_reported_and_passed_on(
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 logs what a notifier raises, and goes on")
 @both_ways
-def test_a_token_of_another_format_is_an_error_that_names_the_channel(
-    conn_id: str, two_channels: str, call: Call
-) -> None:
+def test_a_token_of_another_format_is_an_error_that_names_the_channel(conn_id, two_channels, call):
     notifier = SnowpipeLagNotifier(table=two_channels, snowflake_conn_id=conn_id, targets={"a": "f:1"})
     with pytest.raises(SnowpipeError, match="'a'"):
         call(notifier, {})
@@ -181,12 +168,12 @@ def test_a_token_of_another_format_is_an_error_that_names_the_channel(
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], says: str) -> None:
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments, says):
     with pytest.raises(ConfigurationError, match=says):
         SnowpipeLagNotifier(**arguments)
 
 
-def test_a_deadline_takes_it_as_its_callback() -> None:
+def test_a_deadline_takes_it_as_its_callback():
     sdk = pytest.importorskip("airflow.sdk", reason="deadlines need Airflow 3")
     if not hasattr(sdk, "AsyncCallback"):
         pytest.skip("deadlines need Airflow 3.2")

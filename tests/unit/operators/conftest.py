@@ -1,35 +1,63 @@
-"""Airflow connections for these tests."""
+"""A pipe in this process, and the operators of its channels."""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
-from tests.airflow_connections import SetConnection as _SetConnection
-from tests.airflow_connections import (
-    encrypted_pem,
-    pem,
-    private_key,
-    service,
-    service_connection,
-    set_connection,
-)
-from tests.local_connection import connect, make_table
-from tests.local_service import LocalService
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.listing import ListedChannel
+from tests.fake_snowpipe import PAT, URL, FakeSnowpipe, snowpipe
 
-__all__ = ["encrypted_pem", "pem", "private_key", "service", "service_connection", "set_connection"]
-
-_numbers = itertools.count(1)
+__all__ = ["snowpipe"]
 
 
 @pytest.fixture
-def conn_id(local_service: LocalService, set_connection: _SetConnection) -> str:
-    """A connection to the module's local service; its id."""
-    return connect(local_service, set_connection)
+def make(snowpipe, set_connection, monkeypatch):
+    """Make an operator on the pipe, whose SQL side sets any token that it is told to."""
+    extra = {"account": "a", "auth": "programmatic_access_token", "database": "DB"}
+    conn_id = set_connection("fake", conn_type="snowpipe", host=URL, password=PAT, schema="S", extra=extra)
+
+    def set_token(channel: str, token: str) -> None:
+        snowpipe.channels[channel].committed = token
+
+    def listed(_: SnowpipeHook) -> list[ListedChannel]:
+        return [
+            ListedChannel(
+                name, "DB", "S", "T", "T-STREAMING", one.committed, one.session, one.next_append, None
+            )
+            for name, one in snowpipe.channels.items()
+        ]
+
+    monkeypatch.setattr(SnowpipeHook, "offset_tokens", lambda _: nullcontext(set_token))
+    monkeypatch.setattr(SnowpipeHook, "list_channels", listed)
+
+    def operator(kind: Any, **options: Any) -> Any:
+        return kind(**{"task_id": "t", "table": "T", "snowflake_conn_id": conn_id, **options})
+
+    return operator
 
 
-@pytest.fixture
-def table(local_service: LocalService) -> str:
-    """A new table of two columns for each test."""
-    return make_table(local_service, f"T{next(_numbers)}")
+def send(snowpipe: FakeSnowpipe, channel: str, *tokens: str) -> Callable[[str], None]:
+    """Open a channel and append a row for each token; what appends one more in the same session."""
+    client = snowpipe.client()
+    continuation = client.open_channel(channel).continuation_token
+
+    def append(token: str) -> None:
+        nonlocal continuation
+        continuation = client.append_rows(
+            channel,
+            b'{"ID": 1}\n',
+            continuation_token=continuation,
+            start_token=token,
+            end_token=token,
+            content_encoding=None,
+            raw_length=10,
+        )
+
+    for token in tokens:
+        append(token)
+    return append

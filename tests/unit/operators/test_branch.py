@@ -63,7 +63,7 @@ def skipped(
 
 
 @pytest.mark.parametrize(("source", "path"), [(SMALL, "stream"), (LARGE, "copy")], ids=["small", "large"])
-def test_the_tasks_of_the_other_paths_are_skipped(source: Any, path: str) -> None:
+def test_the_tasks_of_the_other_paths_are_skipped(source, path):
     others, plan = skipped(branch(source=source))
 
     assert others == set(PATHS.values()) - {PATHS[path]}
@@ -72,14 +72,14 @@ def test_the_tasks_of_the_other_paths_are_skipped(source: Any, path: str) -> Non
     assert [one["path"] for one in plan["estimates"]] == ["stream", "copy", "pipe"]
 
 
-def test_a_backfill_run_prefers_copy_and_says_why() -> None:
+def test_a_backfill_run_prefers_copy_and_says_why():
     assert skipped(branch(source=SMALL), run_type="backfill")[1]["reasons"][0].startswith("a backfill")
     assert (
         skipped(branch(source=SMALL, shape={"backfill": False}), run_type="backfill")[1]["path"] == "stream"
     )
 
 
-def test_the_path_of_the_run_before_stays_near_a_boundary() -> None:
+def test_the_path_of_the_run_before_stays_near_a_boundary():
     near, before = {"bytes": 5e9}, {"path": "stream", "is_forced": False}
 
     assert skipped(branch(source=near))[1]["path"] == "copy"
@@ -88,14 +88,14 @@ def test_the_path_of_the_run_before_stays_near_a_boundary() -> None:
     assert skipped(branch(source=near), before={**before, "is_forced": True})[1]["path"] == "copy"
 
 
-def test_nothing_to_load_skips_the_tasks_of_every_path() -> None:
+def test_nothing_to_load_skips_the_tasks_of_every_path():
     others, plan = skipped(branch(source={"rows": 0}))
 
     assert others == set(PATHS.values())
     assert plan["nothing_to_load"] is True
 
 
-def test_nothing_to_load_leaves_a_forced_path_and_keeps_that_of_the_run_before() -> None:
+def test_nothing_to_load_leaves_a_forced_path_and_keeps_that_of_the_run_before():
     forced, _ = skipped(branch(source={"rows": 0}, policy={"path": "copy"}))
     _, kept = skipped(branch(source={"rows": 0}), before={"path": "copy", "is_forced": False})
 
@@ -103,7 +103,7 @@ def test_nothing_to_load_leaves_a_forced_path_and_keeps_that_of_the_run_before()
     assert kept["path"] == "copy"
 
 
-def test_policy_and_figures_reach_the_plan() -> None:
+def test_policy_and_figures_reach_the_plan():
     forced = skipped(branch(source=SMALL, policy={"path": "copy"}))[1]
     costly = skipped(branch(source=SMALL, costs={"stream_credits_per_gb": 1000}))[1]
 
@@ -111,7 +111,7 @@ def test_policy_and_figures_reach_the_plan() -> None:
     assert (costly["path"], costly["is_forced"]) == ("copy", False)
 
 
-def test_a_path_without_a_task_fails_and_says_what_to_name() -> None:
+def test_a_path_without_a_task_fails_and_says_what_to_name():
     operator = branch(source=SMALL, stream=None)
     with pytest.raises(AirflowFailException, match=r"the plan takes stream .*: give stream=…, or force"):
         operator.execute({"ti": Instance(operator), "dag_run": None})  # type: ignore[typeddict-item]
@@ -127,14 +127,12 @@ def test_a_path_without_a_task_fails_and_says_what_to_name() -> None:
     ],
     ids=["tasks", "path", "policy", "costs"],
 )
-def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(
-    arguments: dict[str, Any], complaint: str
-) -> None:
+def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         branch(source=SMALL, **arguments)
 
 
-def test_a_function_describes_the_data() -> None:
+def test_a_function_describes_the_data():
     with DAG("d", schedule=None):
 
         @snowpipe_route_task(**PATHS)
@@ -148,16 +146,3 @@ def test_a_function_describes_the_data() -> None:
 
     assert (others, plan["path"]) == ({"by_stream", "by_pipe"}, "copy")
     assert operator.source is None
-
-
-def test_airflow_knows_it_as_a_task_decorator() -> None:
-    with DAG("d", schedule=None):
-
-        @task.snowpipe_route(stream="a", copy="b")  # type: ignore[attr-defined]
-        def route() -> str:
-            return "@STAGE"
-
-        operator = route().operator
-
-    assert operator.custom_operator_name == "@task.snowpipe_route"
-    assert operator.inherits_from_skipmixin

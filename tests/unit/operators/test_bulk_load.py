@@ -14,7 +14,6 @@ from airflow_provider_snowpipe.operators.submission import mapping_argument
 from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite, WritePlan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
-from tests.airflow_connections import SetConnection
 from tests.file_pipes import task_context
 
 TABLE = (TableColumn("ID", "NUMBER(38,0)"), TableColumn('a "b"', "VARCHAR(9)"), TableColumn("V", "VARIANT"))
@@ -40,14 +39,12 @@ def make(**arguments: Any) -> SnowpipeBulkLoadOperator:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(
-    arguments: dict[str, Any], words: str
-) -> None:
+def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(arguments, words):
     with pytest.raises(ConfigurationError, match=words):
         make(**arguments)
 
 
-def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection: SetConnection) -> None:
+def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection):
     set_connection("spark_default", conn_type="spark", host="spark://master", port=7077)
     operator = make()
 
@@ -62,7 +59,7 @@ def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection: SetConn
     assert operator._directory is None
 
 
-def test_columns_are_matched_by_name_where_none_holds_json() -> None:
+def test_columns_are_matched_by_name_where_none_holds_json():
     arguments = copy_arguments(RunManifest("w", "a", FILES, ("ID",)), lambda: TABLE, {"on_error": "CONTINUE"})
 
     assert arguments == {
@@ -74,7 +71,7 @@ def test_columns_are_matched_by_name_where_none_holds_json() -> None:
     }
 
 
-def test_all_columns_are_named_where_one_holds_json() -> None:
+def test_all_columns_are_named_where_one_holds_json():
     manifest = RunManifest("w", "a", FILES, ("ID", 'a "b"', "V"), ("V",))
     arguments = copy_arguments(manifest, lambda: TABLE, {})
 
@@ -104,7 +101,7 @@ def loads(*rows: int, status: str = "LOADED") -> dict[str, Any]:
     }
 
 
-def test_what_copy_says_is_held_against_what_was_written() -> None:
+def test_what_copy_says_is_held_against_what_was_written():
     manifest = RunManifest("w", "a", FILES)
     folder: Any = Folder()
 
@@ -116,7 +113,7 @@ def test_what_copy_says_is_held_against_what_was_written() -> None:
 
 
 @pytest.mark.parametrize("value", ["[1]", "{", 5, ["table"]], ids=repr)
-def test_a_source_that_is_no_mapping_is_refused(value: object) -> None:
+def test_a_source_that_is_no_mapping_is_refused(value):
     with pytest.raises(ConfigurationError, match="source is"):
         mapping_argument("source", value)
     assert mapping_argument("source", '{"table": "t"}') == {"table": "t"}

@@ -23,7 +23,7 @@ def stage(source: SourceFiles, parallel: int = 3) -> CompactedStage:
 
 
 @pytest.mark.parametrize("count", [1, 2, 25, 1_203])
-def test_every_file_of_this_machine_is_read_where_it_is_in_order(tmp_path: Path, count: int) -> None:
+def test_every_file_of_this_machine_is_read_where_it_is_in_order(tmp_path, count):
     (tmp_path / "in").mkdir()
     for number in range(count):
         (tmp_path / "in" / f"{number:05}.ndjson").write_text("{}\n")
@@ -36,7 +36,7 @@ def test_every_file_of_this_machine_is_read_where_it_is_in_order(tmp_path: Path,
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
-def test_objects_of_a_store_are_brought_in_order_and_one_that_is_gone_is_said(tmp_path: Path) -> None:
+def test_objects_of_a_store_are_brought_in_order_and_one_that_is_gone_is_said(tmp_path):
     store = fsspec.filesystem("memory")
     store.pipe({f"/brought/{number:03}.ndjson": b"%d\n" % number for number in range(100)})
     source = SourceFiles(["memory:///brought"])

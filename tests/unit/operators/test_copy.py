@@ -16,7 +16,6 @@ from tests.unit.operators.account_in_task import install, task_context
 FORCED: dict[str, Any] = {"force": True}
 LIMITED: dict[str, Any] = {"force": True, "size_limit": 9}
 FILES = ("a", "b", "c", "d")
-HOUR = 3600.0
 
 
 class Copying:
@@ -194,17 +193,6 @@ class TestPipes:
         copying.account.finish()
         assert copying.account.rows == ["a1", "a2"]
 
-    def test_files_of_which_events_tell_a_pipe_are_not_copied(self, copying: Copying, pipe: Pipe) -> None:
-        pipe.auto_ingest = True
-
-        assert "AUTO_INGEST" in self.refused(copying)
-
-    def test_files_that_came_before_the_pipe_are_copied(self, copying: Copying, pipe: Pipe) -> None:
-        pipe.auto_ingest, pipe.created = True, self.STAGED + dt.timedelta(days=1)
-        copying.run({})
-
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-
     def test_files_of_an_unknown_age_count_as_told(self, copying: Copying, pipe: Pipe) -> None:
         pipe.auto_ingest, pipe.created = True, self.STAGED + dt.timedelta(days=1)
         copying.account.staged_at = ""
@@ -235,12 +223,6 @@ class TestPipes:
     ) -> None:
         pipe.auto_ingest, pipe.pattern = True, "*["
         self.refused(copying)
-
-    def test_a_pipe_without_events_and_with_an_empty_queue_is_no_reason(self, copying: Copying) -> None:
-        copying.run({})
-
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-        assert copying.account.calls.count("SHOW") == copying.account.calls.count("PIPE STATUS") == 1
 
     def test_force_copies_them_all_the_same_and_asks_nobody(self, copying: Copying, pipe: Pipe) -> None:
         pipe.auto_ingest = True

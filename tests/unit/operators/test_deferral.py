@@ -1,4 +1,4 @@
-"""The stream operator that waits for the commit without its worker, against the real local service.
+"""The stream operator that waits for the commit without its worker.
 
 A script stands in for Spark: it counts its starts and leaves the report that a test has written.
 """
@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.operators.sent_load import SentLoad
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
-from tests.airflow_connections import SetConnection
 from tests.airflow_version import AIRFLOW
-from tests.local_connection import append, commit
-from tests.local_service import LocalService
-from tests.spark_job import wait_until
+from tests.fake_snowpipe import PAT, FakeSnowpipe
 from tests.stream_worker import FileState, TaskInstance
 
 CHANNEL = "p_src_a"
@@ -38,11 +35,11 @@ echo x >> NOTES/runs; cp "$plan" NOTES/plan.json; cp NOTES/report.json "$work/re
 class Lab:
     """A deferrable load whose driver says what a test wants it to say."""
 
-    def __init__(self, folder: Path, conn_id: str, service: LocalService, table: str) -> None:
+    def __init__(self, folder: Path, make: Callable[..., Any], snowpipe: FakeSnowpipe) -> None:
         self.notes = folder / "notes"
         self.notes.mkdir()
         self.state = FileState(folder / "state.json")
-        self.service, self.table, self.conn_id = service, table, conn_id
+        self.make, self.channel = make, snowpipe.channel(CHANNEL)
         self.program = folder / "fake-spark-submit"
         self.program.write_text(DRIVER.replace("NOTES", str(self.notes)))
         self.program.chmod(0o755)
@@ -55,14 +52,13 @@ class Lab:
         arguments: dict[str, Any] = {
             "task_id": "load",
             "source": {"path": "/data/src"},
-            "table": self.table,
             "channel_prefix": "p",
-            "snowflake_conn_id": self.conn_id,
             "spark_binary": str(self.program),
             "deferrable": True,
             "commit_timeout": 77,
         }
-        return SnowpipeStreamOperator(**{**arguments, **options})
+        operator: SnowpipeStreamOperator = self.make(SnowpipeStreamOperator, **{**arguments, **options})
+        return operator
 
     def context(self) -> Any:
         return {"ti": TaskInstance(), "task_state_store": self.state}
@@ -86,36 +82,20 @@ class Lab:
 
 
 @pytest.fixture
-def lab(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    set_connection: SetConnection,
-    conn_id: str,
-    local_service: LocalService,
-    table: str,
-) -> Lab:
+def lab(tmp_path, monkeypatch, set_connection, make, snowpipe):
     set_connection("spark_default", conn_type="spark", host="local[2,4]")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    return Lab(tmp_path, conn_id, local_service, table)
+    return Lab(tmp_path, make, snowpipe)
 
 
 def success() -> dict[str, Any]:
     return {"status": "success", "tokens": {CHANNEL: TOKENS[-1]}}
 
 
-def wait_for_token(lab: Lab, token: str) -> None:
-    with lab.service.client(lab.table) as client:
-        wait_until(
-            lambda: client.channel_statuses([CHANNEL])[CHANNEL].committed == token,
-            seconds=300,
-            what=f"the commit of {token}",
-        )
-
-
-def test_what_is_committed_by_then_needs_no_triggerer(lab: Lab) -> None:
-    commit(lab.service, lab.table, CHANNEL, TOKENS)
+def test_what_is_committed_by_then_needs_no_triggerer(lab):
+    lab.channel.committed = TOKENS[-1]
 
     value, xcoms = lab.execute()
 
@@ -135,16 +115,14 @@ def test_what_is_committed_by_then_needs_no_triggerer(lab: Lab) -> None:
     assert read_plan(lab.notes / "plan.json").wait_for_commit is False
 
 
-def test_a_load_without_rows_needs_no_triggerer(lab: Lab) -> None:
+def test_a_load_without_rows_needs_no_triggerer(lab):
     lab.report(ChannelReport(CHANNEL, "a", None, None, None, 0, 0, 0, False))
 
     assert lab.execute()[0]["rows"] == 0
 
 
-def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_the_worker(
-    lab: Lab, tmp_path: Path
-) -> None:
-    commit(lab.service, lab.table, CHANNEL, TOKENS[:1])
+def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_the_worker(lab, tmp_path):
+    lab.channel.committed = TOKENS[0]
 
     deferred = lab.defer()
 
@@ -153,18 +131,18 @@ def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_th
     assert trigger.targets == {
         CHANNEL: {"token": TOKENS[-1], "offset_format": "file:line", "rejected_baseline": 0, "rows": 2}
     }
-    assert (trigger.table, trigger.snowflake_conn_id) == (lab.table, lab.conn_id)
+    assert (trigger.table, trigger.snowflake_conn_id) == ("T", "fake")
     assert deferred.timeout is not None
     assert deferred.timeout.total_seconds() == 77
     assert list((tmp_path / "tmp").iterdir()) == []
     stored = json.dumps([trigger.serialize(), deferred.kwargs, lab.state.values()])
-    assert "PRIVATE KEY" not in stored
+    assert PAT not in stored
 
 
-def test_the_resumed_task_reports_what_a_waiting_driver_would(lab: Lab) -> None:
-    commit(lab.service, lab.table, CHANNEL, TOKENS[:1])
+def test_the_resumed_task_reports_what_a_waiting_driver_would(lab):
+    lab.channel.committed = TOKENS[0]
     deferred = lab.defer()
-    commit(lab.service, lab.table, CHANNEL, TOKENS[1:])
+    lab.channel.committed = TOKENS[-1]
 
     value = lab.resume(deferred, success())
 
@@ -175,46 +153,27 @@ def test_the_resumed_task_reports_what_a_waiting_driver_would(lab: Lab) -> None:
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
-def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(lab: Lab) -> None:
-    commit(lab.service, lab.table, CHANNEL, TOKENS[:1])
+def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(lab):
+    lab.channel.committed = TOKENS[0]
     lab.defer()
 
     again = lab.defer()
-    commit(lab.service, lab.table, CHANNEL, TOKENS[1:])
+    lab.channel.committed = TOKENS[-1]
 
     assert lab.resume(again, success())["rows"] == 2
     assert lab.submissions == 1
 
 
-def test_a_cleared_success_submits_again(lab: Lab) -> None:
-    commit(lab.service, lab.table, CHANNEL, TOKENS)
-
-    lab.execute()
-    lab.execute()
-
-    assert lab.submissions == 2
-
-
 @pytest.mark.parametrize("moment", ["before it is deferred", "after the wait"])
-def test_skipped_rows_fail_the_task_for_good(lab: Lab, moment: str) -> None:
-    rows = [json.dumps({"ID": 1}), json.dumps({"ID": "many"})]
-    commit(lab.service, lab.table, CHANNEL, TOKENS[:1])
+def test_skipped_rows_fail_the_task_for_good(lab, moment):
+    lab.channel.committed = TOKENS[0]
     deferred = lab.defer() if moment == "after the wait" else None
-    append(lab.service, lab.table, CHANNEL, TOKENS[1:], rows=rows[1:])
-    wait_for_token(lab, TOKENS[-1])
+    lab.channel.committed, lab.channel.rows_error_count = TOKENS[-1], 1
 
-    with pytest.raises(AirflowFailException, match=r"RowsRejectedError: the service skipped 1 row"):
+    with pytest.raises(AirflowFailException, match="RowsRejectedError"):
         lab.execute() if deferred is None else lab.resume(deferred, success())
     assert lab.state.values() == {}
-
-
-def test_skipped_rows_are_reported_where_that_is_wanted(lab: Lab) -> None:
-    append(lab.service, lab.table, CHANNEL, TOKENS, rows=[json.dumps({"ID": "x"}), json.dumps({"ID": 2})])
-    wait_for_token(lab, TOKENS[-1])
-
-    value, _ = lab.execute(on_error="continue")
-
-    assert value["channels"][CHANNEL]["rejected"] == 1
+    assert lab.execute(on_error="continue")[0]["channels"][CHANNEL]["rejected"] == 1
 
 
 @pytest.mark.parametrize(
@@ -226,10 +185,8 @@ def test_skipped_rows_are_reported_where_that_is_wanted(lab: Lab) -> None:
         ("configuration", AirflowFailException),
     ],
 )
-def test_a_wait_that_fails_starts_a_new_driver_on_the_next_try(
-    lab: Lab, reason: str, kind: type[AirflowException]
-) -> None:
-    commit(lab.service, lab.table, CHANNEL, TOKENS[:1])
+def test_a_wait_that_fails_starts_a_new_driver_on_the_next_try(lab, reason, kind):
+    lab.channel.committed = TOKENS[0]
     deferred = lab.defer()
 
     with pytest.raises(kind, match=f"{reason}: in words") as raised:
@@ -240,8 +197,8 @@ def test_a_wait_that_fails_starts_a_new_driver_on_the_next_try(
     assert lab.submissions == 2
 
 
-def test_a_wait_that_takes_too_long_says_so(lab: Lab) -> None:
-    commit(lab.service, lab.table, CHANNEL, TOKENS[:1])
+def test_a_wait_that_takes_too_long_says_so(lab):
+    lab.channel.committed = TOKENS[0]
     lab.defer()
 
     words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
@@ -252,26 +209,15 @@ def test_a_wait_that_takes_too_long_says_so(lab: Lab) -> None:
     assert lab.state.values() == {}
 
 
-def test_a_commit_that_went_back_after_the_wait_is_no_success(lab: Lab) -> None:
-    commit(lab.service, lab.table, CHANNEL, TOKENS[:1])
+def test_a_commit_that_went_back_after_the_wait_is_no_success(lab):
+    lab.channel.committed = TOKENS[0]
     deferred = lab.defer()
 
     with pytest.raises(AirflowException, match=r"CommitTimeoutError: .*Another writer or a reset"):
         lab.resume(deferred, success())
 
 
-def test_a_report_of_another_release_is_not_taken(lab: Lab) -> None:
-    assert SentLoad.of({"report": '{"report_version": 1}', "offset_format": "file:line"}) is None
-    assert SentLoad.of("x") is None
-
-
-def test_without_a_wait_nothing_is_deferred(lab: Lab) -> None:
+def test_without_a_wait_nothing_is_deferred(lab):
     value, _ = lab.execute(wait_for_commit=False)
 
     assert value["channels"][CHANNEL]["to"] == TOKENS[-1]
-
-
-def test_the_default_is_airflows(lab: Lab) -> None:
-    operator = SnowpipeStreamOperator(task_id="load", source={"path": "/d"}, table="T")
-
-    assert operator.deferrable is False

@@ -19,7 +19,6 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from tests.airflow_connections import SetConnection
 
 CONTAINER = "registry/spark:4"
 
@@ -49,7 +48,7 @@ Submit = Callable[..., Submission]
 
 
 @pytest.fixture
-def submit(tmp_path: Path, set_connection: SetConnection) -> Submit:
+def submit(tmp_path, set_connection):
     def make(host: str, extra: dict[str, Any] | None = None, **options: Any) -> Submission:
         set_connection("cluster", conn_type="spark", host=host, extra=extra or {})
         operator = SnowpipeStreamOperator(
@@ -61,7 +60,7 @@ def submit(tmp_path: Path, set_connection: SetConnection) -> Submit:
     return make
 
 
-def test_this_machine_needs_no_archive(submit: Submit) -> None:
+def test_this_machine_needs_no_archive(submit):
     submission = submit("local[4]")
 
     assert submission.option("--master") == "local[4]"
@@ -69,7 +68,7 @@ def test_this_machine_needs_no_archive(submit: Submit) -> None:
     assert submission.environment["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_a_standalone_cluster_gets_our_code_and_this_python(submit: Submit, tmp_path: Path) -> None:
+def test_a_standalone_cluster_gets_our_code_and_this_python(submit, tmp_path):
     submission = submit("spark://10.0.0.1:7077", total_executor_cores=4)
 
     assert submission.command[:3] == ["spark-submit", "--master", "spark://10.0.0.1:7077"]
@@ -80,7 +79,7 @@ def test_a_standalone_cluster_gets_our_code_and_this_python(submit: Submit, tmp_
     assert "--deploy-mode" not in submission.command
 
 
-def test_yarn_gets_our_code_its_queue_and_its_own_python(submit: Submit, tmp_path: Path) -> None:
+def test_yarn_gets_our_code_its_queue_and_its_own_python(submit, tmp_path):
     submission = submit(
         "yarn",
         {"queue": "loads", "deploy-mode": "client"},
@@ -103,14 +102,12 @@ def test_yarn_gets_our_code_its_queue_and_its_own_python(submit: Submit, tmp_pat
 
 
 @pytest.mark.skipif(find_spec("kubernetes") is not None, reason="Airflow's Kubernetes provider may be there")
-def test_kubernetes_without_airflows_provider_is_refused_with_the_remedy(submit: Submit) -> None:
+def test_kubernetes_without_airflows_provider_is_refused_with_the_remedy(submit):
     with pytest.raises(ConfigurationError, match=r"'cluster' names a Kubernetes master: install apache-"):
         submit("k8s://https://10.0.0.1:6443")
 
 
-def test_kubernetes_gets_our_code_its_image_and_its_own_python(
-    submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kubernetes_gets_our_code_its_image_and_its_own_python(submit, tmp_path, monkeypatch):
     # Airflow's Kubernetes provider must be there for such a master; client mode asks nothing of it.
     monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
     submission = submit(
@@ -129,13 +126,13 @@ def test_kubernetes_gets_our_code_its_image_and_its_own_python(
     assert submission.environment["PYSPARK_PYTHON"] == "/opt/python/bin/python"
 
 
-def test_the_users_own_code_comes_first(submit: Submit, tmp_path: Path) -> None:
+def test_the_users_own_code_comes_first(submit, tmp_path):
     submission = submit("yarn", py_files="/x/mine.zip")
 
     assert submission.option("--py-files") == f"/x/mine.zip,{tmp_path / 'airflow_provider_snowpipe.zip'}"
 
 
-def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path: Path) -> None:
+def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path):
     archive = write_package_archive(tmp_path)
 
     with zipfile.ZipFile(archive) as content:
@@ -154,7 +151,7 @@ def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path
     assert done.returncode == 0, done.stderr
 
 
-def test_the_archive_is_the_same_every_time(tmp_path: Path) -> None:
+def test_the_archive_is_the_same_every_time(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
 

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from airflow_provider_snowpipe.operators.process import follow, runs
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
-from tests.airflow_connections import SetConnection
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute, start_worker
 
@@ -138,9 +137,7 @@ class Lab:
 
 
 @pytest.fixture
-def lab(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_connection: SetConnection, pem: str
-) -> Iterator[Lab]:
+def lab(tmp_path, monkeypatch, set_connection, pem):
     pytest.importorskip(
         "airflow.sdk.bases.resumablejobmixin", reason="Airflow keeps a task's state since 3.3"
     )
@@ -163,13 +160,11 @@ def lab(
 
 
 @pytest.fixture
-def leftovers(tmp_path: Path) -> Callable[[], list[Path]]:
+def leftovers(tmp_path):
     return lambda: list((tmp_path / "tmp").glob("snowpipe-*"))
 
 
-def test_the_next_try_waits_for_the_driver_that_still_runs(
-    lab: Lab, leftovers: Callable[[], list[Path]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_next_try_waits_for_the_driver_that_still_runs(lab, leftovers, capsys):
     driver = lab.kill_worker_after_submission()
     lab.end_driver_when_followed(DONE)
 
@@ -184,7 +179,7 @@ def test_the_next_try_waits_for_the_driver_that_still_runs(
     assert leftovers() == []
 
 
-def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try(lab: Lab) -> None:
+def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try(lab):
     lab.start_driver()
     lab.end_driver_when_followed(DONE)
     instance = RecordingInstance()
@@ -199,20 +194,7 @@ def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try
     assert fresh.pushed["spark_ui"] == ["http://driver:4040", "http://history/app"]
 
 
-def test_the_next_try_takes_the_report_of_a_driver_that_has_ended(
-    lab: Lab, leftovers: Callable[[], list[Path]]
-) -> None:
-    lab.start_driver()
-    lab.let_driver_end(DONE)
-
-    assert lab.execute()["rows"] == 2
-    assert lab.submissions == 1
-    assert leftovers() == []
-
-
-def test_rejected_rows_are_reported_though_nobody_watched(
-    lab: Lab, leftovers: Callable[[], list[Path]]
-) -> None:
+def test_rejected_rows_are_reported_though_nobody_watched(lab, leftovers):
     lab.start_driver()
     lab.let_driver_end(REJECTED)
 
@@ -224,9 +206,7 @@ def test_rejected_rows_are_reported_though_nobody_watched(
 
 
 @pytest.mark.parametrize("end", ["killed", "failed"])
-def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_old_counts(
-    lab: Lab, leftovers: Callable[[], list[Path]], end: str
-) -> None:
+def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_old_counts(lab, leftovers, end):
     driver = lab.start_driver()
     if end == "killed":
         driver.kill()
@@ -241,7 +221,7 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_ol
     assert leftovers() == []
 
 
-def test_counts_survive_tries_that_fail_and_end_with_the_one_that_reports(lab: Lab) -> None:
+def test_counts_survive_tries_that_fail_and_end_with_the_one_that_reports(lab):
     lab.end_driver(PASSING)
     with pytest.raises(AirflowException, match="RetriesExhaustedError"):
         lab.execute()
@@ -255,16 +235,7 @@ def test_counts_survive_tries_that_fail_and_end_with_the_one_that_reports(lab: L
     assert befores == [{}, {"p_src_EWR": 7}, {}]
 
 
-def test_a_task_that_is_cleared_after_its_success_submits_again(lab: Lab) -> None:
-    lab.end_driver(DONE)
-
-    lab.execute()
-    lab.execute()
-
-    assert lab.submissions == 2
-
-
-def test_a_driver_on_another_machine_is_not_waited_for(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_driver_on_another_machine_is_not_waited_for(lab, capsys):
     lab.state.set("snowpipe_driver", {"host": "elsewhere", "directory": "/none"})
     lab.end_driver(DONE)
 
@@ -275,11 +246,11 @@ def test_a_driver_on_another_machine_is_not_waited_for(lab: Lab, capsys: pytest.
 
 
 @pytest.mark.parametrize("kept", ["x", {"host": 5}, {"host": "h", "directory": None}, [1]])
-def test_a_state_that_is_no_place_is_not_followed(kept: Any) -> None:
+def test_a_state_that_is_no_place_is_not_followed(kept):
     assert DriverPlace.of(kept) is None
 
 
-def test_no_directory_is_removed_that_no_try_has_made(lab: Lab, tmp_path: Path) -> None:
+def test_no_directory_is_removed_that_no_try_has_made(lab, tmp_path):
     precious = tmp_path / "precious"
     precious.mkdir()
     disguised = tmp_path / "tmp" / "snowpipe-link"
@@ -294,7 +265,7 @@ def test_no_directory_is_removed_that_no_try_has_made(lab: Lab, tmp_path: Path) 
     assert lab.submissions == 3
 
 
-def test_nothing_is_kept_where_airflow_has_no_task_state_or_the_user_wants_none(lab: Lab) -> None:
+def test_nothing_is_kept_where_airflow_has_no_task_state_or_the_user_wants_none(lab):
     lab.end_driver(DONE)
 
     execute(lab.options, None)
@@ -307,9 +278,7 @@ def test_nothing_is_kept_where_airflow_has_no_task_state_or_the_user_wants_none(
 @pytest.mark.parametrize(
     "step", ["place.DriverPlace.processes", "run.DriverRun.rejoin", "run.follow", "run.UiAddresses.read"]
 )
-def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, leftovers: Callable[[], list[Path]], step: str
-) -> None:
+def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(lab, monkeypatch, leftovers, step):
     """Airflow calls ``on_kill`` between any two instructions of ``execute``."""
     driver = lab.start_driver()
     operator = SnowpipeStreamOperator(task_id="load", **lab.options)
@@ -330,9 +299,7 @@ def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(
 
 
 @pytest.mark.parametrize("step", ["_prepare", "_submit", "_get_hook"])
-def test_kill_at_any_step_of_a_start_submits_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, leftovers: Callable[[], list[Path]], step: str
-) -> None:
+def test_kill_at_any_step_of_a_start_submits_nothing(lab, monkeypatch, leftovers, step):
     operator = SnowpipeStreamOperator(task_id="load", **lab.options)
     original = getattr(operator, step)
 
@@ -349,7 +316,7 @@ def test_kill_at_any_step_of_a_start_submits_nothing(
 
 
 class TestFollow:
-    def test_reads_whole_lines_until_the_writer_has_ended(self, tmp_path: Path) -> None:
+    def test_reads_whole_lines_until_the_writer_has_ended(self, tmp_path):
         log = tmp_path / "log"
         log.write_text("one\ntw")
         runs = iter([True, True, False])
@@ -362,7 +329,7 @@ class TestFollow:
 
         assert list(follow(log, still_runs)) == ["one\n", "two\n", "endo\n", "end"]
 
-    def test_may_begin_at_the_end(self, tmp_path: Path) -> None:
+    def test_may_begin_at_the_end(self, tmp_path):
         log = tmp_path / "log"
         log.write_text("old\n")
 

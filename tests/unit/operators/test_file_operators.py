@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_snowpipe.operators.file_pipe import ACTIONS, SnowpipePipeOperator
+from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
@@ -16,11 +16,6 @@ from tests.fake_account import FakeAccount
 from tests.unit.operators.account_in_task import install, task_context
 
 CREATE = {"table": "T", "stage": "@S"}
-
-
-@pytest.mark.parametrize("action", [name for name in ACTIONS if name != "create"])
-def test_every_action_needs_no_more_than_the_pipe(action: str) -> None:
-    assert SnowpipePipeOperator(task_id="pipe", pipe="P", action=action).action == action
 
 
 @pytest.mark.parametrize(

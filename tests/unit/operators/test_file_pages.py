@@ -36,7 +36,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_snippets_of_a_page_make_the_tasks_of_one_dag(page: str) -> None:
+def test_the_snippets_of_a_page_make_the_tasks_of_one_dag(page):
     snippets = re.findall(r"^```python\n(.*?)^```$", (DOCS / "how-to" / page).read_text(), re.M | re.S)
     with DAG("page", schedule=None) as dag:
         names: dict[str, Any] = {kind.__name__: kind for kind in KNOWN}
@@ -49,7 +49,7 @@ def test_the_snippets_of_a_page_make_the_tasks_of_one_dag(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_error_that_a_page_names_exists(page: str) -> None:
+def test_every_error_that_a_page_names_exists(page):
     named = set(re.findall(r"^\| `(\w+Error)` \|", (DOCS / "how-to" / page).read_text(), re.M))
 
     assert len(named) >= 5
@@ -58,15 +58,10 @@ def test_every_error_that_a_page_names_exists(page: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        SnowpipeBulkLoadOperator,
-        SnowpipeStageFilesOperator,
-        SnowpipePipeOperator,
-        SnowpipeIngestFilesOperator,
-    ],
+    [SnowpipeBulkLoadOperator, SnowpipeStageFilesOperator, SnowpipePipeOperator, SnowpipeIngestFilesOperator],
     ids=lambda kind: kind.__name__,
 )
-def test_the_reference_has_every_argument_and_marks_the_templates(kind: Any) -> None:
+def test_the_reference_has_every_argument_and_marks_the_templates(kind):
     text = (DOCS / "reference" / "operators.md").read_text()
     section = text.split(f"## {kind.__name__}\n")[1].split("\n## ")[0]
     first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]

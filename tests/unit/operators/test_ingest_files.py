@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.streaming.answer import Answer
@@ -26,17 +24,10 @@ PIPE = "LOCAL.PUBLIC.P"
 REFUSED = 3001
 
 
-@pytest.fixture(scope="module")
-def key_pair() -> KeyPair:
-    key = rsa.generate_private_key(65537, 2048)
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return KeyPair("ACC", "U", pem)
-
-
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair) -> FakeAccount:
+def account(monkeypatch: pytest.MonkeyPatch, pem: str) -> FakeAccount:
     made = FakeAccount()
-    install(made, monkeypatch, key_pair)
+    install(made, monkeypatch, KeyPair("ACC", "U", pem.encode()))
     made.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
     for path in ("a", "b"):
         made.put(path, f"{path}1")

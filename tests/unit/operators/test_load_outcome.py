@@ -72,24 +72,24 @@ def measured(
 
 
 class TestCredits:
-    def test_a_stream_costs_what_its_bytes_cost(self) -> None:
+    def test_a_stream_costs_what_its_bytes_cost(self):
         load = measured(account(), "stream", 2e9)
 
         assert (load.credits, load.credits_from) == (pytest.approx(0.0074), "bytes streamed")
 
-    def test_copy_costs_the_seconds_of_its_warehouse(self) -> None:
+    def test_copy_costs_the_seconds_of_its_warehouse(self):
         rows = [{"warehouse_size": "Medium", "execution_time": 9000}]
         load = measured(account(QUERY_HISTORY=rows), "copy", None)
 
         assert (load.credits, load.credits_from) == (pytest.approx(4 * 9 / 3600), "warehouse seconds")
 
-    def test_copy_costs_no_more_than_its_task_took_where_history_is_closed(self) -> None:
+    def test_copy_costs_no_more_than_its_task_took_where_history_is_closed(self):
         load = measured(account(LoadPolicy(warehouse="SMALL")), "copy", None)
 
         assert load.credits == pytest.approx(2 * 160 / 3600)
         assert load.credits_from == "seconds of the task at most"
 
-    def test_copy_without_a_file_costs_nothing_and_asks_nobody(self) -> None:
+    def test_copy_without_a_file_costs_nothing_and_asks_nobody(self):
         made = account()
         load = measured(made, "copy", 0, files=())
 
@@ -98,15 +98,15 @@ class TestCredits:
     @pytest.mark.parametrize(
         ("name", "credits"), [("a.csv", 0.0037), ("a.csv.gz", 4 * 0.0037), ("a.parquet", 0.0037)]
     )
-    def test_a_pipe_costs_text_by_its_uncompressed_bytes(self, name: str, credits: float) -> None:
+    def test_a_pipe_costs_text_by_its_uncompressed_bytes(self, name, credits):
         load = measured(account(), "pipe", 1e9, files=(name,))
 
         assert (load.credits, load.credits_from) == (pytest.approx(credits), "bytes of the files")
 
-    def test_files_of_a_stage_whose_size_a_pipe_does_not_tell_cost_an_unknown_amount(self) -> None:
+    def test_files_of_a_stage_whose_size_a_pipe_does_not_tell_cost_an_unknown_amount(self):
         assert measured(account(), "pipe", None).credits is None
 
-    def test_credits_of_earlier_loads_are_those_that_the_account_attributes(self) -> None:
+    def test_credits_of_earlier_loads_are_those_that_the_account_attributes(self):
         now = dt.datetime.now(dt.UTC).timestamp()
         load = MeasuredLoad("T", COPY, 9.0, 8.0, 0.02, "warehouse seconds", "tag", now - 9 * 3600)
         young, old = replace(load, ended=now - 3600), replace(load, ended=now - 90 * 3600)
@@ -119,7 +119,7 @@ class TestCredits:
 
 
 class TestLatency:
-    def test_what_the_volume_does_not_explain_is_kept_for_the_next_plan(self) -> None:
+    def test_what_the_volume_does_not_explain_is_kept_for_the_next_plan(self):
         load = measured(account(), "pipe", 24e6)
         outcome = outcome_of(None, "pipe", {"rows": 10, "bytes": 24e6, "seconds": 160.0}, load)
 
@@ -128,20 +128,14 @@ class TestLatency:
         assert outcome["actual"]["latency"] == load.latency
         assert outcome["actual"]["credits"] == load.credits
 
-    def test_a_run_without_rows_teaches_nothing(self) -> None:
+    def test_a_run_without_rows_teaches_nothing(self):
         before = [MeasuredLoad("T", PIPE, 9.0, 8.0)]
         load = replace(before[0], seconds=3.0)
 
         outcome = outcome_of(None, "pipe", {"rows": 0, "bytes": 0, "seconds": 3.0}, load, before)
         assert outcome["loads"] == [before[0].as_json()]
 
-    def test_the_last_twenty_loads_are_kept(self) -> None:
-        before = [MeasuredLoad("T", PIPE, float(n)) for n in range(20)]
-        loads = outcome_of(None, "pipe", {"rows": 1}, MeasuredLoad("T", PIPE, 99.0), before)["loads"]
-
-        assert [one["seconds"] for one in loads] == [*map(float, range(1, 20)), 99.0]
-
-    def test_the_next_plan_has_the_measured_floor_and_says_so(self) -> None:
+    def test_the_next_plan_has_the_measured_floor_and_says_so(self):
         loads = [MeasuredLoad("T", PIPE, 160.0, latency) for latency in (150.0, 140.0, 180.0)]
         policy = load_policy({"has_pipe": True}, None, loads)
         plan = plan_load(STAGED, policy)
@@ -150,7 +144,7 @@ class TestLatency:
         assert (plan.path, plan.estimate(PIPE).latency) == (COPY, 150.0)
         assert any(reason.startswith("measured: ") for reason in plan.reasons)
 
-    def test_a_floor_that_the_author_gives_stays(self) -> None:
+    def test_a_floor_that_the_author_gives_stays(self):
         loads = [MeasuredLoad("T", PIPE, 160.0, 150.0)] * 3
         policy = load_policy({"has_pipe": True}, {"pipe_floor_seconds": 30}, loads)
 
@@ -159,9 +153,7 @@ class TestLatency:
     @pytest.mark.parametrize(
         ("table", "remember", "floor"), [("T", True, 150.0), ("T", False, 90.0), ("OTHER", True, 90.0)]
     )
-    def test_the_load_operator_takes_the_loads_of_its_table_from_the_run_before(
-        self, table: str, remember: bool, floor: float
-    ) -> None:
+    def test_the_load_operator_takes_the_loads_of_its_table_from_the_run_before(self, table, remember, floor):
         loads = [MeasuredLoad("S.T", PIPE, 160.0, 150.0).as_json()] * 3
         operator = SnowpipeLoadOperator(
             task_id="load", source="@FILES", table=table, schema="S", file_pipe="P", remember=remember
@@ -170,7 +162,7 @@ class TestLatency:
 
         assert choice.policy.floor(PIPE) == floor
 
-    def test_the_load_operator_keeps_what_it_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_load_operator_keeps_what_it_measured(self, monkeypatch):
         operator = SnowpipeLoadOperator(task_id="load", source="@FILES", table="T", file_pipe="P")
         monkeypatch.setattr(operator, "bulk_hook", Hook)
         before = MeasuredLoad("T", PIPE, 140.0, 130.0)
@@ -196,5 +188,5 @@ class TestLatency:
         ({"file_format": "F"}, False),
     ],
 )
-def test_csv_is_split_by_the_options_that_are_documented(options: Any, splits: bool) -> None:
+def test_csv_is_split_by_the_options_that_are_documented(options, splits):
     assert splits_csv(options) is splits

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG
 
-from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
 from airflow_provider_snowpipe.operators.mapping import require_distinct_channels
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -34,7 +33,7 @@ def check(kind: Any, partial: dict[str, Any], expand: dict[str, Any] | list[dict
         ({"table": "T"}, {"channel": ["a", "b"], "offset_token": ["a:1"]}),
     ],
 )
-def test_different_channels_are_fine(partial: dict[str, Any], expand: Any) -> None:
+def test_different_channels_are_fine(partial, expand):
     check(SnowpipeOpenChannelOperator, partial, expand)
 
 
@@ -47,17 +46,6 @@ def test_different_channels_are_fine(partial: dict[str, Any], expand: Any) -> No
         ({"table": "T"}, [{"channel": "a"}, {"channel": "a"}], "channel='a'"),
     ],
 )
-def test_one_channel_for_two_instances_is_refused(partial: dict[str, Any], expand: Any, text: str) -> None:
+def test_one_channel_for_two_instances_is_refused(partial, expand, text):
     with pytest.raises(ConfigurationError, match=f"mapped task 't': .*{text}.* one writer"):
         check(SnowpipeOpenChannelOperator, partial, expand)
-
-
-def test_an_append_that_is_given_no_name_makes_different_ones() -> None:
-    check(SnowpipeAppendRowsOperator, {"table": "T"}, {"rows": [[{"ID": 1}], [{"ID": 2}]]})
-
-
-def test_a_task_that_is_not_mapped_may_have_any_channel() -> None:
-    with DAG("d", schedule=None):
-        operator = SnowpipeOpenChannelOperator(task_id="t", table="T", channel="c")
-
-    require_distinct_channels(operator, context())

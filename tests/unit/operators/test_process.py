@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import psutil
 import pytest
@@ -26,7 +25,7 @@ def _start(script: str) -> subprocess.Popen[str]:
         pytest.param("(trap '' TERM; sleep 300) & sleep 300 & echo ready; wait", id="deaf-child"),
     ],
 )
-def test_descendants_end_with_the_process(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descendants_end_with_the_process(script, monkeypatch):
     for name in ("_GRACE_SECONDS", "_REAP_SECONDS"):
         monkeypatch.setattr(f"airflow_provider_snowpipe.operators.process.{name}", 0.3)
     process = _start(script)
@@ -39,7 +38,7 @@ def test_descendants_end_with_the_process(script: str, monkeypatch: pytest.Monke
     wait_until(lambda: not any(map(runs, family)), seconds=60, what="the end of all that was killed")
 
 
-def test_a_process_that_ignores_the_request_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_the_request_is_killed(monkeypatch):
     monkeypatch.setattr("airflow_provider_snowpipe.operators.process._GRACE_SECONDS", 0.2)
     process = _start("trap '' TERM; echo ready; while true; do read -t 1 _ <> <(:); done")
 
@@ -48,7 +47,7 @@ def test_a_process_that_ignores_the_request_is_killed(monkeypatch: pytest.Monkey
     assert process.wait(60) == -9
 
 
-def test_an_ended_process_is_left_alone(tmp_path: Path) -> None:
+def test_an_ended_process_is_left_alone(tmp_path):
     process = subprocess.Popen(["/bin/true"], text=True)
     process.wait()
 

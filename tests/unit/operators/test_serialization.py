@@ -34,7 +34,7 @@ if AIRFLOW < (3, 0):
 
 
 @pytest.fixture
-def tasks() -> dict[str, dict[str, Any]]:
+def tasks():
     """The serialized tasks, by their ids."""
     if AIRFLOW >= (3, 2):
         from airflow.serialization.serialized_objects import DagSerialization
@@ -71,7 +71,7 @@ def tasks() -> dict[str, dict[str, Any]]:
     return {task["__var"]["task_id"]: task["__var"] for task in written["dag"]["tasks"]}
 
 
-def test_every_task_has_its_class_and_its_link(tasks: dict[str, dict[str, Any]]) -> None:
+def test_every_task_has_its_class_and_its_link(tasks):
     for task_id, task in tasks.items():
         assert task["_task_module"].startswith("airflow_provider_snowpipe.")
         # Those are on no channels; that of loads has Spark's link, too.
@@ -79,9 +79,9 @@ def test_every_task_has_its_class_and_its_link(tasks: dict[str, dict[str, Any]])
             assert task["_operator_extra_links"] == LINK
 
 
-def test_a_mapped_task_keeps_what_it_is_mapped_over(tasks: dict[str, dict[str, Any]]) -> None:
+def test_a_mapped_task_keeps_what_it_is_mapped_over(tasks):
     assert tasks["mapped"]["expand_input"]["value"]["__var"]["channel"] == ["a", "b"]
 
 
-def test_a_decorated_task_shows_its_decorator(tasks: dict[str, dict[str, Any]]) -> None:
+def test_a_decorated_task_shows_its_decorator(tasks):
     assert tasks["decorated"]["_operator_name"] == "@task.snowpipe_append"

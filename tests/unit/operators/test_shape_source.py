@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +11,18 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.shape_source import ShapeSource
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
-from tests.local_service import LocalService
 from tests.staged_files import put
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _trusted(local_service: LocalService) -> Iterator[None]:
+def _trusted(local_service):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
         yield
 
 
 @pytest.fixture(scope="module")
-def stage(local_service: LocalService, tmp_path_factory: pytest.TempPathFactory) -> str:
+def stage(local_service, tmp_path_factory):
     """A stage with two files in a folder, which are loaded, and one beside it."""
     local_service.sql("CREATE TABLE SHAPED (ID INTEGER, NAME VARCHAR)")
     local_service.sql("CREATE STAGE SHAPES FILE_FORMAT = (TYPE = CSV)")
@@ -40,7 +37,7 @@ def shape_of(source: Any, conn_id: str, **known: Any) -> DataShape:
     return ShapeSource(source, SnowpipeBulkHook(conn_id)).shape(known)
 
 
-def test_a_path_in_a_stage_is_listed_with_sizes_and_ages(stage: str, conn_id: str) -> None:
+def test_a_path_in_a_stage_is_listed_with_sizes_and_ages(stage, conn_id):
     shape = shape_of(f"{stage}/day/", conn_id, freshness=300)
 
     assert shape.files is not None
@@ -51,7 +48,7 @@ def test_a_path_in_a_stage_is_listed_with_sizes_and_ages(stage: str, conn_id: st
 
 
 @pytest.mark.usefixtures("stage")
-def test_past_loads_say_what_keeps_coming(conn_id: str) -> None:
+def test_past_loads_say_what_keeps_coming(conn_id):
     shape = shape_of("table:SHAPED", conn_id, bounded=True)
 
     assert shape.files is not None
@@ -60,7 +57,7 @@ def test_past_loads_say_what_keeps_coming(conn_id: str) -> None:
 
 
 @pytest.mark.usefixtures("stage")
-def test_objects_of_a_store_are_listed_by_their_url(tmp_path: Path, conn_id: str) -> None:
+def test_objects_of_a_store_are_listed_by_their_url(tmp_path, conn_id):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.parquet").write_bytes(b"x" * 50)
     shape = shape_of(f"file://{tmp_path}", conn_id)
@@ -70,13 +67,13 @@ def test_objects_of_a_store_are_listed_by_their_url(tmp_path: Path, conn_id: str
     assert shape.files.oldest is not None
 
 
-def test_a_shape_is_itself_with_what_the_author_knows(conn_id: str) -> None:
+def test_a_shape_is_itself_with_what_the_author_knows(conn_id):
     assert shape_of({"rows": 5}, conn_id, backfill=True) == DataShape(rows=5, backfill=True)
     assert shape_of(json.dumps({"rows": 5}), conn_id) == DataShape(rows=5)
     assert shape_of(DataShape(rows=5), conn_id, partitions=2) == DataShape(rows=5, partitions=2)
 
 
-def test_what_has_no_shape_is_refused(conn_id: str) -> None:
+def test_what_has_no_shape_is_refused(conn_id):
     for source in (None, 7, ""):
         with pytest.raises(ConfigurationError, match="give a stage"):
             shape_of(source, conn_id)

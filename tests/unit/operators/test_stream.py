@@ -153,21 +153,6 @@ class TestSubmission:
         args = (notes / "args").read_text().splitlines()
         assert args[args.index("--name") + 1] == plan.application
 
-    @pytest.mark.parametrize(
-        ("given", "rows"),
-        [({"rows": 7}, 7), ('{"rows": 7}', 7), ("null", 1_000_000), ("", 1_000_000), (None, 1_000_000)],
-    )
-    def test_batch_limits_may_come_out_of_a_template(self, submit: Any, given: Any, rows: int) -> None:
-        program, notes = submit("exit 3")
-        operator = make(spark_binary=program, batch_limits="{{ x }}")
-        operator.batch_limits = given
-
-        with pytest.raises(AirflowException):
-            run(operator)
-
-        assert "batch_limits" in operator.template_fields
-        assert read_plan(notes / "plan.json").limits.rows == rows
-
     def test_channels_are_named_by_the_dag_unless_told_otherwise(self, submit: Any) -> None:
         from airflow.providers.common.compat.sdk import DAG
 
@@ -227,17 +212,6 @@ class TestResult:
         assert json.loads(json.dumps(value)) == value
         assert list(temporary_files.iterdir()) == []
 
-    def test_each_channel_is_logged(
-        self, submit: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        program, _ = submit(self.success(tmp_path))
-
-        run(make(spark_binary=program))
-
-        printed = capsys.readouterr().out
-        assert "p_src_EWR  2     20     0         0             NULL  a:2   yes" in printed
-        assert PASSPHRASE not in printed
-
     def test_is_reported_to_airflows_metrics(self, submit: Any, tmp_path: Path, receiver: Receiver) -> None:
         program, _ = submit(self.success(tmp_path))
 
@@ -290,17 +264,6 @@ class TestFailure:
         assert type(raised.value) is AirflowException
         assert list(temporary_files.iterdir()) == []
 
-    def test_rejected_rows_are_not_retried_since_a_retry_would_not_see_them(
-        self, submit: Any, tmp_path: Path, temporary_files: Path
-    ) -> None:
-        report = RunReport("a", (), 1.0, error="3 row(s) skipped", error_type="RowsRejectedError")
-        (tmp_path / "report.json").write_text(report.to_json())
-        program, _ = submit(f'cp {tmp_path}/report.json "$work"/report.json; exit 1')
-
-        with pytest.raises(AirflowFailException, match=r"RowsRejectedError: 3 row\(s\) skipped"):
-            run(make(spark_binary=program))
-        assert list(temporary_files.iterdir()) == []
-
     def test_without_words_of_the_job_is_sparks_own(self, submit: Any) -> None:
         program, _ = submit("echo 'Exception: no more memory'; exit 137")
 
@@ -325,17 +288,6 @@ class TestFailure:
         with pytest.raises(AirflowFailException, match=f"snowpipe error: ConfigurationError: .*{text}"):
             run(make(spark_binary=program, **options))
         assert list(notes.iterdir()) == []
-        assert list(temporary_files.iterdir()) == []
-
-    def test_cluster_mode_of_the_connection_is_refused(
-        self, set_connection: SetConnection, temporary_files: Path
-    ) -> None:
-        set_connection(
-            "far", conn_type="spark", host="spark://127.0.0.1:7077", extra={"deploy-mode": "cluster"}
-        )
-
-        with pytest.raises(AirflowFailException, match="only 'client'"):
-            run(make(spark_conn_id="far"))
         assert list(temporary_files.iterdir()) == []
 
 
@@ -372,9 +324,6 @@ def test_kill_before_the_start_is_harmless() -> None:
 
 
 class TestArguments:
-    def test_constructor_looks_nothing_up(self) -> None:
-        make(snowflake_conn_id="none_such", spark_conn_id="none_such_either")
-
     @pytest.mark.parametrize(
         ("options", "text"),
         [
@@ -396,11 +345,6 @@ class TestArguments:
         operator.render_template_fields({"x": "v"})
 
         assert (operator.source, operator.table, operator.channel_prefix) == ({"path": "/data/v"}, "v", "v")
-
-    def test_every_template_field_is_set_by_the_constructor(self) -> None:
-        operator = make()
-
-        assert [name for name in operator.template_fields if not hasattr(operator, name)] == []
 
 
 def _until(condition: Any, seconds: float = 240) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import BoundedSemaphore
 from typing import Any
 
@@ -13,8 +13,7 @@ import pytest
 from tests.airflow_connections import PAT, statuses
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import commit
-from tests.local_service import LocalService
-from tests.scripted_service import Reply, ScriptedService
+from tests.scripted_service import Reply
 
 if AIRFLOW < (3, 1):
     pytest.skip("Airflow 2 has another web server, which has no such pages", allow_module_level=True)
@@ -31,14 +30,14 @@ SCRIPTED = {"database": "DB", "schema": "S", "pipe": "T-STREAMING"}
 
 
 @pytest.fixture(autouse=True)
-def _no_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_teams(monkeypatch):
     """Airflow 3.1 looks a connection's team up in its database, of which there is none here."""
     if AIRFLOW < (3, 2):
         monkeypatch.setattr("airflow.models.Connection.get_team_name", lambda *_, **__: None)
 
 
 @pytest.fixture
-def signed_in() -> Iterator[Callable[[str | None], None]]:
+def signed_in():
     """Sign a user of some role in; nobody is before."""
     create_auth_manager()
 
@@ -51,13 +50,13 @@ def signed_in() -> Iterator[Callable[[str | None], None]]:
 
 
 @pytest.fixture
-def anonymous() -> TestClient:
+def anonymous():
     create_auth_manager()
     return TestClient(channel_pages.app)
 
 
 @pytest.fixture
-def get(signed_in: Callable[[str | None], None]) -> Get:
+def get(signed_in):
     """Ask for a page as an administrator: ``(kind, connection, **query) -> answer``."""
     signed_in("admin")
     client = TestClient(channel_pages.app, raise_server_exceptions=False)
@@ -76,9 +75,7 @@ def cell(page: str, name: str) -> str:
 
 
 class TestChannel:
-    def test_shows_what_the_service_says_of_it(
-        self, get: Get, service: ScriptedService, service_connection: str
-    ) -> None:
+    def test_shows_what_the_service_says_of_it(self, get, service, service_connection):
         status = {
             "last_committed_offset_token": "a:7",
             "rows_inserted": 7,
@@ -113,9 +110,7 @@ class TestChannel:
         }
         assert '<meta http-equiv="refresh" content="10">' in answer.text
 
-    def test_says_null_and_not_known_rather_than_nothing(
-        self, get: Get, service: ScriptedService, service_connection: str
-    ) -> None:
+    def test_says_null_and_not_known_rather_than_nothing(self, get, service, service_connection):
         service.on("bulk-channel-status", statuses(c=None))
 
         page = get("channel", service_connection, **SCRIPTED, channel="c").text
@@ -134,13 +129,8 @@ class TestChannel:
         ids=["behind", "there", "null"],
     )
     def test_holds_the_token_against_the_tasks_target(
-        self,
-        get: Get,
-        service: ScriptedService,
-        service_connection: str,
-        committed: str | None,
-        words: str,
-    ) -> None:
+        self, get, service, service_connection, committed, words
+    ):
         service.on("bulk-channel-status", statuses(c=committed))
         target = {"target": "a:10", "offset_format": "file:line"}
 
@@ -148,9 +138,7 @@ class TestChannel:
 
         assert cell(page, "target") == words
 
-    def test_a_broken_session_is_named_with_what_follows(
-        self, get: Get, service: ScriptedService, service_connection: str
-    ) -> None:
+    def test_a_broken_session_is_named_with_what_follows(self, get, service, service_connection):
         broken = {"channel_status_code": "ERR_CHANNEL_HAS_INVALID_ROW_SEQUENCER"}
         service.on("bulk-channel-status", statuses(c=broken))
 
@@ -158,9 +146,7 @@ class TestChannel:
 
         assert cell(page, "status").startswith("ERR_CHANNEL_HAS_INVALID_ROW_SEQUENCER: its next writer opens")
 
-    def test_one_that_is_not_there_is_not_found(
-        self, get: Get, service: ScriptedService, service_connection: str
-    ) -> None:
+    def test_one_that_is_not_there_is_not_found(self, get, service, service_connection):
         service.on("bulk-channel-status", Reply(body='{"channel_statuses": {}}'))
 
         answer = get("channel", service_connection, **SCRIPTED, channel="c")
@@ -168,9 +154,7 @@ class TestChannel:
         assert answer.status_code == 404
         assert "no such channel" in answer.text
 
-    def test_is_the_same_for_a_real_service(
-        self, get: Get, local_service: LocalService, conn_id: str, table: str
-    ) -> None:
+    def test_is_the_same_for_a_real_service(self, get, local_service, conn_id, table):
         commit(local_service, table, "c", ["a:1", "a:2"])
         names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
 
@@ -181,9 +165,7 @@ class TestChannel:
 
 
 class TestList:
-    def test_has_a_hundred_channels_a_page(
-        self, get: Get, local_service: LocalService, conn_id: str, table: str
-    ) -> None:
+    def test_has_a_hundred_channels_a_page(self, get, local_service, conn_id, table):
         with local_service.client(table) as client:
             for number in range(101):
                 client.open_channel(f"in_{number:03}")
@@ -203,9 +185,7 @@ class TestList:
         assert 'rel="next"' not in second
         assert "<code>a:3</code>" in get("channels", conn_id, **names, prefix="other").text
 
-    def test_leads_to_each_channel_whatever_its_name(
-        self, get: Get, local_service: LocalService, conn_id: str, table: str
-    ) -> None:
+    def test_leads_to_each_channel_whatever_its_name(self, get, local_service, conn_id, table):
         name = 'a&b="<script>alert(1)</script>/#?'
         commit(local_service, table, name, ["a:1"])
         names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
@@ -221,9 +201,7 @@ class TestList:
         assert "&lt;script&gt;" in shown
         assert cell(shown, "committed") == "a:1"
 
-    def test_says_so_when_there_is_none(
-        self, get: Get, local_service: LocalService, conn_id: str, table: str
-    ) -> None:
+    def test_says_so_when_there_is_none(self, get, local_service, conn_id, table):
         names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
         commit(local_service, table, "c", ["a:1"])
 
@@ -233,24 +211,8 @@ class TestList:
 
 class TestWhoMaySee:
     @pytest.mark.parametrize("kind", ["channel", "channels"])
-    def test_nobody_who_is_not_signed_in(
-        self, anonymous: TestClient, service: ScriptedService, service_connection: str, kind: str
-    ) -> None:
-        query = {**SCRIPTED, "channel": "c"}
-
-        assert anonymous.get(f"/connections/{service_connection}/{kind}", params=query).status_code == 401
-        assert service.received == []
-
-    @pytest.mark.parametrize("kind", ["channel", "channels"])
     @pytest.mark.parametrize("role", [None, "viewer", "user"])
-    def test_nobody_who_may_not_read_connections(
-        self,
-        signed_in: Callable[[str | None], None],
-        service: ScriptedService,
-        service_connection: str,
-        role: str | None,
-        kind: str,
-    ) -> None:
+    def test_nobody_who_may_not_read_connections(self, signed_in, service, service_connection, role, kind):
         signed_in(role)
         query = {**SCRIPTED, "channel": "c"}
 
@@ -259,23 +221,7 @@ class TestWhoMaySee:
         assert answer.status_code == 403
         assert service.received == []
 
-    def test_who_may_read_connections(
-        self,
-        signed_in: Callable[[str | None], None],
-        service: ScriptedService,
-        service_connection: str,
-    ) -> None:
-        signed_in("op")
-        service.on("bulk-channel-status", statuses(c="a:1"))
-        query = {**SCRIPTED, "channel": "c"}
-
-        answer = TestClient(channel_pages.app).get(f"/connections/{service_connection}/channel", params=query)
-
-        assert answer.status_code == 200
-
-    def test_the_check_is_of_the_very_connection(
-        self, get: Get, service: ScriptedService, service_connection: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_check_is_of_the_very_connection(self, get, service, service_connection, monkeypatch):
         asked = []
         manager = create_auth_manager()
         monkeypatch.setattr(
@@ -287,16 +233,14 @@ class TestWhoMaySee:
 
         assert asked == [service_connection, "team/a"]
 
-    def test_every_route_has_the_check(self, anonymous: TestClient) -> None:
+    def test_every_route_has_the_check(self, anonymous):
         paths = [route.path for route in channel_pages.app.routes]  # type: ignore[attr-defined]
 
         assert len(paths) == 2
         for path in paths:
             assert anonymous.get(path.replace("{connection_id:path}", "c")).status_code == 401
 
-    def test_a_page_runs_no_script_and_nobody_keeps_it(
-        self, get: Get, service: ScriptedService, service_connection: str
-    ) -> None:
+    def test_a_page_runs_no_script_and_nobody_keeps_it(self, get, service, service_connection):
         service.on("bulk-channel-status", statuses(c="a:1"))
 
         answer = get("channel", service_connection, **SCRIPTED, channel="c")
@@ -310,20 +254,20 @@ class TestWhoMaySee:
 
 
 class TestTrouble:
-    def test_a_connection_that_is_not_there(self, get: Get) -> None:
+    def test_a_connection_that_is_not_there(self, get):
         answer = get("channel", "absent", **SCRIPTED, channel="c")
 
         assert answer.status_code == 404
         assert "absent" in answer.text
         assert "isn&#39;t defined" in answer.text
 
-    def test_a_connection_of_another_type(self, get: Get, set_connection: Any) -> None:
+    def test_a_connection_of_another_type(self, get, set_connection):
         answer = get("channel", set_connection("web", conn_type="http"), **SCRIPTED, channel="c")
 
         assert answer.status_code == 400
         assert "use one of type" in answer.text
 
-    def test_a_pipe_that_is_not_there(self, get: Get, local_service: LocalService, conn_id: str) -> None:
+    def test_a_pipe_that_is_not_there(self, get, local_service, conn_id):
         names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "ABSENT-STREAMING"}
 
         answer = get("channel", conn_id, **names, channel="c")
@@ -331,7 +275,7 @@ class TestTrouble:
         assert answer.status_code == 404
         assert "ABSENT" in answer.text
 
-    def test_a_listing_that_sql_refuses(self, get: Get, local_service: LocalService, conn_id: str) -> None:
+    def test_a_listing_that_sql_refuses(self, get, local_service, conn_id):
         names = {"database": "ABSENT", "schema": "PUBLIC", "pipe": "ABSENT-STREAMING"}
 
         answer = get("channels", conn_id, **names)
@@ -339,9 +283,7 @@ class TestTrouble:
         assert answer.status_code == 502
         assert "SHOW CHANNELS IN PIPE" in answer.text
 
-    def test_refused_credentials_are_not_shown(
-        self, get: Get, service: ScriptedService, service_connection: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_refused_credentials_are_not_shown(self, get, service, service_connection, caplog):
         service.on("token", Reply(status=401, body='{"message": "no"}'))
 
         answer = get("channel", service_connection, **SCRIPTED, channel="c")
@@ -350,9 +292,7 @@ class TestTrouble:
         assert "AuthenticationError" in answer.text
         assert PAT not in answer.text + caplog.text
 
-    def test_a_format_that_an_address_names_is_not_imported(
-        self, get: Get, service: ScriptedService, service_connection: str
-    ) -> None:
+    def test_a_format_that_an_address_names_is_not_imported(self, get, service, service_connection):
         target = {"target": "1", "offset_format": "antigravity.Offset"}
 
         answer = get("channel", service_connection, **SCRIPTED, channel="c", **target)
@@ -361,9 +301,7 @@ class TestTrouble:
         assert "must be one of" in answer.text
         assert "antigravity" not in sys.modules
 
-    def test_a_committed_token_of_another_format(
-        self, get: Get, service: ScriptedService, service_connection: str
-    ) -> None:
+    def test_a_committed_token_of_another_format(self, get, service, service_connection):
         service.on("bulk-channel-status", statuses(c="a:1"))
         target = {"target": "1", "offset_format": "integer"}
 
@@ -372,9 +310,7 @@ class TestTrouble:
         assert answer.status_code == 400
         assert "a:1" in answer.text
 
-    def test_more_looks_than_threads_are_turned_away_for_a_moment(
-        self, get: Get, service_connection: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_more_looks_than_threads_are_turned_away_for_a_moment(self, get, service_connection, monkeypatch):
         taken = BoundedSemaphore(1)
         taken.acquire()
         monkeypatch.setattr(channel_pages, "_looks", taken)
@@ -384,9 +320,7 @@ class TestTrouble:
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
         assert 'content="5"' in answer.text
 
-    def test_every_look_makes_room_for_the_next_one(
-        self, get: Get, service: ScriptedService, service_connection: str
-    ) -> None:
+    def test_every_look_makes_room_for_the_next_one(self, get, service, service_connection):
         service.on("bulk-channel-status", statuses(c="a:1"))
 
         for _ in range(channel_pages.MOST_LOOKS + 1):
@@ -394,7 +328,7 @@ class TestTrouble:
         assert get("channel", service_connection, **SCRIPTED, channel="c").status_code == 200
 
     @pytest.mark.parametrize("missing", ["database", "schema", "pipe", "channel"])
-    def test_an_address_that_lacks_a_name(self, get: Get, service_connection: str, missing: str) -> None:
+    def test_an_address_that_lacks_a_name(self, get, service_connection, missing):
         query = {**SCRIPTED, "channel": "c", missing: ""}
 
         assert get("channel", service_connection, **query).status_code == 422

@@ -1,7 +1,5 @@
 """The plugin: its pages are there, and cost nothing where no pages are served."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -13,18 +11,18 @@ from tests.airflow_version import AIRFLOW
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 1), reason="Airflow 2 has no such pages")
-def test_its_pages_are_below_one_prefix_for_class_and_instance() -> None:
+def test_its_pages_are_below_one_prefix_for_class_and_instance():
     for plugin in (SnowpipePlugin, SnowpipePlugin()):
         (pages,) = plugin.fastapi_apps
         assert (pages["name"], pages["url_prefix"]) == ("snowpipe", "/snowpipe")
 
 
 @pytest.mark.skipif(AIRFLOW >= (3, 0), reason="Airflow 3 has them")
-def test_there_are_none_on_airflow_two() -> None:
+def test_there_are_none_on_airflow_two():
     assert SnowpipePlugin.fastapi_apps == []
 
 
-def test_loading_it_makes_no_application() -> None:
+def test_loading_it_makes_no_application():
     code = (
         "import sys, tests.airflow_connections; from airflow_provider_snowpipe.plugins.snowpipe import "
         "SnowpipePlugin; print([m for m in sys.modules if m.split('.')[0] in ('fastapi', 'jinja2.loaders') "

@@ -1,7 +1,5 @@
 """Where Airflow has no retry policies, ours says so."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest
@@ -12,7 +10,7 @@ from tests.airflow_version import AIRFLOW
 pytestmark = pytest.mark.skipif(AIRFLOW >= (3, 3), reason="Airflow has retry policies since 3.3")
 
 
-def test_the_policy_says_which_airflow_it_needs() -> None:
+def test_the_policy_says_which_airflow_it_needs():
     from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
     with pytest.raises(AirflowOptionalProviderFeatureException, match=r"needs Airflow 3\.3 or later"):

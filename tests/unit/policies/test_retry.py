@@ -30,44 +30,44 @@ def decide(error: BaseException, own_delay: float | None = None, **options: Any)
     return SnowpipeRetryPolicy(**options).evaluate(error, 1, 3, context)
 
 
-def test_what_no_try_can_mend_fails_and_says_why() -> None:
+def test_what_no_try_can_mend_fails_and_says_why():
     decision = decide(AuthenticationError("refused"))
 
     assert decision.action is RetryAction.FAIL
     assert "credentials" in decision.reason
 
 
-def test_the_services_delay_is_honoured_up_to_a_limit() -> None:
+def test_the_services_delay_is_honoured_up_to_a_limit():
     late = RetriesExhaustedError("busy", retry_after=90.0)
 
     assert decide(late).retry_delay == timedelta(seconds=90)
     assert decide(late, longest_delay=60).retry_delay == timedelta(seconds=60)
 
 
-def test_a_longer_delay_of_the_task_is_kept() -> None:
+def test_a_longer_delay_of_the_task_is_kept():
     late = RetriesExhaustedError("busy", retry_after=90.0)
 
     assert decide(late, own_delay=300).retry_delay is None
     assert decide(late, own_delay=5).retry_delay == timedelta(seconds=90)
 
 
-def test_rows_that_wait_for_their_commit_get_time() -> None:
+def test_rows_that_wait_for_their_commit_get_time():
     decision = decide(UncommittedRowsError("x", channel="c", http_status=409))
 
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(seconds=30))
 
 
-def test_errors_of_others_are_left_to_airflow() -> None:
+def test_errors_of_others_are_left_to_airflow():
     assert decide(ValueError("x")).action is RetryAction.DEFAULT
 
 
-def test_it_survives_serialization() -> None:
+def test_it_survives_serialization():
     policy = SnowpipeRetryPolicy(longest_delay=7.0)
 
     assert SnowpipeRetryPolicy.deserialize(policy.serialize()).longest_delay == 7.0
 
 
-def test_it_can_be_given_to_a_task_and_the_dag_is_serialized() -> None:
+def test_it_can_be_given_to_a_task_and_the_dag_is_serialized():
     from airflow.sdk import DAG
     from airflow.serialization.serialized_objects import DagSerialization
 
@@ -82,6 +82,6 @@ def test_it_can_be_given_to_a_task_and_the_dag_is_serialized() -> None:
     assert task["__var"]["has_retry_policy"] is True
 
 
-def test_a_delay_of_nothing_is_refused() -> None:
+def test_a_delay_of_nothing_is_refused():
     with pytest.raises(ConfigurationError, match="longest_delay is 0"):
         SnowpipeRetryPolicy(longest_delay=0)

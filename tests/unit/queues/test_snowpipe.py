@@ -1,10 +1,7 @@
 """The message queue, with ``common-messaging`` and without."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -27,12 +24,12 @@ print([name for name in ProvidersManager().queue_class_names if "snowpipe" in na
 """
 
 
-def test_is_in_the_providers_metadata() -> None:
+def test_is_in_the_providers_metadata():
     assert get_provider_info()["queues"] == [PATH]
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has no message queues")
-def test_airflow_works_without_common_messaging() -> None:
+def test_airflow_works_without_common_messaging():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=600)
 
     assert done.returncode == 0, done.stderr
@@ -42,19 +39,19 @@ def test_airflow_works_without_common_messaging() -> None:
 
 class TestProvider:
     @pytest.fixture
-    def provider(self) -> Any:
+    def provider(self):
         pytest.importorskip("airflow.providers.common.messaging", reason="the extra 'messaging'")
         from airflow_provider_snowpipe.queues.snowpipe import SnowpipeMessageQueueProvider
 
         return SnowpipeMessageQueueProvider()
 
-    def test_serves_its_scheme_and_no_other(self, provider: Any) -> None:
+    def test_serves_its_scheme_and_no_other(self, provider):
         assert provider.scheme_matches("snowpipe")
         assert not provider.scheme_matches("snowflake")
         assert provider.queue_matches("snowpipe://org-acct/DB/S/T")
         assert not provider.queue_matches("kafka://localhost/topic")
 
-    def test_reads_the_triggers_arguments_from_the_uri(self, provider: Any) -> None:
+    def test_reads_the_triggers_arguments_from_the_uri(self, provider):
         found = provider.trigger_kwargs("snowpipe://Org-Acct/DB/S/T/c%2F1", every_rows=5)
 
         assert found == {
@@ -65,26 +62,23 @@ class TestProvider:
             "channel": "c/1",
         }
 
-    def test_arguments_beside_the_uri_win(self, provider: Any) -> None:
+    def test_arguments_beside_the_uri_win(self, provider):
         found = provider.trigger_kwargs("snowpipe://a/DB/S/T/c", pipe="P", channel="d")
 
         assert "table" not in found
         assert "channel" not in found
 
-    def test_refuses_a_uri_of_another_form(self, provider: Any) -> None:
+    def test_refuses_a_uri_of_another_form(self, provider):
         with pytest.raises(ConfigurationError, match="after the account"):
             provider.trigger_kwargs("snowpipe://a/DB")
 
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     @pytest.mark.parametrize(
         "options",
-        [
-            {"scheme": "snowpipe", "table": "T", "channel": "c"},
-            {"queue": "snowpipe://a/DB/S/T/c"},
-        ],
+        [{"scheme": "snowpipe", "table": "T", "channel": "c"}, {"queue": "snowpipe://a/DB/S/T/c"}],
         ids=["scheme", "queue"],
     )
-    def test_a_message_queue_trigger_is_stored_as_ours(self, provider: Any, options: dict[str, Any]) -> None:
+    def test_a_message_queue_trigger_is_stored_as_ours(self, provider, options):
         from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 
         path, arguments = MessageQueueTrigger(**options, every_rows=100).serialize()

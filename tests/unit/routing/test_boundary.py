@@ -40,18 +40,16 @@ def position(
     ],
     ids=["nothing-in", "before-a", "after-a", "file-gone", "all-in", "growing", "growing-all-in"],
 )
-def test_copy_takes_the_files_that_no_stream_has_begun(
-    committed: str | None, growing: bool, share: tuple[str, ...]
-) -> None:
+def test_copy_takes_the_files_that_no_stream_has_begun(committed, growing, share):
     assert share_of_copy(position(committed), growing=growing) == share
 
 
-def test_a_file_that_is_streamed_in_part_is_refused_with_the_remedy() -> None:
+def test_a_file_that_is_streamed_in_part_is_refused_with_the_remedy():
     with pytest.raises(PartlyStreamedError, match=r"file 'b' .* up to row 4, and has more.*path='stream'"):
         share_of_copy(position("b:4", rest=True))
 
 
-def test_an_interrupted_copy_promises_the_files_up_to_its_last_one() -> None:
+def test_an_interrupted_copy_promises_the_files_up_to_its_last_one():
     begun = position("a:10", copying_to="b")
 
     assert promised_files(begun) == ("b",)
@@ -59,16 +57,16 @@ def test_an_interrupted_copy_promises_the_files_up_to_its_last_one() -> None:
     assert promised_files(position("a:10")) == ()
 
 
-def test_a_promised_file_is_copied_although_the_last_file_may_grow() -> None:
+def test_a_promised_file_is_copied_although_the_last_file_may_grow():
     assert share_of_copy(position("a:10", copying_to="c"), growing=True) == ("b", "c")
 
 
-def test_a_promised_file_that_is_gone_is_an_error() -> None:
+def test_a_promised_file_that_is_gone_is_an_error():
     with pytest.raises(SourcePositionError, match=r"COPY of the files up to 'bb' .* bring it back"):
         promised_files(position("a:10", copying_to="bb"))
 
 
-def test_rows_that_came_behind_the_committed_one_while_a_copy_is_open_are_an_error() -> None:
+def test_rows_that_came_behind_the_committed_one_while_a_copy_is_open_are_an_error():
     with pytest.raises(SourcePositionError, match="has got rows after row 10"):
         share_of_copy(position("a:10", rest=True, copying_to="b"))
 
@@ -83,26 +81,26 @@ def test_rows_that_came_behind_the_committed_one_while_a_copy_is_open_are_an_err
     ],
     ids=["all-in", "rest", "file-left", "copying"],
 )
-def test_a_partition_is_done_when_no_row_is_left(given: PartitionPosition, done: bool) -> None:
+def test_a_partition_is_done_when_no_row_is_left(given, done):
     assert given.is_done is done
 
 
 @pytest.mark.parametrize("after", [None, "ä:b.log:10"], ids=["null", "token"])
-def test_an_intent_comes_back_from_its_token(after: str | None) -> None:
+def test_an_intent_comes_back_from_its_token(after):
     for pipe in (None, "a pipe"):
         intent = CopyIntent(after, 'o"dd.log', SINCE, pipe)
 
         assert CopyIntent.parse(str(intent)) == intent
 
 
-def test_another_token_is_no_intent() -> None:
+def test_another_token_is_no_intent():
     assert CopyIntent.parse(None) is None
     assert CopyIntent.parse("a.log:3") is None
     with pytest.raises(OffsetTokenError, match="begins like that of a load"):
         CopyIntent.parse('{"copy_after":1')
 
 
-def test_a_writer_that_finds_an_intent_is_told_what_it_is() -> None:
+def test_a_writer_that_finds_an_intent_is_told_what_it_is():
     token = str(CopyIntent("a:10", "b:c", SINCE))
 
     with pytest.raises(OffsetTokenError, match=r"channel 'x': a load .* run the load task that began it"):

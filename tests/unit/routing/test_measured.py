@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
@@ -23,7 +21,7 @@ def load(latency: float | None, path: LoadPath = PIPE, table: str = "T") -> Meas
     return MeasuredLoad(table, path, 200.0, latency)
 
 
-def test_loads_are_json_and_back() -> None:
+def test_loads_are_json_and_back():
     loads = (load(150.0), MeasuredLoad("T", COPY, 9.0, 8.0, 0.01, "warehouse seconds", "tag", 1.7e9))
 
     assert kept_loads([one.as_json() for one in loads], "T") == loads
@@ -32,11 +30,11 @@ def test_loads_are_json_and_back() -> None:
 @pytest.mark.parametrize(
     "kept", [None, "text", [1], [{"path": "pipe"}], [{**load(1.0).as_json(), "path": "train"}]]
 )
-def test_what_another_release_has_kept_is_left_out(kept: Any) -> None:
+def test_what_another_release_has_kept_is_left_out(kept):
     assert kept_loads(kept, "T") == ()
 
 
-def test_the_last_loads_of_the_table_are_kept() -> None:
+def test_the_last_loads_of_the_table_are_kept():
     kept = [load(float(n), table="ABT"[n % 3]).as_json() for n in range(3 * MOST_KEPT + 30)]
     found = kept_loads(kept, "T")
 
@@ -45,7 +43,7 @@ def test_the_last_loads_of_the_table_are_kept() -> None:
     assert found[-1].latency == kept[-1]["latency"]
 
 
-def test_a_floor_is_the_median_of_loads_enough() -> None:
+def test_a_floor_is_the_median_of_loads_enough():
     latencies = [140.0, 150.0, 900.0]
 
     assert measured_floors([load(one) for one in latencies]) == {PIPE: 150.0}
@@ -63,7 +61,5 @@ def test_a_floor_is_the_median_of_loads_enough() -> None:
     ],
     ids=["slow", "volume-quicker-than-estimated", "whole-load-quicker-than-the-floor"],
 )
-def test_latency_is_what_the_volume_does_not_explain(
-    estimated: dict[str, float], took: float, latency: float
-) -> None:
+def test_latency_is_what_the_volume_does_not_explain(estimated, took, latency):
     assert measured_latency(estimated, took) == latency

@@ -1,23 +1,5 @@
-"""Airflow connections for these tests."""
+"""The service of those of these tests that need no socket."""
 
-from __future__ import annotations
-
-from tests.airflow_connections import (
-    encrypted_pem,
-    pem,
-    private_key,
-    service,
-    service_connection,
-    set_connection,
-)
 from tests.fake_snowpipe import snowpipe
 
-__all__ = [
-    "encrypted_pem",
-    "pem",
-    "private_key",
-    "service",
-    "service_connection",
-    "set_connection",
-    "snowpipe",
-]
+__all__ = ["snowpipe"]

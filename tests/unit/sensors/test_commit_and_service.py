@@ -11,13 +11,13 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
-from tests.airflow_connections import PAT, SetConnection
+from tests.airflow_connections import PAT
 from tests.fake_snowpipe import URL, FakeSnowpipe, error
 from tests.local_connection import TaskInstance
 
 
 @pytest.fixture
-def conn_id(set_connection: SetConnection) -> str:
+def conn_id(set_connection):
     return set_connection(
         "fake",
         conn_type="snowpipe",
@@ -58,22 +58,20 @@ def resumed(sensor: SnowpipeCommitSensor, snowpipe: FakeSnowpipe, meanwhile: Any
 
 
 @pytest.mark.parametrize("committed", [None, "0", "8"], ids=["NULL", "start", "behind"])
-def test_channel_without_its_target_is_waited_for(
-    snowpipe: FakeSnowpipe, conn_id: str, committed: str | None
-) -> None:
+def test_channel_without_its_target_is_waited_for(snowpipe, conn_id, committed):
     snowpipe.channel("c", committed=committed)
 
     assert not make(conn_id).poke(context()).is_done
 
 
 @pytest.mark.parametrize("committed", ["9", "10", "80"])
-def test_channel_at_or_past_its_target_is_done(snowpipe: FakeSnowpipe, conn_id: str, committed: str) -> None:
+def test_channel_at_or_past_its_target_is_done(snowpipe, conn_id, committed):
     snowpipe.channel("c", committed=committed)
 
     assert make(conn_id).execute(context()) == {"c": committed}
 
 
-def test_one_channel_that_is_behind_holds_all(snowpipe: FakeSnowpipe, conn_id: str) -> None:
+def test_one_channel_that_is_behind_holds_all(snowpipe, conn_id):
     snowpipe.channel("c", committed="9")
     snowpipe.channel("d")
 
@@ -81,16 +79,14 @@ def test_one_channel_that_is_behind_holds_all(snowpipe: FakeSnowpipe, conn_id: s
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_token_of_another_format_fails_without_a_retry(
-    snowpipe: FakeSnowpipe, conn_id: str, deferrable: bool
-) -> None:
+def test_token_of_another_format_fails_without_a_retry(snowpipe, conn_id, deferrable):
     snowpipe.channel("c", committed="a.log:1")
 
     with pytest.raises(AirflowFailException, match="bad_token"):
         make(conn_id, deferrable=deferrable).execute(context())
 
 
-def test_deferred_sensor_ends_with_the_commit(snowpipe: FakeSnowpipe, conn_id: str) -> None:
+def test_deferred_sensor_ends_with_the_commit(snowpipe, conn_id):
     channel = snowpipe.channel("c")
 
     def commit() -> None:
@@ -111,9 +107,7 @@ class TestRejectedBaseline:
 
     @pytest.mark.parametrize(("baseline", "too_many"), COUNTED)
     @pytest.mark.parametrize("mode", ["poke", "deferred", "from the triggerer"])
-    def test_rows_beyond_it_fail_the_task_for_good(
-        self, snowpipe: FakeSnowpipe, conn_id: str, baseline: Any, too_many: int, mode: str
-    ) -> None:
+    def test_rows_beyond_it_fail_the_task_for_good(self, snowpipe, conn_id, baseline, too_many, mode):
         channel = snowpipe.channel("c", rows_error_count=too_many - 1)
         sensor = make(
             conn_id,
@@ -137,9 +131,7 @@ class TestRejectedBaseline:
 
     @pytest.mark.parametrize(("baseline", "too_many"), COUNTED)
     @pytest.mark.parametrize("deferrable", [False, True])
-    def test_rows_up_to_it_do_not(
-        self, snowpipe: FakeSnowpipe, conn_id: str, baseline: Any, too_many: int, deferrable: bool
-    ) -> None:
+    def test_rows_up_to_it_do_not(self, snowpipe, conn_id, baseline, too_many, deferrable):
         channel = snowpipe.channel("c", rows_error_count=too_many - 1)
         sensor = make(conn_id, fail_on_rejected_rows=True, rejected_baseline=baseline, deferrable=deferrable)
 
@@ -152,7 +144,7 @@ class TestRejectedBaseline:
             commit()
             assert sensor.execute(context()) == {"c": "9"}
 
-    def test_goes_to_the_scheduler_with_a_start_in_the_triggerer(self, conn_id: str) -> None:
+    def test_goes_to_the_scheduler_with_a_start_in_the_triggerer(self, conn_id):
         sensor = make(
             conn_id,
             fail_on_rejected_rows=True,
@@ -167,7 +159,7 @@ class TestRejectedBaseline:
         assert arguments.trigger_kwargs["rejected_baseline"] == {"c": 3}
         assert arguments.trigger_kwargs["fail_on_rejected_rows"] is True
 
-    def test_is_nothing_where_rejected_rows_are_accepted(self, snowpipe: FakeSnowpipe, conn_id: str) -> None:
+    def test_is_nothing_where_rejected_rows_are_accepted(self, snowpipe, conn_id):
         snowpipe.channel("c", committed="9", rows_error_count=70)
 
         assert make(conn_id).execute(context()) == {"c": "9"}
@@ -187,9 +179,7 @@ class TestRejectedBaseline:
         ("schema", "S"),
     ],
 )
-def test_every_setting_reaches_the_triggerer(
-    snowpipe: FakeSnowpipe, conn_id: str, option: str, value: Any
-) -> None:
+def test_every_setting_reaches_the_triggerer(snowpipe, conn_id, option, value):
     snowpipe.channel("c")
     sensor = make(
         conn_id,
@@ -207,18 +197,14 @@ def test_every_setting_reaches_the_triggerer(
     assert deferred.value.trigger.serialize()[1][option] == value
 
 
-def test_channel_that_is_dropped_meanwhile_fails_the_deferred_task(
-    snowpipe: FakeSnowpipe, conn_id: str
-) -> None:
+def test_channel_that_is_dropped_meanwhile_fails_the_deferred_task(snowpipe, conn_id):
     snowpipe.channel("c")
 
     with pytest.raises(AirflowFailException, match="channel_missing"):
         resumed(make(conn_id, deferrable=True), snowpipe, snowpipe.channels.clear)
 
 
-def test_first_look_that_meets_an_outage_leaves_the_wait_to_the_triggerer(
-    snowpipe: FakeSnowpipe, conn_id: str
-) -> None:
+def test_first_look_that_meets_an_outage_leaves_the_wait_to_the_triggerer(snowpipe, conn_id):
     channel = snowpipe.channel("c")
     snowpipe.fault(before="status", error=error(503), times=8)
 
@@ -228,9 +214,7 @@ def test_first_look_that_meets_an_outage_leaves_the_wait_to_the_triggerer(
     assert resumed(make(conn_id, deferrable=True), snowpipe, commit) == {"c": "9"}
 
 
-def test_outage_that_lasts_ends_the_task_and_leaves_it_its_retries(
-    snowpipe: FakeSnowpipe, conn_id: str
-) -> None:
+def test_outage_that_lasts_ends_the_task_and_leaves_it_its_retries(snowpipe, conn_id):
     snowpipe.fault(before="status", error=error(503), times=10_000)
 
     with pytest.raises(AirflowException, match="too_many_errors") as ended:

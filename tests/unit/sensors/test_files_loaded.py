@@ -43,7 +43,7 @@ def make(**options: Any) -> SnowpipeFilesLoadedSensor:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options, text):
     with pytest.raises(ConfigurationError, match=text):
         make(deferrable=options.pop("deferrable", False), **options)
 
@@ -59,17 +59,8 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options: dict[str, A
         ("too_many_errors", AirflowException),
     ],
 )
-def test_only_what_may_pass_is_retried(reason: str, kind: type[Exception]) -> None:
+def test_only_what_may_pass_is_retried(reason, kind):
     with pytest.raises(AirflowException, match=f"^{reason}: because$") as raised:
         make().execute_complete({}, {"status": "failure", "reason": reason, "message": "because"})
 
     assert raised.type is kind
-
-
-def test_names_of_columns_are_no_templates() -> None:
-    assert set(make().template_fields) >= {"files", "prefix", "count", "stage", "table", "pipe", "since"}
-    assert "on_partial" not in make().template_fields
-
-
-def test_a_connection_that_does_not_exist_is_looked_up_when_it_runs_only() -> None:
-    assert make(snowflake_conn_id="nowhere").snowflake_conn_id == "nowhere"

@@ -1,14 +1,17 @@
-"""Airflow connections for these tests."""
+"""Polls that begin at once."""
 
 from __future__ import annotations
 
-from tests.airflow_connections import (
-    encrypted_pem,
-    pem,
-    private_key,
-    service,
-    service_connection,
-    set_connection,
-)
+import pytest
 
-__all__ = ["encrypted_pem", "pem", "private_key", "service", "service_connection", "set_connection"]
+
+@pytest.fixture(autouse=True)
+def gather_seconds(monkeypatch):
+    """Gather nobody else before the first round, or for as long as a test asks for."""
+
+    def gather(seconds: float) -> None:
+        for poll in ("streaming.status_poll", "bulk.history_poll"):
+            monkeypatch.setattr(f"airflow_provider_snowpipe.{poll}.GATHER_SECONDS", seconds)
+
+    gather(0.01)
+    return gather

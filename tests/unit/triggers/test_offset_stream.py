@@ -38,16 +38,16 @@ async def left_after(state: AssetState, *items: AdvanceItem) -> list[str]:
     return [message["id"] for message in await WatermarkJournal(state, "k").load()]
 
 
-def test_looks_whose_events_are_stored_are_forgotten() -> None:
+def test_looks_whose_events_are_stored_are_forgotten():
     assert asyncio.run(left_after(AssetState(), item(1), item(2))) == ["3"]
 
 
-def test_a_look_that_failed_for_somebody_is_made_up_for_by_the_next() -> None:
+def test_a_look_that_failed_for_somebody_is_made_up_for_by_the_next():
     assert asyncio.run(left_after(AssetState(), item(1, failed=1))) == ["1", "2", "3"]
     assert asyncio.run(left_after(AssetState(), item(1, failed=1), item(2))) == ["3"]
 
 
-def test_a_store_that_does_not_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_does_not_answer_ends_nothing(caplog):
     class Breaking(AssetState):
         writes = 0
 

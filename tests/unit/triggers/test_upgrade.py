@@ -6,7 +6,6 @@ import importlib
 import inspect
 import json
 import pkgutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def _made_again(entry: Any, kwargs: dict[str, Any]) -> BaseTrigger:
 
 
 @pytest.mark.parametrize("trigger", _trigger_classes(), ids=lambda trigger: trigger.__name__)
-def test_every_trigger_has_a_stored_form(trigger: type[BaseTrigger]) -> None:
+def test_every_trigger_has_a_stored_form(trigger):
     path = f"{trigger.__module__}.{trigger.__qualname__}"
     known = {entry["classpath"] for file in FILES for entry in entries(file)}
 
@@ -59,7 +58,7 @@ def test_every_trigger_has_a_stored_form(trigger: type[BaseTrigger]) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_trigger_is_made_again_from_what_is_stored(file: Path, form: str) -> None:
+def test_a_trigger_is_made_again_from_what_is_stored(file, form):
     if form == "serde" and AIRFLOW < (3, 2):
         pytest.skip("Airflow stores this form since 3.2")
     for entry in entries(file):
@@ -72,7 +71,7 @@ def test_a_trigger_is_made_again_from_what_is_stored(file: Path, form: str) -> N
 
 @pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 there is one form only")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_files_hold_what_airflow_stores(file: Path) -> None:
+def test_the_files_hold_what_airflow_stores(file):
     for entry in entries(file):
         again = json.loads(json.dumps(stored(_made_again(entry, entry["kwargs"]))))
 

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from airflow_provider_snowpipe.local.loading.history import DAY_MS
-from airflow_provider_snowpipe.local.sql.session import Session
 from tests.local_catalog import LocalCatalog, local_catalog
 from tests.unit.local.sql_sessions import SqlSessions
 
@@ -17,13 +14,9 @@ DAY = DAY_MS / 1000
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalCatalog]:
+def local(tmp_path):
     with local_catalog(tmp_path) as made:
-        for statement in (
-            "CREATE TABLE t (id INT)",
-            "CREATE ROLE r",
-            "GRANT ROLE r TO USER demo",
-        ):
+        for statement in ("CREATE TABLE t (id INT)", "CREATE ROLE r", "GRANT ROLE r TO USER demo"):
             made.sql(statement)
         made.put("a.csv", b"1\nbad\n")
         made.sql("COPY INTO t FROM @s ON_ERROR = CONTINUE")
@@ -31,7 +24,7 @@ def local(tmp_path: Path) -> Iterator[LocalCatalog]:
 
 
 @pytest.fixture
-def other(local: LocalCatalog) -> Iterator[Session]:
+def other(local):
     """A session with the role R only."""
     session = local.new_session()
     session.role, session.secondary_roles = "R", False
@@ -43,7 +36,7 @@ def files(local: LocalCatalog) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in local.sql(FILES)]
 
 
-def test_loads_of_all_databases_show_with_their_tables(local: LocalCatalog) -> None:
+def test_loads_of_all_databases_show_with_their_tables(local):
     local.sql("CREATE DATABASE d")
     local.sql("CREATE TABLE u (id INT)")
     local.sql("COPY INTO u FROM @local.public.s ON_ERROR = CONTINUE")
@@ -57,14 +50,14 @@ def test_loads_of_all_databases_show_with_their_tables(local: LocalCatalog) -> N
     assert isinstance(row["last_load_time"], dt.datetime)
 
 
-def test_a_year_is_kept(local: LocalCatalog) -> None:
+def test_a_year_is_kept(local):
     local.catalog.clock.move(364 * DAY)
     assert files(local) == [("LOCAL", "a.csv")]
     local.catalog.clock.move(2 * DAY)
     assert files(local) == []
 
 
-def test_the_time_of_a_query_follows_the_clock_that_loads_are_dated_by(local: LocalCatalog) -> None:
+def test_the_time_of_a_query_follows_the_clock_that_loads_are_dated_by(local):
     local.catalog.clock.move(30 * DAY)
     recent = f"SELECT file_name FROM {COPIES} WHERE last_load_time > DATEADD(day, -{{}}, CURRENT_TIMESTAMP())"
 
@@ -77,7 +70,7 @@ def test_the_time_of_a_query_follows_the_clock_that_loads_are_dated_by(local: Lo
     assert abs(row["utc"] - ahead.replace(tzinfo=None)) < dt.timedelta(hours=1)
 
 
-def test_the_loads_of_a_dropped_table_stay_and_copy_forgets_them(local: LocalCatalog) -> None:
+def test_the_loads_of_a_dropped_table_stay_and_copy_forgets_them(local):
     local.sql("CREATE OR REPLACE TABLE t (id INT)")
     local.sql("COPY INTO t FROM @s ON_ERROR = CONTINUE")
     local.sql("DROP TABLE t")
@@ -86,13 +79,13 @@ def test_the_loads_of_a_dropped_table_stay_and_copy_forgets_them(local: LocalCat
     assert local.sql("SELECT * FROM SNOWFLAKE.ACCOUNT_USAGE.LOAD_HISTORY") == []
 
 
-def test_loads_of_dropped_tables_follow_a_new_name_of_their_schema(local: LocalCatalog) -> None:
+def test_loads_of_dropped_tables_follow_a_new_name_of_their_schema(local):
     local.sql("DROP TABLE t")
     local.sql("ALTER SCHEMA public RENAME TO former")
     assert local.sql(f"SELECT table_schema_name AS name FROM {COPIES}") == [{"name": "FORMER"}]
 
 
-def test_a_temporary_tables_loads_are_its_sessions_own(local: LocalCatalog) -> None:
+def test_a_temporary_tables_loads_are_its_sessions_own(local):
     local.sql("CREATE TEMPORARY TABLE own (id INT)")
     local.sql("COPY INTO own FROM @s ON_ERROR = CONTINUE")
     assert len(files(local)) == 1
@@ -100,7 +93,7 @@ def test_a_temporary_tables_loads_are_its_sessions_own(local: LocalCatalog) -> N
     assert len(files(local)) == 1
 
 
-def test_load_history_shows_loads_by_copy(local: LocalCatalog) -> None:
+def test_load_history_shows_loads_by_copy(local):
     (row,) = local.sql("SELECT * FROM snowflake.account_usage.load_history")
     assert (row["catalog_name"], row["schema_name"], row["table_name"]) == ("LOCAL", "PUBLIC", "T")
     assert (row["file_name"], row["status"], row["catalog_id"]) == ("a.csv", "PARTIALLY_LOADED", None)
@@ -111,9 +104,7 @@ def test_load_history_shows_loads_by_copy(local: LocalCatalog) -> None:
     ["IMPORTED PRIVILEGES ON DATABASE snowflake", "DATABASE ROLE snowflake.usage_viewer"],
     ids=["imported-privileges", "usage-viewer"],
 )
-def test_the_views_are_hidden_from_roles_without_the_right(
-    local: LocalCatalog, other: Session, right: str
-) -> None:
+def test_the_views_are_hidden_from_roles_without_the_right(local, other, right):
     hidden = local.refused(FILES, session=other)
     assert (hidden.code, hidden.sqlstate) == ("002003", "02000")
     assert "'SNOWFLAKE' does not exist or not authorized" in hidden.message
@@ -132,12 +123,12 @@ def test_the_views_are_hidden_from_roles_without_the_right(
     assert local.refused(FILES, session=other).code == "002003"
 
 
-def test_another_database_role_does_not_show_them(local: LocalCatalog, other: Session) -> None:
+def test_another_database_role_does_not_show_them(local, other):
     local.sql("GRANT DATABASE ROLE SNOWFLAKE.OBJECT_VIEWER TO ROLE r")
     assert local.refused(FILES, session=other).code == "002003"
 
 
-def test_the_right_outlives_a_restart(tmp_path: Path) -> None:
+def test_the_right_outlives_a_restart(tmp_path):
     first = SqlSessions(tmp_path)
     first.run(
         "CREATE ROLE r",
@@ -177,7 +168,7 @@ def test_the_right_outlives_a_restart(tmp_path: Path) -> None:
         ("GRANT DATABASE ROLE usage_viewer TO ROLE r", "001003"),
     ],
 )
-def test_nothing_in_the_database_can_be_changed(local: LocalCatalog, statement: str, code: str) -> None:
+def test_nothing_in_the_database_can_be_changed(local, statement, code):
     assert local.refused(statement).code == code
     assert local.sql("SHOW GRANTS TO ROLE r") == []
     assert [row["name"] for row in local.sql("SHOW DATABASES")] == ["LOCAL"]

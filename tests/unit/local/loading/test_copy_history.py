@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,7 @@ HOUR = "DATEADD(hours, -1, CURRENT_TIMESTAMP())"
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalCatalog]:
+def local(tmp_path):
     with local_catalog(tmp_path) as made:
         made.sql("CREATE TABLE t (id INT, name VARCHAR)")
         made.put("in/a.csv", b"1,x\n")
@@ -31,7 +29,7 @@ def history(
     )
 
 
-def test_copy_history_shows_every_load_with_its_first_error(local: LocalCatalog) -> None:
+def test_copy_history_shows_every_load_with_its_first_error(local):
     rows = local.sql(
         f"SELECT * FROM TABLE(information_schema.copy_history(TABLE_NAME => 't', START_TIME => {HOUR})) h "
         "ORDER BY h.file_name"
@@ -56,7 +54,7 @@ def test_copy_history_shows_every_load_with_its_first_error(local: LocalCatalog)
     assert isinstance(failed["last_load_time"], dt.datetime)
 
 
-def test_copy_history_obeys_times_pipes_and_conditions(local: LocalCatalog) -> None:
+def test_copy_history_obeys_times_pipes_and_conditions(local):
     table = "TABLE_NAME => 'LOCAL.PUBLIC.T'"
     assert len(history(local, f"{table}, START_TIME => {HOUR}, END_TIME => CURRENT_TIMESTAMP()")) == 3
     assert history(local, f"{table}, START_TIME => DATEADD(hours, 1, CURRENT_TIMESTAMP())") == []
@@ -70,7 +68,7 @@ def test_copy_history_obeys_times_pipes_and_conditions(local: LocalCatalog) -> N
     assert joined == [{"n": 1}]
 
 
-def test_the_history_ends_after_14_days_and_with_the_rows(local: LocalCatalog) -> None:
+def test_the_history_ends_after_14_days_and_with_the_rows(local):
     assert len(local.sql("SELECT * FROM INFORMATION_SCHEMA.LOAD_HISTORY")) == 3
     local.catalog.clock.move(15 * DAY_MS / 1000)
     assert history(local, "'t', '2020-01-01'::TIMESTAMP_LTZ") == []
@@ -82,17 +80,6 @@ def test_the_history_ends_after_14_days_and_with_the_rows(local: LocalCatalog) -
     assert history(local, "'t', '2020-01-01'::TIMESTAMP_LTZ") == []
 
 
-def test_load_history_is_a_view(local: LocalCatalog) -> None:
-    rows = local.sql(
-        "SELECT l.file_name, l.status, row_count FROM INFORMATION_SCHEMA.LOAD_HISTORY l "
-        "WHERE table_name = 'T' AND error_count > 0 ORDER BY 1"
-    )
-    assert rows == [
-        {"file_name": "b.csv", "status": "PARTIALLY_LOADED", "row_count": 1},
-        {"file_name": "c.csv", "status": "LOAD_FAILED", "row_count": 0},
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -102,6 +89,6 @@ def test_load_history_is_a_view(local: LocalCatalog) -> None:
         ("TABLE_NAME => 't', START_TIME => CURRENT_TIMESTAMP(), NONSENSE => 1", "001003"),
     ],
 )
-def test_wrong_arguments_are_refused(local: LocalCatalog, arguments: str, code: str) -> None:
+def test_wrong_arguments_are_refused(local, arguments, code):
     statement = f"SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY({arguments}))"
     assert local.refused(statement).code == code

@@ -43,9 +43,7 @@ def read(content: bytes, width: int = 3, block: int = 7, **options: Any) -> list
     ],
     ids=lambda value: repr(value)[:40] if isinstance(value, bytes) else "",
 )
-def test_both_paths_split_into_the_same_fields(
-    content: bytes, dialect: CsvDialect, expected: list[list[str | None]]
-) -> None:
+def test_both_paths_split_into_the_same_fields(content, dialect, expected):
     fast = split_fields(content, dialect)
     assert fast is not None
     assert rows(fast) == rows(split_exactly(content, dialect, final=True)) == expected
@@ -60,9 +58,7 @@ def test_both_paths_split_into_the_same_fields(
     ],
     ids=["quote in a field", "blanks around quotes", "escaped quotes"],
 )
-def test_the_exact_path_reads_what_the_fast_one_leaves(
-    content: bytes, dialect: CsvDialect, expected: list[list[str | None]]
-) -> None:
+def test_the_exact_path_reads_what_the_fast_one_leaves(content, dialect, expected):
     assert split_fields(content, dialect) is None
     assert rows(split_exactly(content, dialect, final=True)) == expected
 
@@ -79,7 +75,7 @@ def test_the_exact_path_reads_what_the_fast_one_leaves(
     ],
     ids=["plain", "quoted", "no escape", "skip blank", "trim", "long delimiter"],
 )
-def test_the_fast_path_agrees_with_the_exact_one_on_random_text(dialect: CsvDialect) -> None:
+def test_the_fast_path_agrees_with_the_exact_one_on_random_text(dialect):
     chooser = random.Random(7)
     parts = (b"a", b",", b"\n", b'"', b"\\", b"\r\n", b"b", b'""', b"N", "é".encode())
     compared = 0
@@ -94,7 +90,7 @@ def test_the_fast_path_agrees_with_the_exact_one_on_random_text(dialect: CsvDial
     assert compared > 500
 
 
-def test_records_continue_over_blocks_and_the_last_needs_no_newline() -> None:
+def test_records_continue_over_blocks_and_the_last_needs_no_newline():
     content = b'head\n1,"x\ny",z\n2,"longer than a block",\n3,,end'
     found = read(content, FIELD_OPTIONALLY_ENCLOSED_BY='"', SKIP_HEADER=1)
     assert [(row["i"], row["c0"], row["c1"], row["c2"]) for row in found] == [
@@ -104,7 +100,7 @@ def test_records_continue_over_blocks_and_the_last_needs_no_newline() -> None:
     ]
 
 
-def test_a_record_with_invalid_utf8_is_broken_and_its_neighbours_are_not() -> None:
+def test_a_record_with_invalid_utf8_is_broken_and_its_neighbours_are_not():
     found = read(b"a,b\nc,\xff\xfe\nd,e\n", width=2)
     assert [(row["c0"], row["x"]) for row in found] == [
         ("a", None),
@@ -115,7 +111,7 @@ def test_a_record_with_invalid_utf8_is_broken_and_its_neighbours_are_not() -> No
     assert (replaced[0]["c1"], replaced[0]["x"]) == ("?", None)
 
 
-def test_an_enclosed_field_that_does_not_end_breaks_its_record_only() -> None:
+def test_an_enclosed_field_that_does_not_end_breaks_its_record_only():
     found = read(b'a,b\n"c"x,d\ne,f\n"g', width=2, FIELD_OPTIONALLY_ENCLOSED_BY='"')
     assert [row["x"] for row in found] == [
         None,
@@ -125,21 +121,21 @@ def test_an_enclosed_field_that_does_not_end_breaks_its_record_only() -> None:
     ]
 
 
-def test_delimiters_may_be_none() -> None:
+def test_delimiters_may_be_none():
     found = read(b"a,b\nc,d\n", width=1, FIELD_DELIMITER=None, ESCAPE_UNENCLOSED_FIELD=None)
     assert [row["c0"] for row in found] == ["a,b", "c,d"]
     (whole,) = read(b"a,b\nc,d\n", width=1, FIELD_DELIMITER=None, RECORD_DELIMITER=None)
     assert whole["c0"] == "a,b\nc,d\n"
 
 
-def test_other_encodings_are_read() -> None:
+def test_other_encodings_are_read():
     (row,) = read("grün,ß\n".encode("iso-8859-1"), width=2, ENCODING="ISO88591")
     assert (row["c0"], row["c1"]) == ("grün", "ß")
     (row,) = read(b"\xef\xbb\xbfa,b\n", width=2)
     assert row["c0"] == "a"
 
 
-def test_positions_count_lines_of_the_file_and_characters_of_the_line() -> None:
+def test_positions_count_lines_of_the_file_and_characters_of_the_line():
     content = b'skip\n1,"two\nlines",3\n\xc3\xa9,b,c\n'
     (chunk,) = read_csv([content], {"FIELD_OPTIONALLY_ENCLOSED_BY": '"', "SKIP_HEADER": 1}, 3)
     second = chunk.locate(1, 1)

@@ -37,26 +37,24 @@ def read(content: bytes, block: int = 9, **options: Any) -> list[tuple[Any, str 
     ids=["lines", "concatenated", "pretty", "outer array", "array kept", "scalars", "empty"],
 )
 @pytest.mark.parametrize("block", [1, 9, 1000])
-def test_documents_are_found_however_they_are_laid_out(
-    content: bytes, options: dict[str, Any], expected: list[Any], block: int
-) -> None:
+def test_documents_are_found_however_they_are_laid_out(content, options, expected, block):
     if block < 20 and options.get("STRIP_OUTER_ARRAY") is None and b"\n " in content[:30]:
         block = 20
     assert read(content, max(block, 16), **options) == [(value, None) for value in expected]
 
 
-def test_a_broken_line_spoils_no_other() -> None:
+def test_a_broken_line_spoils_no_other():
     found = read(b'{"a":1}\n{"a":\n{"a":"\xff"}\n{"a":2}\n', 1000)
     assert [value for value, _ in found] == [{"a": 1}, "broken", None, {"a": 2}]
     assert found[2][1] == "Error parsing JSON: the row is not valid UTF-8"
 
 
-def test_text_between_documents_is_an_error() -> None:
+def test_text_between_documents_is_an_error():
     found = read(b'{"a":1} {"a":2}\noops {"a":3}', 1000)
     assert [value for value, _ in found] == [{"a": 1}, {"a": 2}, None]
     assert found[2][1] == 'Error parsing JSON: oops {"a":3}'
 
 
-def test_positions_count_empty_lines() -> None:
+def test_positions_count_empty_lines():
     (chunk,) = read_json([b'{"a":1}\n\n\n{"a":2}\n'], {})
     assert chunk.locate(1, None).line == 4

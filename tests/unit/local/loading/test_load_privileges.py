@@ -1,21 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
-from airflow_provider_snowpipe.local.sql.session import Session
 from tests.local_catalog import LocalCatalog, local_catalog
 
 PIPE = "CREATE PIPE p AS COPY INTO t FROM @s"
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalCatalog]:
+def local(tmp_path):
     with local_catalog(tmp_path) as made:
         for statement in (
             "CREATE TABLE t (id INT)",
@@ -30,7 +26,7 @@ def local(tmp_path: Path) -> Iterator[LocalCatalog]:
 
 
 @pytest.fixture
-def loader(local: LocalCatalog) -> Iterator[Session]:
+def loader(local):
     session = local.new_session()
     session.role = "LOADER"
     session.secondary_roles = False
@@ -43,7 +39,7 @@ def grant(local: LocalCatalog, *privileges: str) -> None:
         local.sql(f"GRANT {privilege} TO ROLE loader")
 
 
-def test_copy_needs_insert_on_the_table_and_read_on_the_stage(local: LocalCatalog, loader: Session) -> None:
+def test_copy_needs_insert_on_the_table_and_read_on_the_stage(local, loader):
     assert local.refused("COPY INTO t FROM @s", session=loader).code == "002003"
     grant(local, "INSERT ON TABLE t")
     assert local.refused("COPY INTO t FROM @s", session=loader).code == "002003"
@@ -52,7 +48,7 @@ def test_copy_needs_insert_on_the_table_and_read_on_the_stage(local: LocalCatalo
     assert row["status"] == "LOADED"
 
 
-def test_the_history_of_hidden_tables_is_hidden(local: LocalCatalog, loader: Session) -> None:
+def test_the_history_of_hidden_tables_is_hidden(local, loader):
     local.sql("COPY INTO t FROM @s")
     history = "SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY('t', '2020-01-01'::TIMESTAMP_LTZ))"
     assert local.refused(history, session=loader).code == "002003"
@@ -62,9 +58,7 @@ def test_the_history_of_hidden_tables_is_hidden(local: LocalCatalog, loader: Ses
     assert len(local.sql("SELECT * FROM INFORMATION_SCHEMA.LOAD_HISTORY", session=loader)) == 1
 
 
-def test_pipes_are_created_operated_monitored_and_dropped_by_privilege(
-    local: LocalCatalog, loader: Session
-) -> None:
+def test_pipes_are_created_operated_monitored_and_dropped_by_privilege(local, loader):
     assert local.refused(PIPE, session=loader).code == "003001"
     grant(local, "CREATE PIPE ON SCHEMA public", "INSERT ON TABLE t", "READ ON STAGE s")
     local.sql(PIPE, session=loader)
@@ -82,7 +76,7 @@ def test_pipes_are_created_operated_monitored_and_dropped_by_privilege(
     assert local.refused("ALTER PIPE p SET COMMENT = 'x'", session=loader).code == "003001"
 
 
-def test_a_pipe_loads_with_the_privileges_of_its_owner(local: LocalCatalog, loader: Session) -> None:
+def test_a_pipe_loads_with_the_privileges_of_its_owner(local, loader):
     grant(local, "CREATE PIPE ON SCHEMA public", "INSERT ON TABLE t", "READ ON STAGE s")
     local.sql(PIPE, session=loader)
     pipe = local.database.file_pipes.find(PipeKey("PUBLIC", "P"))

@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -21,7 +19,7 @@ KEY = PipeKey("PUBLIC", "P")
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalCatalog]:
+def local(tmp_path):
     with local_catalog(tmp_path) as made:
         made.sql("CREATE TABLE t (id INT)")
         made.sql("CREATE PIPE p AS COPY INTO t FROM @s")
@@ -57,7 +55,7 @@ def ids(local: LocalCatalog) -> list[int]:
     return [int(row["id"]) for row in local.sql("SELECT id FROM t ORDER BY id")]
 
 
-def test_a_path_is_remembered_for_14_days(local: LocalCatalog) -> None:
+def test_a_path_is_remembered_for_14_days(local):
     local.put("a.csv", b"1\n")
     submit(local, "a.csv")
     drain(local)
@@ -72,17 +70,7 @@ def test_a_path_is_remembered_for_14_days(local: LocalCatalog) -> None:
     assert ids(local) == [1, 2]
 
 
-def test_a_failed_file_may_be_submitted_again(local: LocalCatalog) -> None:
-    local.put("a.csv", b"x\n")
-    submit(local, "a.csv")
-    drain(local)
-    local.put("a.csv", b"1\n")
-    submit(local, "a.csv")
-    drain(local)
-    assert [event.status for event in events(local)] == ["LOAD_FAILED", "LOADED"]
-
-
-def test_a_replaced_pipe_has_forgotten_its_loads_and_its_queue(local: LocalCatalog) -> None:
+def test_a_replaced_pipe_has_forgotten_its_loads_and_its_queue(local):
     local.put("a.csv", b"1\n")
     submit(local, "a.csv")
     drain(local)
@@ -95,7 +83,7 @@ def test_a_replaced_pipe_has_forgotten_its_loads_and_its_queue(local: LocalCatal
     assert ids(local) == [1, 1]
 
 
-def test_a_pipe_that_was_paused_for_14_days_is_stale(local: LocalCatalog) -> None:
+def test_a_pipe_that_was_paused_for_14_days_is_stale(local):
     local.sql("ALTER PIPE p SET PIPE_EXECUTION_PAUSED = TRUE")
     local.catalog.clock.move(15 * DAY_MS / 1000)
     error = local.refused("ALTER PIPE p SET PIPE_EXECUTION_PAUSED = FALSE")
@@ -108,7 +96,7 @@ def test_a_pipe_that_was_paused_for_14_days_is_stale(local: LocalCatalog) -> Non
     assert json.loads(next(iter(row.values())))["executionState"] == "RUNNING"
 
 
-def test_the_information_schema_lists_file_pipes(local: LocalCatalog) -> None:
+def test_the_information_schema_lists_file_pipes(local):
     local.sql("CREATE PIPE q AUTO_INGEST = TRUE COMMENT = 'hi' AS COPY INTO t FROM @s/in/")
     assert local.sql(
         "SELECT pipe_name, notification_channel_name, definition, comment FROM INFORMATION_SCHEMA.PIPES "
@@ -129,7 +117,7 @@ def test_the_information_schema_lists_file_pipes(local: LocalCatalog) -> None:
     ]
 
 
-def test_refresh_looks_back_for_7_days(local: LocalCatalog) -> None:
+def test_refresh_looks_back_for_7_days(local):
     old, new = local.put("old.csv", b"1\n"), local.put("new.csv", b"2\n")
     week_ago = time.time() - 8 * DAY_MS / 1000
     os.utime(old, (week_ago, week_ago))
@@ -138,9 +126,7 @@ def test_refresh_looks_back_for_7_days(local: LocalCatalog) -> None:
     assert local.refused("ALTER PIPE p REFRESH MODIFIED_AFTER = 'soon'").code == "001008"
 
 
-def test_many_files_share_transactions_and_large_ones_do_not(
-    local: LocalCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_files_share_transactions_and_large_ones_do_not(local, monkeypatch):
     groups: list[int] = []
     commit = pipe_loads.commit_load
 
@@ -161,9 +147,7 @@ def test_many_files_share_transactions_and_large_ones_do_not(
     assert ids(local) == list(range(10))
 
 
-def test_a_file_that_breaks_the_engine_fails_alone(
-    local: LocalCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_breaks_the_engine_fails_alone(local, monkeypatch):
     load = loader.load_file
 
     def breaking(plan: Any, cursor: Any, file: Any) -> Any:
@@ -184,7 +168,7 @@ def test_a_file_that_breaks_the_engine_fails_alone(
     ]
 
 
-def test_the_queue_holds_a_path_once_and_survives_a_restart(tmp_path: Path) -> None:
+def test_the_queue_holds_a_path_once_and_survives_a_restart(tmp_path):
     with local_catalog(tmp_path) as local:
         local.sql("CREATE TABLE t (id INT)")
         local.sql("CREATE PIPE p AS COPY INTO t FROM @s")

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,23 +29,10 @@ ROWS = {
     "list": [[1]],
     "object": [{"a": 1}],
 }
-TYPES = {
-    "ID": "NUMBER(38, 0)",
-    "my price": "NUMBER(12, 2)",
-    "ratio": "REAL",
-    "ok": "BOOLEAN",
-    "name": "TEXT",
-    "raw": "BINARY",
-    "day": "DATE",
-    "at": "TIMESTAMP_NTZ",
-    "seen": "TIMESTAMP_LTZ",
-    "list": "ARRAY",
-    "object": "OBJECT",
-}
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path):
     catalog = Catalog(tmp_path, Faults())
     session = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
     for statement in (
@@ -71,14 +56,7 @@ def _inferred(session: Session, arguments: str, columns: str = "COLUMN_NAME, TYP
     return front.execute(session, text).rows
 
 
-def test_the_columns_of_a_parquet_file_are_inferred(session: Session) -> None:
-    assert dict(_inferred(session, "LOCATION => '@s/a', FILE_FORMAT => 'pq'")) == TYPES
-    expressions = dict(_inferred(session, "LOCATION=>'@s/a', FILE_FORMAT=>'pq'", "COLUMN_NAME, EXPRESSION"))
-    assert expressions["ID"] == "$1:ID::NUMBER(38, 0)"
-    assert expressions["my price"] == '$1:"my price"::NUMBER(12, 2)'
-
-
-def test_files_of_different_columns_are_joined(session: Session) -> None:
+def test_files_of_different_columns_are_joined(session):
     found = {
         row[0]: row[1:]
         for row in _inferred(
@@ -90,13 +68,9 @@ def test_files_of_different_columns_are_joined(session: Session) -> None:
     assert found["extra"][3] == "b.parquet"
 
 
-def test_case_can_be_ignored_and_orc_is_read(session: Session) -> None:
+def test_case_can_be_ignored_and_orc_is_read(session):
     found = _inferred(session, "LOCATION => '@s/c', FILE_FORMAT => 'oc', IGNORE_CASE => TRUE")
     assert found == [("ID", "NUMBER(38, 0)")]
-
-
-def test_a_place_without_files_has_no_columns(session: Session) -> None:
-    assert _inferred(session, "LOCATION => '@s/none', FILE_FORMAT => 'pq'") == []
 
 
 @pytest.mark.parametrize(
@@ -110,6 +84,6 @@ def test_a_place_without_files_has_no_columns(session: Session) -> None:
         ("LOCATION => '@none', FILE_FORMAT => 'pq'", "NONE"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(session: Session, arguments: str, told: str) -> None:
+def test_a_wrong_call_says_what_is_wrong(session, arguments, told):
     with pytest.raises(SqlError, match=told):
         _inferred(session, arguments)

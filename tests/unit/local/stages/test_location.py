@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,14 +18,14 @@ from airflow_provider_snowpipe.local.types import TEXT
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Path:
+def outside(tmp_path):
     folder = tmp_path / "outside"
     folder.mkdir()
     return folder
 
 
 @pytest.fixture
-def catalog(tmp_path: Path, outside: Path) -> Iterator[Catalog]:
+def catalog(tmp_path, outside):
     folder = tmp_path / "data" / "databases"
     folder.mkdir(parents=True)
     storage = Storage(tmp_path / "data" / "staged", tmp_path / "data", Outside((outside,)))
@@ -37,7 +35,7 @@ def catalog(tmp_path: Path, outside: Path) -> Iterator[Catalog]:
 
 
 @pytest.fixture
-def session(catalog: Catalog) -> Session:
+def session(catalog):
     database = catalog.database("LOCAL")
     table = Table("LOCAL", "PUBLIC", "My T", (Column("A", TEXT),), 0)
     database.tables.create(table, [f"CREATE TABLE {table.path} (A VARCHAR)"], replace=False)
@@ -74,33 +72,21 @@ def _stage(session: Session, name: str) -> StageDefinition:
         ('@public.%"My T"', "@LOCAL.PUBLIC.%My T", "", ""),
     ],
 )
-def test_references_of_every_form_are_resolved(
-    session: Session, text: str, name: str, prefix: str, rest: str
-) -> None:
+def test_references_of_every_form_are_resolved(session, text, name, prefix, rest):
     location, left = resolve_location(session, text)
     assert (location.name, location.prefix, left) == (name, prefix, rest)
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "@none",
-        "@%none",
-        "@none.public.s",
-        "s",
-        "@",
-        "@s/../x",
-        "'@s/a/../../x'",
-        "'@s/a\\0b'",
-        "'ftp://x'",
-    ],
+    ["@none", "@%none", "@none.public.s", "s", "@", "@s/../x", "'@s/a/../../x'", "'@s/a\\0b'", "'ftp://x'"],
 )
-def test_what_does_not_exist_or_leaves_the_stage_is_refused(session: Session, text: str) -> None:
+def test_what_does_not_exist_or_leaves_the_stage_is_refused(session, text):
     with pytest.raises(SqlError):
         resolve_location(session, text)
 
 
-def test_a_path_is_a_prefix_and_not_only_a_folder(session: Session) -> None:
+def test_a_path_is_a_prefix_and_not_only_a_folder(session):
     _fill(session, _stage(session, "S").identity, "a/1.csv", "ab.csv", "b/a.csv")
     listed = {
         path: [f.path for f in resolve_location(session, path)[0].list()] for path in ("@s", "@s/a", "@s/a/")
@@ -112,7 +98,7 @@ def test_a_path_is_a_prefix_and_not_only_a_folder(session: Session) -> None:
     }
 
 
-def test_files_have_size_digest_and_names_for_list_and_metadata(session: Session) -> None:
+def test_files_have_size_digest_and_names_for_list_and_metadata(session):
     _fill(session, _stage(session, "S").identity, "a/1.csv")
     location, _ = resolve_location(session, "@s/a/")
     (file,) = location.list()
@@ -124,7 +110,7 @@ def test_files_have_size_digest_and_names_for_list_and_metadata(session: Session
     assert location.path_of("1.csv") == "a/1.csv"
 
 
-def test_a_pattern_must_match_the_whole_path(session: Session) -> None:
+def test_a_pattern_must_match_the_whole_path(session):
     _fill(session, _stage(session, "S").identity, "a/1.csv", "a/1.json")
     location, _ = resolve_location(session, "@s")
     assert [f.path for f in location.list(r".*[.]csv")] == ["a/1.csv"]
@@ -134,7 +120,7 @@ def test_a_pattern_must_match_the_whole_path(session: Session) -> None:
         location.list("(")
 
 
-def test_removing_files_leaves_the_others(session: Session) -> None:
+def test_removing_files_leaves_the_others(session):
     _fill(session, user_identity("DEMO"), "a/b/1", "a/2")
     location, _ = resolve_location(session, "@~/a/b")
     location.remove(location.list())
@@ -142,14 +128,14 @@ def test_removing_files_leaves_the_others(session: Session) -> None:
     assert [f.path for f in resolve_location(session, "@~")[0].list()] == ["a/2"]
 
 
-def test_a_folder_that_was_not_allowed_cannot_be_reached(session: Session, tmp_path: Path) -> None:
+def test_a_folder_that_was_not_allowed_cannot_be_reached(session, tmp_path):
     (tmp_path / "other").mkdir()
     for url in ("/other", "/outside/../other", "/data", "/outside/%2e%2e/other"):
         with pytest.raises(SqlError, match="--allow-folder"):
             resolve_location(session, f"'file://{tmp_path}{url}'")
 
 
-def test_links_out_of_an_allowed_folder_do_not_show(session: Session, outside: Path, tmp_path: Path) -> None:
+def test_links_out_of_an_allowed_folder_do_not_show(session, outside, tmp_path):
     (tmp_path / "secret").write_text("x")
     (outside / "in.csv").write_text("y")
     (outside / "link.csv").symlink_to(tmp_path / "secret")
@@ -164,14 +150,14 @@ def test_links_out_of_an_allowed_folder_do_not_show(session: Session, outside: P
         pass
 
 
-def test_one_file_can_be_named_by_its_url(session: Session, outside: Path) -> None:
+def test_one_file_can_be_named_by_its_url(session, outside):
     (outside / "a.csv").write_text("1")
     (outside / "b.csv").write_text("1")
     location, _ = resolve_location(session, f"'file://{outside}/a.csv'")
     assert [location.listed_name(f) for f in location.list()] == [f"file://{outside}/a.csv"]
 
 
-def test_a_named_stage_survives_a_restart_and_its_orphans_do_not(tmp_path: Path) -> None:
+def test_a_named_stage_survives_a_restart_and_its_orphans_do_not(tmp_path):
     folder = tmp_path / "databases"
     folder.mkdir()
     catalog = Catalog(folder, Faults())
@@ -197,7 +183,7 @@ def test_a_named_stage_survives_a_restart_and_its_orphans_do_not(tmp_path: Path)
     catalog.close()
 
 
-def test_dropping_a_table_or_schema_deletes_its_staged_files(session: Session) -> None:
+def test_dropping_a_table_or_schema_deletes_its_staged_files(session):
     database = session.catalog.database("LOCAL")
     identity = table_identity("LOCAL", "PUBLIC", "My T")
     _fill(session, identity, "a")
@@ -210,19 +196,19 @@ def test_dropping_a_table_or_schema_deletes_its_staged_files(session: Session) -
     assert database.stages.stages == []
 
 
-def test_credentials_do_not_show_in_a_stage() -> None:
+def test_credentials_do_not_show_in_a_stage():
     stage = StageDefinition("D", "S", "N", 0, url="s3://b/", credentials={"AWS_SECRET_KEY": "hidden"})
     assert "hidden" not in repr(stage)
 
 
-def test_a_format_name_is_completed_by_the_stage(session: Session) -> None:
+def test_a_format_name_is_completed_by_the_stage(session):
     with pytest.raises(SqlError, match=r"File format 'LOCAL\.PUBLIC\.NONE' does not exist"):
         resolve_file_format(session, {"FORMAT_NAME": "none"})
     merged = resolve_file_format(session, {"SKIP_HEADER": 1}, {"TYPE": "CSV", "FIELD_DELIMITER": ";"})
     assert (merged["SKIP_HEADER"], merged["FIELD_DELIMITER"]) == (1, ";")
 
 
-def test_a_statement_that_is_not_unicode_is_the_clients_error(session: Session) -> None:
+def test_a_statement_that_is_not_unicode_is_the_clients_error(session):
     with pytest.raises(SqlError, match="not valid Unicode"):
         front.execute(session, "LIST '@~/\ud800'")
     assert front.execute(session, "LIST '@~/\\ud800'").rows == []
@@ -231,14 +217,14 @@ def test_a_statement_that_is_not_unicode_is_the_clients_error(session: Session) 
 @pytest.mark.parametrize(
     "text", ["LIST", "LIST @", "LIST @ s", "PUT", "PUT @s", "GET @s", "RM 's3://", "LIST @s.'"]
 )
-def test_a_broken_file_statement_is_a_syntax_error(session: Session, text: str) -> None:
+def test_a_broken_file_statement_is_a_syntax_error(session, text):
     session.moves_files = True
     with pytest.raises(SqlError) as error:
         front.execute(session, text)
     assert error.value.code == "001003"
 
 
-def test_files_stay_when_a_table_gets_another_name(session: Session) -> None:
+def test_files_stay_when_a_table_gets_another_name(session):
     storage, stages = session.catalog.storage, session.catalog.database("LOCAL").stages
     _fill(session, table_identity("LOCAL", "PUBLIC", "My T"), "a")
     stages.rename_table(("PUBLIC", "My T"), ("PUBLIC", "T2"))
@@ -246,7 +232,7 @@ def test_files_stay_when_a_table_gets_another_name(session: Session) -> None:
     assert [f.path for f in storage.internal(table_identity("LOCAL", "PUBLIC", "T2")).list("")] == ["a"]
 
 
-def test_a_file_that_is_replaced_while_it_is_read_stays_what_was_listed(session: Session) -> None:
+def test_a_file_that_is_replaced_while_it_is_read_stays_what_was_listed(session):
     identity = _stage(session, "S").identity
     _fill(session, identity, "a.csv.gz")
     location, _ = resolve_location(session, "@s")

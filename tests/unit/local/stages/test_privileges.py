@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from airflow_provider_snowpipe.local.access import store
@@ -19,7 +16,7 @@ FORMAT = Securable("FILE FORMAT", ("LOCAL", "PUBLIC", "F"))
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
+def catalog(tmp_path):
     access = Access()
     with access.change() as state:
         state.roles["LOADER"] = Role("LOADER", "USERADMIN", 0)
@@ -59,13 +56,13 @@ def _refused(session: Session, statement: str) -> str:
         *("DROP STAGE s", "ALTER STAGE s SET COMMENT = 'x'", "DESC FILE FORMAT f", "DROP FILE FORMAT f"),
     ],
 )
-def test_what_no_role_was_granted_stays_hidden(catalog: Catalog, statement: str) -> None:
+def test_what_no_role_was_granted_stays_hidden(catalog, statement):
     assert _refused(_loader(catalog), statement) == "002003"
     assert front.execute(_loader(catalog), "SHOW STAGES").rows == []
     assert front.execute(_loader(catalog), "SHOW FILE FORMATS").rows == []
 
 
-def test_read_lists_and_downloads_but_does_not_write(catalog: Catalog) -> None:
+def test_read_lists_and_downloads_but_does_not_write(catalog):
     _grant(catalog.access, "READ", STAGE)
     session = _loader(catalog)
     for statement in ("LIST @s", "GET @s file:///tmp", "DESC STAGE s"):
@@ -74,7 +71,7 @@ def test_read_lists_and_downloads_but_does_not_write(catalog: Catalog) -> None:
         assert _refused(session, statement) == "003001", statement
 
 
-def test_write_uploads_and_removes(catalog: Catalog) -> None:
+def test_write_uploads_and_removes(catalog):
     _grant(catalog.access, "WRITE", STAGE)
     session = _loader(catalog)
     for statement in ("PUT file:///x @s", "REMOVE @s"):
@@ -82,7 +79,7 @@ def test_write_uploads_and_removes(catalog: Catalog) -> None:
     assert _refused(session, "LIST @s") == "003001"
 
 
-def test_creating_needs_its_privilege_and_makes_the_role_the_owner(catalog: Catalog) -> None:
+def test_creating_needs_its_privilege_and_makes_the_role_the_owner(catalog):
     session = _loader(catalog)
     for kind in ("STAGE", "FILE FORMAT"):
         assert _refused(session, f"CREATE {kind} mine") == "003001"
@@ -96,7 +93,7 @@ def test_creating_needs_its_privilege_and_makes_the_role_the_owner(catalog: Cata
         assert _refused(session, f"CREATE OR REPLACE {kind} {kind[0]}") == "002003"
 
 
-def test_a_user_stage_is_its_users_own(catalog: Catalog) -> None:
+def test_a_user_stage_is_its_users_own(catalog):
     ann = front.execute(_loader(catalog), "PUT file:///x @~").transfer
     demo = front.execute(Session(catalog, "DEMO", moves_files=True), "PUT file:///x @~").transfer
     assert ann is not None

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,14 +17,14 @@ DOWNLOAD = Transfer(False, "s1", "in/", ("in/a",), local_folder="/tmp")  # noqa:
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
+def storage(tmp_path):
     storage = Storage(tmp_path / "staged", tmp_path)
     storage.create("s1")
     return storage
 
 
 @pytest.fixture
-def front(storage: Storage) -> StageFilesFront:
+def front(storage):
     return StageFilesFront(storage, b"k" * 48, "127.0.0.1:1")
 
 
@@ -59,7 +58,7 @@ def _call(
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 
-def test_an_upload_arrives_whole_and_comes_back(front: StageFilesFront, storage: Storage) -> None:
+def test_an_upload_arrives_whole_and_comes_back(front, storage):
     parts = [b"a" * 700_000, b"", b"b" * 700_000, b"c"]
     assert _call(front, "PUT", "in/a", UPLOAD, parts)[0] == 200
     assert storage.internal("s1").path("in/a").read_bytes() == b"".join(parts)
@@ -68,7 +67,7 @@ def test_an_upload_arrives_whole_and_comes_back(front: StageFilesFront, storage:
     assert _call(front, "HEAD", "in/a", UPLOAD) == (200, b"")
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(front: StageFilesFront, storage: Storage) -> None:
+def test_an_upload_that_breaks_off_leaves_nothing(front, storage):
     async def go() -> None:
         token = front.instruct(UPLOAD)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
         path = f"/{BUCKET}/s1/in/a"
@@ -93,15 +92,13 @@ def test_an_upload_that_breaks_off_leaves_nothing(front: StageFilesFront, storag
     assert storage.internal("s1").list("") == []
 
 
-def test_an_expired_token_makes_the_client_ask_again(
-    front: StageFilesFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expired_token_makes_the_client_ask_again(front, monkeypatch):
     monkeypatch.setattr(stage_files, "TOKEN_SECONDS", -1)
     status, body = _call(front, "PUT", "in/a", UPLOAD)
     assert (status, json.loads(body)["code"]) == (401, "FILE_TOKEN_INVALID")
 
 
-def test_a_token_of_another_service_is_refused(front: StageFilesFront, storage: Storage) -> None:
+def test_a_token_of_another_service_is_refused(front, storage):
     other = StageFilesFront(storage, b"o" * 48, "127.0.0.1:1")
     assert _call(front, "PUT", "in/a", UPLOAD, issuer=other)[0] == 401
     assert _call(front, "PUT", "in/a", UPLOAD, issuer=front)[0] == 200
@@ -120,9 +117,7 @@ def test_a_token_of_another_service_is_refused(front: StageFilesFront, storage: 
         ("PUT", "in/../a", UPLOAD, 400),
     ],
 )
-def test_what_a_token_does_not_open_is_refused(
-    front: StageFilesFront, method: str, name: str, transfer: Transfer | None, status: int
-) -> None:
+def test_what_a_token_does_not_open_is_refused(front, method, name, transfer, status):
     answered, body = _call(front, method, name, transfer)
     assert answered == status
     assert json.loads(body)["code"]

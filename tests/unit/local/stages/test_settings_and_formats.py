@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
@@ -7,7 +5,7 @@ from airflow_provider_snowpipe.local.stages.formats import FileFormat, read_file
 from airflow_provider_snowpipe.local.stages.settings import Word, read_literal, read_settings
 
 
-def test_settings_of_every_form_are_read_and_the_rest_is_returned() -> None:
+def test_settings_of_every_form_are_read_and_the_rest_is_returned():
     settings, rest = read_settings(
         r"""URL = 's3://b/p/' FILE_FORMAT = (TYPE = 'CSV', FIELD_DELIMITER = '\t' NULL_IF = ('', 'it''s',
         '\\N')) parallel=4 overwrite = TRUE, format_name => db."My schema".fmt empty = () DO $1 'x'"""
@@ -28,12 +26,12 @@ def test_settings_of_every_form_are_read_and_the_rest_is_returned() -> None:
 @pytest.mark.parametrize(
     "text", ["A = ", "A = (", "A = ('x'", "A = (B = 1", "A = ('x' 'y')", "A = 'x", "A = 1 A = 2"]
 )
-def test_broken_settings_are_refused(text: str) -> None:
+def test_broken_settings_are_refused(text):
     with pytest.raises(SqlError):
         read_settings(text)
 
 
-def test_a_broken_value_is_not_shown_because_it_may_be_a_secret() -> None:
+def test_a_broken_value_is_not_shown_because_it_may_be_a_secret():
     with pytest.raises(SqlError) as error:
         read_settings("CREDENTIALS = (AWS_SECRET_KEY = 'top-secret")
     assert "top-secret" not in str(error.value)
@@ -49,11 +47,11 @@ def test_a_broken_value_is_not_shown_because_it_may_be_a_secret() -> None:
         (r"$$a'\n$$ c", r"a'\n"),
     ],
 )
-def test_literals_are_read_with_their_escapes(text: str, value: str) -> None:
+def test_literals_are_read_with_their_escapes(text, value):
     assert read_literal(text) == (value, "c")
 
 
-def test_a_format_has_the_defaults_of_its_type() -> None:
+def test_a_format_has_the_defaults_of_its_type():
     csv, json = FileFormat("CSV"), FileFormat("JSON")
     assert (csv["FIELD_DELIMITER"], csv["RECORD_DELIMITER"], csv["NULL_IF"]) == (",", "\n", ("\\N",))
     assert csv.flag("ERROR_ON_COLUMN_COUNT_MISMATCH")
@@ -73,18 +71,18 @@ def test_a_format_has_the_defaults_of_its_type() -> None:
         ("", None),
     ],
 )
-def test_delimiters_are_read_in_every_notation(written: str, delimiter: str | None) -> None:
+def test_delimiters_are_read_in_every_notation(written, delimiter):
     assert read_file_format({"FIELD_DELIMITER": written})["FIELD_DELIMITER"] == delimiter
 
 
-def test_options_of_the_statement_win_over_named_format_and_stage() -> None:
+def test_options_of_the_statement_win_over_named_format_and_stage():
     named = read_file_format({"TYPE": "CSV", "SKIP_HEADER": 1, "TRIM_SPACE": True}).settings()
     stage = read_file_format({"TYPE": "CSV", "SKIP_HEADER": 2, "FIELD_DELIMITER": "|"}).settings()
     merged = read_file_format({"TRIM_SPACE": False}, named, stage)
     assert (merged["TRIM_SPACE"], merged["SKIP_HEADER"], merged["FIELD_DELIMITER"]) == (False, 1, "|")
 
 
-def test_options_of_another_type_do_not_count() -> None:
+def test_options_of_another_type_do_not_count():
     stage = read_file_format({"TYPE": "CSV", "TRIM_SPACE": True}).settings()
     merged = read_file_format({"TYPE": "JSON"}, stage)
     assert (merged.type, merged["TRIM_SPACE"]) == ("JSON", False)
@@ -107,7 +105,7 @@ def test_options_of_another_type_do_not_count() -> None:
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else value,
 )
-def test_an_unknown_option_or_a_wrong_value_is_named(settings: dict[str, object], named: str) -> None:
+def test_an_unknown_option_or_a_wrong_value_is_named(settings, named):
     with pytest.raises(SqlError) as error:
         read_file_format(settings)  # type: ignore[arg-type]
     assert error.value.sqlstate == "22023"

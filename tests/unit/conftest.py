@@ -1,0 +1,31 @@
+"""Airflow connections for the unit tests: to a scripted service, and to the module's local one."""
+
+import itertools
+
+import pytest
+
+from tests.airflow_connections import (
+    encrypted_pem,
+    pem,
+    private_key,
+    service,
+    service_connection,
+    set_connection,
+)
+from tests.local_connection import connect, make_table
+
+__all__ = ["encrypted_pem", "pem", "private_key", "service", "service_connection", "set_connection"]
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def conn_id(local_service, set_connection):
+    """A connection to the module's local service; its id."""
+    return connect(local_service, set_connection)
+
+
+@pytest.fixture
+def table(local_service):
+    """A new table of two columns for each test."""
+    return make_table(local_service, f"T{next(_numbers)}")
