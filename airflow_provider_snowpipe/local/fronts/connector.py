@@ -313,7 +313,7 @@ def _session_info(session: Session) -> dict[str, Any]:
 
 def _parameters(session: Session) -> list[dict[str, Any]]:
     values: dict[str, Any] = {
-        "AUTOCOMMIT": True,
+        "AUTOCOMMIT": session.autocommit,
         "TIMEZONE": "UTC",
         "CLIENT_TELEMETRY_ENABLED": False,
         "CLIENT_SESSION_KEEP_ALIVE": False,

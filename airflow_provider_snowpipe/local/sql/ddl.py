@@ -135,8 +135,7 @@ def _drop(session: Session, database: Database, schema: str, name: str) -> None:
 
 
 def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
-    """TRUNCATE TABLE [IF EXISTS] name; channels keep their tokens."""
-    session.commit()
+    """TRUNCATE TABLE [IF EXISTS] name: DML ("Transactions", "Terminology"); channels keep their tokens."""
     match = re.match(r"TRUNCATE\s+(?:TABLE\s+)?(IF\s+EXISTS\s+)?(.*)", text, re.IGNORECASE | re.DOTALL)
     if match is None:
         raise compilation_error("syntax error in TRUNCATE.")
@@ -148,11 +147,13 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
             return status("Statement executed successfully.")
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("TRUNCATE", "TABLE", database.name, schema, name)
-    with database.write_lock:
-        session.begin()
+
+    def empty() -> None:
         session.cursor.execute(f"DELETE FROM {table.path}")
         database.history.forget_table(session.cursor, schema, name)
-        session.commit()
+
+    with database.write_lock:
+        session.change(empty)
     return status("Statement executed successfully.")
 
 

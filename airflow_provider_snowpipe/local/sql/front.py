@@ -184,6 +184,7 @@ _UNKNOWN = re.compile(
     r"|(EXPLAIN|CALL|EXECUTE|DECLARE|COPY|UNDROP|WITH|ABORT|IF|FOR|LET|RETURN|BEGIN)\b",
     re.IGNORECASE,
 )
+_ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
 _AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
@@ -208,10 +209,9 @@ def execute(
     if not _is_unicode(text):
         raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
     with session.lock, snowflake_errors(session):
-        try:
-            result = _run(session, text, Bindings(bindings or {}))
-        finally:
-            session.take_back()
+        if session.transaction.lost is not None and not _ROLLBACK.match(text):
+            raise session.transaction.lost
+        result = _run(session, text, Bindings(bindings or {}))
         session.remember(query_id or str(uuid.uuid4()), result)
         return result
 
@@ -232,7 +232,8 @@ def snowflake_errors(session: Session) -> Iterator[None]:
     :raises SqlError: for a failure.
     """
     try:
-        yield
+        with _restoring(session):
+            yield
     except SqlError:
         raise
     except sqlglot.errors.UnsupportedError as error:
@@ -242,7 +243,6 @@ def snowflake_errors(session: Session) -> Iterator[None]:
     except RecursionError as error:
         raise compilation_error("the statement is nested too deeply.") from error
     except duckdb.Error as error:
-        session_failed(session)
         raise translate_error(error) from error
     except Exception as error:
         log.exception("statement failed inside the service")
@@ -260,10 +260,15 @@ def strip_comments(statement: str) -> str:
     return statement
 
 
-def session_failed(session: Session) -> None:
-    """Undo what a failed statement left behind: DuckDB refuses everything in an aborted transaction."""
-    if session.in_transaction:
-        session.rollback()
+@contextlib.contextmanager
+def _restoring(session: Session) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        session.transaction.restore()
+        raise
+    finally:
+        session.take_back()
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:

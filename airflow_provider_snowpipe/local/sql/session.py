@@ -6,6 +6,7 @@ import contextlib
 import threading
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.sql.results import Result
+from airflow_provider_snowpipe.local.sql.transactions import T, Transaction
 from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
 from airflow_provider_snowpipe.local.tables import TEMPORARY
 
@@ -53,7 +55,6 @@ class Session:
     parameters: dict[str, object] = field(default_factory=dict)
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
     last_query_id: str | None = None
-    in_transaction: bool = False
     moves_files: bool = False
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
@@ -62,8 +63,10 @@ class Session:
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     lent: dict[str, pa.Table] = field(default_factory=dict, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
+    transaction: Transaction = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.transaction = Transaction(lambda: self.cursor, self.lent)
         access = self.catalog.access
         self.role = self.role or access.default_role(self.user)
         known = access.state.users.get(self.user)
@@ -157,8 +160,8 @@ class Session:
         return name in self.lent
 
     def take_back(self) -> None:
-        """Remove the relations that the statement was lent."""
-        if self._cursor is None or not self.lent:
+        """Remove the relations that the statement was lent, unless a transaction may repeat it."""
+        if self._cursor is None or not self.lent or self.transaction.has_changes:
             return
         self._cursor.execute("SELECT 1").fetchall()
         while self.lent:
@@ -209,23 +212,31 @@ class Session:
         inner.temporary_tables = self.temporary_tables
         return inner
 
+    @property
+    def in_transaction(self) -> bool:
+        """True while a transaction is open."""
+        return self.transaction.is_open
+
     def begin(self) -> None:
         """Start a transaction; one that is open stays open, as in Snowflake."""
-        if not self.in_transaction:
-            self.cursor.execute("BEGIN")
-            self.in_transaction = True
+        self.transaction.begin()
 
     def commit(self) -> None:
         """Commit the open transaction; harmless without one."""
-        if self.in_transaction:
-            self.in_transaction = False
-            self.cursor.execute("COMMIT")
+        self.transaction.commit()
 
     def rollback(self) -> None:
         """Roll back the open transaction; harmless without one."""
-        if self.in_transaction:
-            self.in_transaction = False
-            self.cursor.execute("ROLLBACK")
+        self.transaction.rollback()
+
+    def change(self, work: Callable[[], T]) -> T:
+        """Change rows: in the open transaction, in one that AUTOCOMMIT = FALSE opens, or in one of its own.
+
+        :param work: as :meth:`Transaction.change` takes it.
+        """
+        if not self.autocommit:
+            self.begin()
+        return self.transaction.change(work)
 
     def current_database(self) -> str:
         """Return the current database.
