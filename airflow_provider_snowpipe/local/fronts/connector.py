@@ -188,10 +188,15 @@ class ConnectorFront:
         if body.get("describeOnly"):
             return _described(session, text)
         bindings = body.get("bindings")
-        execution, is_new = self._executions.get_or_add(
-            request.query.get("requestId"),
-            lambda: Execution(session, text, bindings if isinstance(bindings, dict) else None),
-        )
+        try:
+            execution, is_new = self._executions.get_or_add(
+                session.session_id,
+                request.query.get("requestId"),
+                [text, bindings],
+                lambda: Execution(session, text, bindings if isinstance(bindings, dict) else None),
+            )
+        except SqlError as error:
+            return Response.of_json(_error_answer(error, str(uuid.uuid4())))
         if body.get("asyncExec"):
             if is_new:
                 in_background(execution.run)
@@ -219,8 +224,10 @@ class ConnectorFront:
 
     def _abort_request(self, session: Session, request: Request) -> Response:
         """Cancel the statement of an earlier request, as a cursor's ``timeout`` does."""
-        execution = self._executions.find_request(str(request.json().get("requestId", "")))
-        if execution is not None and execution.session.user == session.user:
+        execution = self._executions.find_request(
+            session.session_id, str(request.json().get("requestId", ""))
+        )
+        if execution is not None:
             execution.cancel()
         return _success(None)
 

@@ -132,7 +132,7 @@ class SqlApiFront:
         timeout = _whole_number(body.get("timeout", 0), "timeout")
         try:
             submission, is_new = self._submissions.get_or_add(
-                request.query.get("requestId"), lambda: self._submission(body, user, role)
+                user, request.query.get("requestId"), body, lambda: self._submission(body, user, role)
             )
         except SqlError as error:
             return _failure(error, str(uuid.uuid4()))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError
@@ -88,25 +90,40 @@ class Executions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_id: OrderedDict[str, Any] = OrderedDict()
-        self._by_request: OrderedDict[str, Any] = OrderedDict()
+        self._by_request: OrderedDict[tuple[Hashable, str], tuple[str, Any]] = OrderedDict()
 
-    def get_or_add(self, request_id: str | None, make: Callable[[], Any]) -> tuple[Any, bool]:
-        """Return what a request started, starting it only when the request id is new.
+    def get_or_add(
+        self, owner: Hashable, request_id: str | None, content: object, make: Callable[[], Any]
+    ) -> tuple[Any, bool]:
+        """Return what a request started, starting it only when the request id is new to its owner.
 
+        :param owner: whose the request id is: the session, or the user where there is none.
         :param request_id: the client's id of the request; a repeat after a lost answer carries the same.
+        :param content: statement and bound values, as JSON values.
         :param make: makes an object with a ``query_id``.
         :returns: the object, and whether it was made now.
+        :raises SqlError: when the owner used the id for something else.
         """
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         with self._lock:
-            if request_id and request_id in self._by_request:
-                return self._by_request[request_id], False
+            if request_id and (owner, request_id) in self._by_request:
+                known, made = self._by_request[owner, request_id]
+                if known != digest:
+                    raise SqlError(
+                        "391902",
+                        "22023",
+                        f"The requestId {request_id[:80]} was used for another statement; each statement "
+                        "needs an id of its own, which only its repetitions share.",
+                    )
+                return made, False
             made = make()
             self._by_id[made.query_id] = made
             if request_id:
-                self._by_request[request_id] = made
-            for remembered in (self._by_id, self._by_request):
-                while len(remembered) > _REMEMBERED:
-                    remembered.popitem(last=False)
+                self._by_request[owner, request_id] = digest, made
+            while len(self._by_id) > _REMEMBERED:
+                self._by_id.popitem(last=False)
+            while len(self._by_request) > _REMEMBERED:
+                self._by_request.popitem(last=False)
             return made, True
 
     def add(self, made: Any) -> None:
@@ -126,10 +143,10 @@ class Executions:
         for made in remembered:
             made.cancel()
 
-    def find_request(self, request_id: str) -> Any | None:
-        """Return what a request started, or None."""
+    def find_request(self, owner: Hashable, request_id: str) -> Any | None:
+        """Return what a request of an owner started, or None."""
         with self._lock:
-            return self._by_request.get(request_id)
+            return self._by_request.get((owner, request_id), ("", None))[1]
 
 
 def in_background(work: Callable[[], None]) -> None:
