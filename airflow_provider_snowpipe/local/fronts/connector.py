@@ -6,8 +6,6 @@ Every failure is HTTP 200 with ``success: false``: the connector retries any 5xx
 from __future__ import annotations
 
 import re
-import secrets
-import threading
 import uuid
 from typing import Any
 
@@ -20,12 +18,15 @@ from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.injected import answer_to
 from airflow_provider_snowpipe.local.fronts.login import Login
+from airflow_provider_snowpipe.local.fronts.sessions import Sessions
 from airflow_provider_snowpipe.local.fronts.sql_api import row_type
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
+from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password
 from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
 from airflow_provider_snowpipe.local.sql.describe import describe
 from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
+from airflow_provider_snowpipe.local.sql.front import SESSION_GONE
 from airflow_provider_snowpipe.local.sql.results import SELECT, Result, encode
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -52,6 +53,7 @@ class ConnectorFront:
     :param catalog: databases.
     :param files: tells clients how to move files.
     :param faults: answers and delays that a test asked for.
+    :param limits: when sessions end.
     """
 
     def __init__(
@@ -61,17 +63,21 @@ class ConnectorFront:
         catalog: Catalog,
         files: StageFilesFront,
         faults: Faults | None = None,
+        limits: Limits = DEFAULTS,
     ) -> None:
         self._faults = faults or Faults()
         self._opener = Login(account, password, catalog)
         self._files = files
-        self._lock = threading.Lock()
-        self._sessions: dict[str, Session] = {}
+        self._sessions = Sessions(catalog.access, limits.session_idle_seconds)
         self._executions = Executions()
 
     def close(self) -> None:
         """Cancel the statements that still run."""
         self._executions.cancel_all()
+
+    def knows(self, request: Request) -> bool:
+        """Return True when a request has the token of an open session."""
+        return self._session(request) is not None
 
     def handle(self, request: Request) -> Response:
         """Answer one request of a connector."""
@@ -115,9 +121,7 @@ class ConnectorFront:
             session = self._opener.open(data, request.query)
         except SqlError as error:
             return _failure(error.code, error.sqlstate, error.message)
-        token, master = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        with self._lock:
-            self._sessions[token] = self._sessions[master] = session
+        token, master = self._sessions.add(session)
         return _success(
             {
                 "token": token,
@@ -135,9 +139,7 @@ class ConnectorFront:
 
     def _renew(self, request: Request) -> Response:
         def issue(session: Session) -> Response:
-            token, master = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-            with self._lock:
-                self._sessions[token] = self._sessions[master] = session
+            token, master = self._sessions.renew(session)
             return _success(
                 {
                     "sessionToken": token,
@@ -153,26 +155,19 @@ class ConnectorFront:
     def _logout(self, request: Request) -> Response:
         session = self._session(request)
         if session is not None:
-            with self._lock:
-                self._sessions = {
-                    token: known for token, known in self._sessions.items() if known is not session
-                }
-            session.close()
+            self._sessions.close(session)
         return _success(None)
 
     def _in_session(self, request: Request, work: Any) -> Response:
         session = self._session(request)
         if session is None:
-            return _failure(
-                _SESSION_GONE, "08001", "Session no longer exists. New login required to access the service."
-            )
+            return _failure(_SESSION_GONE, "08001", SESSION_GONE)
         answer: Response = work(session)
         return answer
 
     def _session(self, request: Request) -> Session | None:
         _, _, token = request.headers.get("authorization", "").partition('Token="')
-        with self._lock:
-            return self._sessions.get(token.rstrip('"'))
+        return self._sessions.find(token.rstrip('"'))
 
     # -- statements -----------------------------------------------------------------------------------------
 

@@ -124,16 +124,23 @@ class FilePipesFront:
 
     def _bucket_events(self, request: Request, roles: frozenset[str]) -> Response:
         """Queue the objects that S3 says were created, in every pipe with AUTO_INGEST on their bucket."""
+        pipes = [
+            (database, pipe)
+            for database in self._catalog.databases
+            for pipe in database.file_pipes.pipes
+            if pipe.auto_ingest and self._holds(database, pipe, roles, {"OPERATE"})
+        ]
+        if not pipes:
+            raise Refusal(
+                403, "390403", "the role may operate no pipe with AUTO_INGEST; grant it OPERATE on one"
+            )
         created = created_objects(request)
         queued = 0
-        for database in self._catalog.databases:
-            for pipe in database.file_pipes.pipes:
-                if not pipe.auto_ingest or not self._holds(database, pipe, roles, {"OPERATE"}):
-                    continue
-                files = arrived_in_bucket(self._catalog, database, pipe, created)
-                if files:
-                    self._enqueue(database, pipe, files)
-                    queued += len(files)
+        for database, pipe in pipes:
+            files = arrived_in_bucket(self._catalog, database, pipe, created)
+            if files:
+                self._enqueue(database, pipe, files)
+                queued += len(files)
         return Response.of_json(
             {"requestId": _request_id(request), "status": "success", "queuedFiles": queued}
         )

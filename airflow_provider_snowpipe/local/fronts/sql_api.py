@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.injected import answer_to
 from airflow_provider_snowpipe.local.fronts.tokens import TOKEN_TYPE_HEADER
 from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
-from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
+from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background, timed_out
 from airflow_provider_snowpipe.local.sql.results import Result, encode, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
@@ -50,7 +50,7 @@ class Submission:
 
         :param timeout: seconds for all statements together; 0 for no limit.
         """
-        timer = threading.Timer(timeout, self.cancel, [_timed_out(timeout)])
+        timer = threading.Timer(timeout, self.cancel, [timed_out(timeout)])
         timer.daemon = True
         if timeout:
             timer.start()
@@ -106,10 +106,21 @@ class SqlApiFront:
         self._catalog = catalog
         self._faults = faults or Faults()
         self._submissions = Executions()
+        catalog.access.on_change(lambda: in_background(self._cancel_orphans))
 
     def close(self) -> None:
         """Cancel the statements that still run."""
         self._submissions.cancel_all()
+
+    def _cancel_orphans(self) -> None:
+        """Stop the statements of users that were disabled or dropped."""
+        users = self._catalog.access.state.users
+
+        def is_orphan(made: Submission | Execution) -> bool:
+            user = users.get(made.session.user)
+            return user is None or user.disabled
+
+        self._submissions.cancel_all(is_orphan)
 
     def handle(self, request: Request) -> Response:
         """Answer one request below ``/api/v2/statements``."""
@@ -256,14 +267,6 @@ def _failure(error: SqlError, handle: str) -> Response:
         "statementHandle": handle,
     }
     return Response.of_json(described, 408 if error.code == _TIMED_OUT else 422)
-
-
-def _timed_out(seconds: float) -> SqlError:
-    return SqlError(
-        _TIMED_OUT,
-        "57014",
-        f"Statement reached its statement or warehouse timeout of {seconds:g} second(s) and was canceled.",
-    )
 
 
 def _whole_number(value: Any, name: str) -> int:

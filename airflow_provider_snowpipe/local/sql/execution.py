@@ -17,7 +17,8 @@ from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _REMEMBERED = 256
-_CANCEL_SECONDS = 10.0
+_CANCEL_SECONDS = 5.0
+_DAY_SECONDS = 86_400.0
 _CANCEL_POLL_SECONDS = 0.05
 
 
@@ -49,6 +50,13 @@ class Execution:
 
     def run(self) -> None:
         """Run the statement to its end; failures are kept in :attr:`error`."""
+        seconds = self.session.statement_seconds
+        timer = None
+        # A thread costs more than a small statement: none for the days that are the default.
+        if 0 < seconds < _DAY_SECONDS:
+            timer = threading.Timer(seconds, self.cancel, [timed_out(seconds)])
+            timer.daemon = True
+            timer.start()
         try:
             with self.session.lock:
                 if self._interruption is not None:
@@ -57,6 +65,8 @@ class Execution:
         except SqlError as error:
             self.error = self._interruption or error
         finally:
+            if timer is not None:
+                timer.cancel()
             self._done.set()
 
     def abandon(self, error: SqlError) -> None:
@@ -82,6 +92,15 @@ class Execution:
         while not self._done.wait(_CANCEL_POLL_SECONDS) and time.monotonic() < deadline:
             self.session.interrupt()
         return self.error is self._interruption
+
+
+def timed_out(seconds: float) -> SqlError:
+    """Return the error of a statement that took too long (000630)."""
+    return SqlError(
+        "000630",
+        "57014",
+        f"Statement reached its statement or warehouse timeout of {seconds:g} second(s) and was canceled.",
+    )
 
 
 class Executions:
@@ -136,12 +155,18 @@ class Executions:
         with self._lock:
             return self._by_id.get(query_id)
 
-    def cancel_all(self) -> None:
-        """Stop everything that still runs, before the engine closes."""
+    def cancel_all(self, concerns: Callable[[Any], bool] = lambda _made: True) -> None:
+        """Stop what still runs, all of it at the same time.
+
+        :param concerns: False for what may go on.
+        """
         with self._lock:
-            remembered = list(self._by_id.values())
-        for made in remembered:
-            made.cancel()
+            running = [made for made in self._by_id.values() if not made.wait(0) and concerns(made)]
+        threads = [threading.Thread(target=made.cancel, daemon=True) for made in running]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def find_request(self, owner: Hashable, request_id: str) -> Any | None:
         """Return what a request of an owner started, or None."""

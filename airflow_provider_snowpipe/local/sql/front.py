@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import sqlglot.errors
 
+from airflow_provider_snowpipe.local.engine import disk
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     account_usage,
@@ -42,7 +43,7 @@ from airflow_provider_snowpipe.local.sql import (
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.engine_errors import translate_error
+from airflow_provider_snowpipe.local.sql.engine_errors import disk_full, translate_error
 from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
 from airflow_provider_snowpipe.local.sql.narrowing import narrowed
 from airflow_provider_snowpipe.local.sql.properties import plain
@@ -51,6 +52,7 @@ from airflow_provider_snowpipe.local.sql.session import Session
 
 log = logging.getLogger(__name__)
 
+SESSION_GONE = "Session no longer exists. New login required to access the service."
 Handler = Callable[[Session, str, Bindings], Result]
 
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
@@ -70,6 +72,8 @@ def _execute_immediate(session: Session, text: str, bindings: Bindings) -> Resul
     if match is None:
         raise unsupported("EXECUTE IMMEDIATE of something that is not a text")
     inner = strip_comments(plain(match[1])).rstrip().rstrip(";")
+    if not inner:
+        raise _empty_statement()
     return _run(session, inner, bindings)
 
 
@@ -205,15 +209,25 @@ def execute(
     """
     text = strip_comments(statement).rstrip().rstrip(";")
     if not text:
-        raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
+        raise _empty_statement()
     if not _is_unicode(text):
         raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
     with session.lock, snowflake_errors(session):
+        if session.has_ended:
+            raise SqlError("390111", "08001", SESSION_GONE)
         if session.transaction.lost is not None and not _ROLLBACK.match(text):
             raise session.transaction.lost
-        result = _run(session, text, Bindings(bindings or {}))
+        session.is_busy = True
+        try:
+            result = _run(session, text, Bindings(bindings or {}))
+        finally:
+            session.is_busy = False
         session.remember(query_id or str(uuid.uuid4()), result)
         return result
+
+
+def _empty_statement() -> SqlError:
+    return SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
 
 
 def _is_unicode(text: str) -> bool:
@@ -243,14 +257,15 @@ def snowflake_errors(session: Session) -> Iterator[None]:
     except RecursionError as error:
         raise compilation_error("the statement is nested too deeply.") from error
     except duckdb.Error as error:
+        if disk.is_invalidated(error):
+            session.catalog.revive()
         raise translate_error(error) from error
+    except OSError as error:
+        if disk.is_full(error):
+            raise disk_full() from error
+        raise _internal(error) from error
     except Exception as error:
-        log.exception("statement failed inside the service")
-        raise SqlError(
-            "000603",
-            "XX000",
-            f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
-        ) from error
+        raise _internal(error) from error
 
 
 def strip_comments(statement: str) -> str:
@@ -258,6 +273,15 @@ def strip_comments(statement: str) -> str:
     while match := _COMMENT.match(statement):
         statement = statement[match.end() :]
     return statement
+
+
+def _internal(error: Exception) -> SqlError:
+    log.error("statement failed inside the service", exc_info=error)
+    return SqlError(
+        "000603",
+        "XX000",
+        f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
+    )
 
 
 @contextlib.contextmanager

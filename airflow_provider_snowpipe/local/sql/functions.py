@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
@@ -11,6 +13,9 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.errors import unsupported
 from airflow_provider_snowpipe.local.sql import moments
 
+# Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
+MAX_TEXT = 134_217_728
+_SHORT = 10_000
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 # Argument number n is the column _n.
 _TEMPLATES = {
@@ -108,10 +113,9 @@ def rewrite(node: exp.Expr) -> exp.Expr:
     """
     if isinstance(node, exp.ToChar) and node.args.get("format") is not None:
         return _to_char(node)
-    if isinstance(node, exp.Window):
-        return _ratio(node)
-    if isinstance(node, (exp.Array, exp.Struct)):
-        return _literal(node)
+    for kinds, form in _FORMS:
+        if isinstance(node, kinds):
+            return form(node)
     if isinstance(node, exp.Anonymous) and node.name.upper() in {"OBJECT_DELETE", "OBJECT_PICK"}:
         return _keys(node)
     if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
@@ -180,6 +184,22 @@ def _to_char(node: exp.ToChar) -> exp.Expr:
     return exp.Anonymous(this="strftime", expressions=[node.this, exp.Literal.string("".join(parts))])
 
 
+def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
+    """Refuse a text that is longer than a VARCHAR may be, before the engine makes room for it."""
+    name = {exp.Repeat: "times", exp.Pad: "expression", exp.Space: "this"}[type(node)]
+    count = node.args[name]
+    each = "greatest(length(CAST(_1 AS VARCHAR)), 1)" if isinstance(node, exp.Repeat) else "1"
+    if isinstance(count, exp.Literal) and count.is_int and int(count.name) <= _SHORT:
+        return node
+    bounded = fill(
+        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} "
+        "THEN CAST(error('too long and would be truncated') AS INTEGER) ELSE _0 END AS INTEGER)",
+        [count, node.this],
+    )
+    node.set(name, bounded)
+    return node
+
+
 def _ratio(node: exp.Window) -> exp.Expr:
     call = node.this
     if not isinstance(call, exp.Anonymous) or call.name.upper() != "RATIO_TO_REPORT":
@@ -234,3 +254,10 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
         chosen += [key.copy(), value]
     picked = exp.Anonymous(this="json_object", expressions=chosen)
     return exp.Anonymous(this="json_merge_patch", expressions=[exp.Literal.string("{}"), picked])
+
+
+_FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
+    ((exp.Window,), _ratio),
+    ((exp.Repeat, exp.Pad, exp.Space), _bounded),
+    ((exp.Array, exp.Struct), _literal),
+)

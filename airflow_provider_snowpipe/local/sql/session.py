@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
 from airflow_provider_snowpipe.local.tables import TEMPORARY
 
 _REMEMBERED_RESULTS = 16
+_INTERRUPT_SECONDS = 0.05
 _NO_DATABASE = (
     "Cannot perform operation. This session does not have a current database. "
     "Call 'USE DATABASE', or use a qualified name."
@@ -61,6 +62,8 @@ class Session:
     temporary_tables: dict[tuple[str, str, str], str] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    is_busy: bool = False
+    has_ended: bool = False
     lent: dict[str, pa.Table] = field(default_factory=dict, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
     transaction: Transaction = field(init=False, repr=False)
@@ -139,6 +142,19 @@ class Session:
         """False after ``ALTER SESSION SET AUTOCOMMIT = FALSE``: DML opens a transaction by itself."""
         return str(self.parameters.get("AUTOCOMMIT", "true")).lower() != "false"
 
+    @property
+    def statement_seconds(self) -> float:
+        """Time after which a statement is stopped, 0 for no limit: that of the service or the session's own.
+
+        ``STATEMENT_TIMEOUT_IN_SECONDS`` 0 stands for the longest ("Parameters").
+        """
+        limit = self.catalog.limits.statement_seconds
+        try:
+            own = float(str(self.parameters.get("STATEMENT_TIMEOUT_IN_SECONDS", 0)))
+        except ValueError:
+            own = 0.0
+        return min(filter(None, (limit, own)), default=0.0)
+
     def remember(self, query_id: str, result: Result) -> None:
         """Keep a result for RESULT_SCAN; the oldest ones are forgotten."""
         self.last_query_id = query_id
@@ -176,6 +192,17 @@ class Session:
                 self.rollback()
                 self._cursor.close()
                 self._cursor = None
+
+    def end(self) -> None:
+        """Stop what runs, refuse what comes, and close: the session's user or its time is over."""
+        self.has_ended = True
+        while not self.lock.acquire(timeout=_INTERRUPT_SECONDS):
+            # An interrupt between two engine calls is lost, so it is repeated until the statement has ended.
+            self.interrupt()
+        try:
+            self.close()
+        finally:
+            self.lock.release()
 
     def _drop_temporary(self) -> None:
         for (name, schema, _), hidden in self.temporary_tables.items():
