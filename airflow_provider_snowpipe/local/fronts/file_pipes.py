@@ -108,7 +108,10 @@ class FilePipesFront:
                     WRONG,
                     f"the path '{path[:60]}' is empty or longer than {MAX_PATH_BYTES} bytes of UTF-8",
                 )
-        accepted, unmatched = split_by_pattern(pipe, files)
+        try:
+            accepted, unmatched = split_by_pattern(pipe, files)
+        except SqlError as error:
+            raise Refusal(400, WRONG, error.message) from error
         self._enqueue(database, pipe, accepted)
         answer: dict[str, Any] = {"requestId": _request_id(request), "status": "success"}
         if unmatched:

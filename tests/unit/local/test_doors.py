@@ -286,3 +286,17 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         assert session.query("SELECT 1")["success"]
     finally:
         service.close()
+
+
+def test_the_pattern_of_a_pipe_takes_linear_time_and_is_checked_at_its_creation(
+    service: ServiceInProcess, admin: Any
+) -> None:
+    for statement in ("CREATE TABLE t (id INT)", "CREATE STAGE s"):
+        admin.query(statement)
+    copy = "AS COPY INTO t FROM @s PATTERN = "
+    for wrong in ("[", "(?!a)b"):
+        assert admin.query(f"CREATE PIPE p {copy} '{wrong}'")["code"] == "100048"
+    assert admin.query(f"CREATE PIPE p {copy} '(a+)+b'")["success"]
+    files = {"files": [{"path": "a" * 40}, {"path": "aab"}]}
+    answer = service.call("POST", "/v1/data/pipes/LOCAL.PUBLIC.P/insertFiles", files, token=service.jwt())
+    assert (answer.status, answer.json()["unmatchedPatternFiles"]) == (200, ["a" * 40])
