@@ -127,14 +127,15 @@ class StageFilesFront:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         area, path = self._place(scope)
         method = scope["method"]
-        self._check(_bearer(scope), area.root.name, path, method)
+        token = _bearer(scope)
+        if method not in {"PUT", "GET", "HEAD"}:
+            raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
+        self._check(token, area.root.name, path, method)
         if method == "PUT":
             await self._store(area, path, receive)
             await respond(send, Response.of_json({"name": path}))
-        elif method in {"GET", "HEAD"}:
-            await _send_file(area.path(path), send, with_body=method == "GET")
         else:
-            raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
+            await _send_file(area.path(path), send, with_body=method == "GET")
 
     def _place(self, scope: Scope) -> tuple[FolderArea, str]:
         try:

@@ -18,6 +18,7 @@ from airflow_provider_snowpipe.local.sql import (
     account_usage,
     alter_pipe,
     alter_table,
+    clauses,
     comments,
     context,
     copy_into,
@@ -301,6 +302,7 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
         text, bindings = inline_words(text, bindings), Bindings({})
     elif _AS_WRITTEN.match(text) is None:
         text, bindings = inline(text, bindings), Bindings({})
+        clauses.check(text)
     return _handler(text)(session, text, bindings)
 
 
