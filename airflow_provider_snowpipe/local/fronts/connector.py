@@ -25,10 +25,11 @@ from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password
 from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
 from airflow_provider_snowpipe.local.sql.describe import describe
-from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
+from airflow_provider_snowpipe.local.sql.execution import Batch, Execution, Executions, in_background
 from airflow_provider_snowpipe.local.sql.front import SESSION_GONE
 from airflow_provider_snowpipe.local.sql.results import SELECT, Result, encode
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 
 _VALIDITY_SECONDS = 4 * 3600
 _SESSION_GONE = "390111"
@@ -38,6 +39,8 @@ _FORMAT_PARAMETER = "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT"
 _RESULT_SCAN = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
 )
+# Statement type of a request with several statements (Snowflake JDBC, SFStatementType.MULTI_STMT).
+_MULTIPLE = 0xA000
 _PUT = re.compile(r"\s*PUT\s", re.IGNORECASE)
 # A synchronous statement is answered within this time, or with the form of an asynchronous one.
 _ANSWER_SECONDS = 45.0
@@ -183,6 +186,9 @@ class ConnectorFront:
         if body.get("describeOnly"):
             return _described(session, text)
         bindings = body.get("bindings")
+        wanted = _statement_count(session, body)
+        if wanted != 1:
+            return self._several(session, request, text, wanted)
         try:
             execution, is_new = self._executions.get_or_add(
                 session.session_id,
@@ -199,6 +205,32 @@ class ConnectorFront:
         if is_new:
             execution.run()
         return self._finished(session, execution, request)
+
+    def _several(self, session: Session, request: Request, text: str, wanted: int) -> Response:
+        """Run several statements, one after the other until one fails; each result has an id of its own."""
+        query_id = str(uuid.uuid4())
+        try:
+            statements = split_statements(text)
+            check_count(statements, wanted)
+            parts = [Execution(session, statement) for statement in statements]
+            batch, is_new = self._executions.get_or_add(
+                session.session_id, request.query.get("requestId"), [text, wanted], lambda: Batch(parts)
+            )
+        except SqlError as error:
+            return Response.of_json(_error_answer(error, query_id))
+        if is_new:
+            for part in batch.parts:
+                self._executions.add(part)
+            batch.run()
+        batch.wait(_ANSWER_SECONDS)
+        if batch.error is not None:
+            return Response.of_json(_error_answer(batch.error, batch.query_id))
+        data = _result_data(session, batch.result, batch.query_id) | {
+            "statementTypeId": _MULTIPLE,
+            "resultIds": ",".join(part.query_id for part in batch.parts),
+            "resultTypes": ",".join(str(part.result.statement_type) for part in batch.parts),
+        }
+        return _success(data)
 
     def _stored(self, session: Session, query_id: str, request: Request) -> Response:
         execution = self._executions.find(query_id)
@@ -246,6 +278,17 @@ class ConnectorFront:
         elif execution.is_done:
             described["status"] = "SUCCESS"
         return _success({"queries": [described]})
+
+
+def _statement_count(session: Session, body: dict[str, Any]) -> int:
+    """Return MULTI_STATEMENT_COUNT of the statement, or of the session: 0 for any number."""
+    given = body.get("parameters")
+    own = given.get("MULTI_STATEMENT_COUNT") if isinstance(given, dict) else None
+    value = session.parameters.get("MULTI_STATEMENT_COUNT", 1) if own is None else own
+    try:
+        return max(int(str(value)), 0)
+    except ValueError:
+        return 1
 
 
 def _unknown_call(request: Request) -> Refusal:

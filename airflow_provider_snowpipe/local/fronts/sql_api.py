@@ -15,8 +15,14 @@ from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.injected import answer_to
 from airflow_provider_snowpipe.local.fronts.tokens import TOKEN_TYPE_HEADER
 from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
-from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background, timed_out
-from airflow_provider_snowpipe.local.sql.results import Result, encode, status
+from airflow_provider_snowpipe.local.sql.execution import (
+    Batch,
+    Execution,
+    Executions,
+    in_background,
+    timed_out,
+)
+from airflow_provider_snowpipe.local.sql.results import Result, encode
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -28,25 +34,11 @@ _CANCELLED, _TIMED_OUT = "000604", "000630"
 _WIRE_TYPES = {"NUMBER": "fixed", "FLOAT": "real", "VARCHAR": "text"}
 
 
-class Submission:
-    """The statements of one request, run one after the other in a session of their own.
+class Submission(Batch):
+    """The statements of one request, in a session of their own that ends with them."""
 
-    :param session: the session; closed after the last statement.
-    :param statements: at least one.
-    :param bindings: values of a single statement.
-    """
-
-    def __init__(
-        self, session: Session, statements: list[str], bindings: Mapping[str, Mapping[str, Any]] | None
-    ) -> None:
-        self.session = session
-        self.parts = [Execution(session, statement, bindings) for statement in statements]
-        # A single statement is its own handle; several have a handle of their own beside it.
-        self.query_id = self.parts[0].query_id if len(self.parts) == 1 else str(uuid.uuid4())
-        self._done = threading.Event()
-
-    def run(self, timeout: float) -> None:
-        """Run to the end or to the first failure; an open transaction is rolled back, as in Snowflake.
+    def run_within(self, timeout: float) -> None:
+        """Run; an open transaction is rolled back at the end, as in Snowflake.
 
         :param timeout: seconds for all statements together; 0 for no limit.
         """
@@ -54,43 +46,11 @@ class Submission:
         timer.daemon = True
         if timeout:
             timer.start()
-        failed: SqlError | None = None
         try:
-            for part in self.parts:
-                if failed is None:
-                    part.run()
-                    failed = part.error
-                else:
-                    part.abandon(failed)
+            self.run()
         finally:
             timer.cancel()
             self.session.close()
-            self._done.set()
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end; False when the time ran out first."""
-        return self._done.wait(seconds)
-
-    def cancel(self, reason: SqlError | None = None) -> bool:
-        """Stop what runs; what has not begun never does. False when all had ended."""
-        return any([part.cancel(reason) for part in self.parts])
-
-    @property
-    def error(self) -> SqlError | None:
-        """The first failure."""
-        return next((part.error for part in self.parts if part.error is not None), None)
-
-    @property
-    def result(self) -> Result | None:
-        """Result of the request; of several statements, the one cell that says so."""
-        if len(self.parts) == 1:
-            return self.parts[0].result
-        return status("Multiple statements executed successfully.")
-
-    @property
-    def created_on_ms(self) -> int:
-        """Time of the request."""
-        return self.parts[0].created_on_ms
 
 
 class SqlApiFront:
@@ -150,7 +110,7 @@ class SqlApiFront:
         if is_new:
             for part in submission.parts:
                 self._submissions.add(part)
-            in_background(lambda: submission.run(timeout))
+            in_background(lambda: submission.run_within(timeout))
         if request.query.get("async", "false").lower() == "true":
             return _in_progress(submission)
         submission.wait(_ANSWER_SECONDS)
@@ -169,7 +129,8 @@ class SqlApiFront:
         session = Session(self._catalog, user)
         session.parameters.update(named)
         _set_context(session, body, role)
-        return Submission(session, statements, bindings if isinstance(bindings, dict) else None)
+        values = bindings if isinstance(bindings, dict) else None
+        return Submission([Execution(session, statement, values) for statement in statements])
 
     def _find(self, handle: str, user: str) -> Submission | Execution:
         found: Submission | Execution | None = self._submissions.find(handle)

@@ -68,7 +68,8 @@ def _in_transaction(session: Session, plan: CopyPlan) -> list[FileOutcome]:
 
 
 def _result(plan: CopyPlan, outcomes: list[FileOutcome]) -> Result:
-    if not any(outcome.status != history.LOAD_SKIPPED for outcome in outcomes):
+    # A file that FILES names has a row even when it was loaded before ("COPY INTO <table>", "Output").
+    if not outcomes or (plan.files is None and all(o.status == history.LOAD_SKIPPED for o in outcomes)):
         return status("Copy executed with 0 files processed.")
     rows: list[Sequence[Any]] = []
     for outcome in outcomes:

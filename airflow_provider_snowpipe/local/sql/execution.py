@@ -8,12 +8,12 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.results import Result
+from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _REMEMBERED = 256
@@ -92,6 +92,64 @@ class Execution:
         while not self._done.wait(_CANCEL_POLL_SECONDS) and time.monotonic() < deadline:
             self.session.interrupt()
         return self.error is self._interruption
+
+
+class Batch:
+    """Statements that run one after the other until one fails.
+
+    :param parts: at least one.
+    """
+
+    def __init__(self, parts: Sequence[Execution]) -> None:
+        self.parts = parts
+        self.session = parts[0].session
+        self.statement = "; ".join(part.statement for part in parts)
+        # A single statement is its own handle; several have a handle of their own beside it.
+        self.query_id = parts[0].query_id if len(parts) == 1 else str(uuid.uuid4())
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        """Run to the end or to the first failure."""
+        failed: SqlError | None = None
+        try:
+            for part in self.parts:
+                if failed is None:
+                    part.run()
+                    failed = part.error
+                else:
+                    part.abandon(failed)
+        finally:
+            self._done.set()
+
+    @property
+    def is_done(self) -> bool:
+        """True when all statements have ended."""
+        return self._done.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end; False when the time ran out first."""
+        return self._done.wait(seconds)
+
+    def cancel(self, reason: SqlError | None = None) -> bool:
+        """Stop what runs; what has not begun never does. False when all had ended."""
+        return any([part.cancel(reason) for part in self.parts])
+
+    @property
+    def error(self) -> SqlError | None:
+        """The first failure."""
+        return next((part.error for part in self.parts if part.error is not None), None)
+
+    @property
+    def result(self) -> Result | None:
+        """Result of the request; of several statements, the one cell that says so."""
+        if len(self.parts) == 1:
+            return self.parts[0].result
+        return status("Multiple statements executed successfully.")
+
+    @property
+    def created_on_ms(self) -> int:
+        """Time of the request."""
+        return self.parts[0].created_on_ms
 
 
 def timed_out(seconds: float) -> SqlError:

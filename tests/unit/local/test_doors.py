@@ -300,3 +300,32 @@ def test_the_pattern_of_a_pipe_takes_linear_time_and_is_checked_at_its_creation(
     files = {"files": [{"path": "a" * 40}, {"path": "aab"}]}
     answer = service.call("POST", "/v1/data/pipes/LOCAL.PUBLIC.P/insertFiles", files, token=service.jwt())
     assert (answer.status, answer.json()["unmatchedPatternFiles"]) == (200, ["a" * 40])
+
+
+# -- several statements in one request ----------------------------------------------------------------------
+
+
+def test_several_statements_run_when_they_are_counted(admin: Any) -> None:
+    text = "CREATE TABLE m (id INT); INSERT INTO m VALUES (1), (2); SELECT COUNT(*) FROM m"
+    for wanted in ({}, {"MULTI_STATEMENT_COUNT": 2}):
+        assert admin.query(text, parameters=wanted)["code"] == "000008"
+    data = admin.query(text, parameters={"MULTI_STATEMENT_COUNT": 3})["data"]
+    results = [admin.call("GET", f"/queries/{id}/result")["data"] for id in data["resultIds"].split(",")]
+    assert [result["statementTypeId"] for result in results] == [0x6000, 0x3100, 0x1000]
+    assert data["resultTypes"] == "24576,12544,4096"
+    assert results[1]["rowset"] == [["2"]]
+    admin.query("ALTER SESSION SET MULTI_STATEMENT_COUNT = 0")
+    failed = admin.query("INSERT INTO m VALUES (3); SELECT 1/0; DELETE FROM m")
+    assert (failed["success"], failed["code"]) == (False, "100051")
+    assert admin.query("SELECT id FROM m")["data"]["total"] == 3
+
+
+def test_parameters_are_shown_with_their_defaults(admin: Any) -> None:
+    admin.query("ALTER SESSION SET AUTOCOMMIT = FALSE")
+    data = admin.query("SHOW PARAMETERS LIKE 'AUTO%' IN SESSION")["data"]
+    assert [column["name"] for column in data["rowtype"]] == [
+        "key", "value", "default", "level", "description", "type",
+    ]  # fmt: skip
+    (row,) = data["rowset"]
+    assert (*row[:4], row[5]) == ("AUTOCOMMIT", "false", "true", "SESSION", "BOOLEAN")
+    assert len(admin.query("SHOW PARAMETERS")["data"]["rowset"]) > 30
