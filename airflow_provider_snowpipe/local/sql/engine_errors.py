@@ -37,7 +37,25 @@ _WORDED: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
             "The statement needs more memory than the local service may use: ask for less at a time, or "
             "start the service with --limits engine-bytes=..",
         ),
+        (
+            r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)",
+            "100078",
+            "22000",
+            "{}",
+        ),
         (r"too long and would be truncated", "100078", "22000", "String is too long and would be truncated"),
+        (
+            r"Invalid input for hex digit|unhex",
+            "100115",
+            "22000",
+            "The following string is not a legal hex-encoded value",
+        ),
+        (
+            r"MERGE INTO command cannot affect the same target row",
+            "100090",
+            "42P18",
+            "Duplicate row detected during DML action",
+        ),
         (r"Division by zero", "100051", "22012", "Division by zero"),
         (
             r"\ANOT NULL constraint failed: (?:.*\.)?(?P<v>.+)\Z",

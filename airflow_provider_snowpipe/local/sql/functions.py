@@ -10,12 +10,16 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.errors import unsupported
+from airflow_provider_snowpipe.local.errors import SqlError, unsupported
 from airflow_provider_snowpipe.local.sql import moments
 
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
+BINARY = (
+    "list_transform([_0], lambda b: CASE WHEN typeof(b) = 'BLOB' THEN CAST(b AS BLOB) "
+    "ELSE unhex(CAST(b AS VARCHAR)) END)[1]"
+)
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 # Argument number n is the column _n.
 _TEMPLATES = {
@@ -122,10 +126,6 @@ def rewrite(node: exp.Expr) -> exp.Expr:
         # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
         path = sqlglot.parse_one(node.expression.sql(dialect="duckdb"), dialect="duckdb")
         return exp.Anonymous(this="json_extract", expressions=[node.this.copy(), path])
-    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal) and node.this.is_string:
-        if node.to.is_type(exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ):
-            node.this.set("this", _ZONED.sub(r"\1", node.this.name))
-        return node
     if not isinstance(node, exp.Func) or isinstance(node, exp.Cast):
         return node
     template = moments.template(node) or _TEMPLATES.get(_name(node))
@@ -182,6 +182,56 @@ def _to_char(node: exp.ToChar) -> exp.Expr:
         for part in _FORMAT.findall(written.name)
     ]
     return exp.Anonymous(this="strftime", expressions=[node.this, exp.Literal.string("".join(parts))])
+
+
+def binary_of(node: exp.Expr) -> exp.Expr:
+    """Return a value as BINARY: text is hexadecimal, as BINARY_INPUT_FORMAT is.
+
+    :raises SqlError: 100115 for a literal that is not.
+    """
+    if isinstance(node, exp.Literal) and node.is_string:
+        try:
+            bytes.fromhex(node.name)
+        except ValueError as error:
+            raise SqlError(
+                "100115", "22000", f"The following string is not a legal hex-encoded value: '{node.name}'"
+            ) from error
+        return exp.Anonymous(this="unhex", expressions=[node.copy()])
+    return fill(BINARY, [node])
+
+
+def _cast(node: exp.Cast) -> exp.Expr:
+    """A cast to text of a length cuts off the rest; a cast to BINARY reads hexadecimal text."""
+    if isinstance(node, exp.TryCast):
+        return node
+    if node.to.is_type(*exp.DataType.TEXT_TYPES):
+        length = node.to.expressions[0].name if node.to.expressions else ""
+        if not length.isdigit():
+            return node
+        whole = exp.cast(node.this.copy(), "TEXT")
+        return exp.Anonymous(this="left", expressions=[whole, exp.Literal.number(length)])
+    if node.to.is_type(exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY):
+        return binary_of(node.this)
+    is_text = isinstance(node.this, exp.Literal) and node.this.is_string
+    if is_text and node.to.is_type(exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ):
+        node.this.set("this", _ZONED.sub(r"\1", node.this.name))
+    return node
+
+
+def _to_binary(node: exp.ToBinary) -> exp.Expr:
+    if node.args.get("format") is None:
+        node.set("format", exp.Literal.string("HEX"))
+    if not node.args.get("safe"):
+        return node
+    node.set("safe", None)
+    return exp.Anonymous(this="TRY", expressions=[node.copy()])
+
+
+def _date_add(node: exp.DateAdd) -> exp.Expr:
+    """A text is a timestamp, of which the time counts ("DATEADD")."""
+    if isinstance(node.this, exp.Literal) and node.this.is_string:
+        node.set("this", exp.cast(node.this.copy(), "TIMESTAMP"))
+    return node
 
 
 def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
@@ -260,4 +310,7 @@ _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...]
     ((exp.Window,), _ratio),
     ((exp.Repeat, exp.Pad, exp.Space), _bounded),
     ((exp.Array, exp.Struct), _literal),
+    ((exp.Cast,), _cast),
+    ((exp.ToBinary,), _to_binary),
+    ((exp.DateAdd,), _date_add),
 )

@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import unsupported
-from airflow_provider_snowpipe.local.sql import named_tables, results, translate
+from airflow_provider_snowpipe.local.sql import lengths, named_tables, results, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -83,6 +83,7 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
     database = _target(session, tree)
     replaced = _replaced(session, database, tree) if overwrite else None
     targets = _bound_columns(database, tree)
+    lengths.enforce(database, tree)
     sql = translate.to_duckdb(tree)
     if isinstance(tree, exp.Merge):
         sql += " RETURNING merge_action"

@@ -293,9 +293,15 @@ def _text_of_json(node: exp.Expr) -> exp.Expr:
         return node
     inner = node.this
     if isinstance(inner, exp.JSONExtract):
-        return exp.JSONExtractScalar(this=inner.this, expression=inner.expression)
-    if isinstance(inner, exp.Anonymous) and inner.name.lower() == "json_extract":
-        return exp.Anonymous(this="json_extract_string", expressions=inner.expressions)
+        text: exp.Expr = exp.JSONExtractScalar(this=inner.this, expression=inner.expression)
+    elif isinstance(inner, exp.Anonymous) and inner.name.lower() == "json_extract":
+        text = exp.Anonymous(this="json_extract_string", expressions=inner.expressions)
+    else:
+        return node
+    if not node.to.expressions:
+        return text
+    # A length is left to the cast.
+    node.set("this", text)
     return node
 
 
