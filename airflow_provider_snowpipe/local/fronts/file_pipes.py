@@ -127,6 +127,7 @@ class FilePipesFront:
 
     def _bucket_events(self, request: Request, roles: frozenset[str]) -> Response:
         """Queue the objects that S3 says were created, in every pipe with AUTO_INGEST on their bucket."""
+        created = created_objects(request)
         pipes = [
             (database, pipe)
             for database in self._catalog.databases
@@ -137,7 +138,6 @@ class FilePipesFront:
             raise Refusal(
                 403, "390403", "the role may operate no pipe with AUTO_INGEST; grant it OPERATE on one"
             )
-        created = created_objects(request)
         queued = 0
         for database, pipe in pipes:
             files = arrived_in_bucket(self._catalog, database, pipe, created)
