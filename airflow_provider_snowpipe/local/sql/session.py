@@ -224,7 +224,8 @@ class Session:
     def interrupt(self) -> None:
         """Stop the statement that another thread runs in this session; harmless when there is none."""
         cursor = self._cursor
-        if cursor is not None:
+        # What an earlier interrupt or failure took from an open transaction is just being brought back.
+        if cursor is not None and not self.transaction.is_restoring:
             # The session may be closed at this very moment; then there is nothing left to stop.
             with contextlib.suppress(duckdb.Error):
                 cursor.interrupt()

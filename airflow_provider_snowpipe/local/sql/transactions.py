@@ -34,6 +34,7 @@ class Transaction:
         self._cursor = cursor
         self._lent = lent
         self.is_open = False
+        self.is_restoring = False
         self.lost: SqlError | None = None
         self._changes: list[tuple[Callable[[], object], object]] = []
         self._after_commit: list[Callable[[], None]] = []
@@ -98,16 +99,22 @@ class Transaction:
 
     def restore(self) -> None:
         """After a failed statement: bring back what the open transaction had changed before it."""
-        if not self.is_open or self.lost is not None or self._is_usable():
+        if not self.is_open or self.lost is not None:
             return
-        self._roll_back_engine()
+        self.is_restoring = True
         try:
-            self._cursor().execute("BEGIN")
-            for name, table in self._lent.items():
-                self._cursor().register(name, table)
-            for work, result in self._changes:
-                if work() != result:
-                    raise SqlError("000625", "57014", "the same statement changes other rows now")
+            if not self._is_usable():
+                self._repeat_or_lose()
+        finally:
+            self.is_restoring = False
+
+    def _repeat_or_lose(self) -> None:
+        try:
+            try:
+                self._repeat()
+            except duckdb.InterruptException:
+                # It was meant for the statement that has ended.
+                self._repeat()
         except (duckdb.Error, SqlError) as error:
             log.warning("a transaction is lost after a failed statement: %s", error)
             self._roll_back_engine()
@@ -117,6 +124,15 @@ class Transaction:
                 "The transaction was rolled back: one of its statements failed, and another session changed "
                 "meanwhile what it had changed before. Run ROLLBACK, then the transaction again.",
             )
+
+    def _repeat(self) -> None:
+        self._roll_back_engine()
+        self._cursor().execute("BEGIN")
+        for name, table in self._lent.items():
+            self._cursor().register(name, table)
+        for work, result in self._changes:
+            if work() != result:
+                raise SqlError("000625", "57014", "the same statement changes other rows now")
 
     def _is_usable(self) -> bool:
         try:

@@ -282,8 +282,13 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         grown = session.query(f"SELECT ARRAY_AGG(i || '-{'x' * 200}') FROM {MANY.format(1_000_000)}")
         assert (grown["code"], "engine-bytes" in grown["message"]) == ("000603", True)
         session.query("ALTER SESSION SET STATEMENT_TIMEOUT_IN_SECONDS = 1")
+        filling = f"INSERT INTO t SELECT i FROM {MANY.format(300_000)}"
+        for statement in ("CREATE TABLE t (id INT)", "BEGIN", filling):
+            assert session.query(statement)["success"]
         assert session.query(SLOW)["code"] == "000630"
-        assert session.query("SELECT 1")["success"]
+        session.query("COMMIT")
+        kept = service.connect().query("SELECT id FROM t WHERE id >= 299999")
+        assert kept["data"]["total"] == 1
     finally:
         service.close()
 
