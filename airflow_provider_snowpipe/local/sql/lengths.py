@@ -35,7 +35,7 @@ def enforce(database: Database, tree: exp.Expr) -> None:
             for part in change.expressions:
                 if isinstance(part, exp.EQ) and part.this.name in limited:
                     part.set("expression", _guard(part.expression, limited[part.this.name]))
-        else:
+        elif isinstance(change, exp.Insert):
             listed = change.this.expressions if isinstance(change.this, (exp.Tuple, exp.Schema)) else []
             _enforce_rows(change, [part.name for part in listed] or names, limited)
 
