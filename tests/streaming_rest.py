@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 
@@ -88,3 +89,15 @@ def continuation(answer: requests.Response) -> str:
     assert answer.status_code == 200, answer.text
     token: str = answer.json()["next_continuation_token"]
     return token
+
+
+def signed_upload(url: str, body: bytes, creds: dict[str, str]) -> dict[str, str]:
+    """Return the headers of an upload in file mode, signed with what pipe-info gave out."""
+    from botocore.auth import S3SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    request = AWSRequest("PUT", url, data=body, headers={"host": urlsplit(url).netloc})
+    keys = Credentials(creds["AWS_KEY_ID"], creds["AWS_SECRET_KEY"], creds["AWS_TOKEN"])
+    S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
+    return {name.lower(): value for name, value in request.headers.items()}

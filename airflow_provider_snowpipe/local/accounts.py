@@ -91,6 +91,8 @@ class Account:
                         raise oauth.TokenError("it has expired; add another with ALTER USER .. ADD PAT")
                     return user.name, known.role
         self.issued.check_pat(token)
+        if self.access.state.users[self.user].disabled:
+            raise oauth.TokenError("its user was disabled")
         return self.user, None
 
     def role_in(self, token: str) -> str | None:
@@ -133,7 +135,10 @@ class Account:
         try:
             if kind == PAT:
                 return self._pat_owner(token)[0], kind
-            return oauth.verify_access_token(self.secret, token), kind
+            user = oauth.verify_access_token(self.secret, token)
+            if user not in self.access.state.users or self.access.state.users[user].disabled:
+                raise oauth.TokenError("its user was dropped or disabled")
+            return user, kind
         except oauth.TokenError as error:
             code = "PAT_INVALID" if kind == PAT else "OAUTH_ACCESS_TOKEN_INVALID"
             raise Refusal(401, code, f"the {kind} token is invalid: {error}") from error
@@ -165,6 +170,7 @@ class Account:
         claims = {
             "iss": _ISSUER,
             "sub": user or self.user,
+            "since": self._since(user or self.user),
             "scope": scope,
             "iat": now,
             "exp": now + SCOPED_TOKEN_SECONDS,
@@ -195,9 +201,14 @@ class Account:
         if claims.get("scope") not in _SCOPES:
             raise Refusal(401, "SCOPED_TOKEN_INVALID", "the scoped token belongs to another host")
         user = self.access.state.users.get(str(claims["sub"]))
-        if user is None or user.disabled:
+        if user is None or user.disabled or claims.get("since") != user.created_on_ms:
             raise Refusal(401, "SCOPED_TOKEN_INVALID", "the user of the scoped token was dropped or disabled")
         return user.name
+
+    def _since(self, user: str) -> int | None:
+        """Return when a user was created: another one of the same name does not inherit its tokens."""
+        known = self.access.state.users.get(user)
+        return known.created_on_ms if known else None
 
     def verify_any(self, token: str) -> str:
         """Verify a scoped or an original token, for the control calls that accept both."""
@@ -209,6 +220,10 @@ class Account:
     def upload_key_id(self, prefix: str) -> str:
         """Return the access key id that may upload below one path prefix."""
         return "SNOWPIPE" + hmac.new(self.secret, prefix.encode(), "sha256").hexdigest()[:24].upper()
+
+    def upload_secret(self, prefix: str) -> str:
+        """Return the secret of :meth:`upload_key_id`, which signs the uploads below that prefix."""
+        return hmac.new(self.secret, f"secret of {prefix}".encode(), "sha256").hexdigest()[:40]
 
 
 def ensure_account(home: DataDirectory, access: Access | None = None) -> Account:

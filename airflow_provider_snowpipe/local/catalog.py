@@ -65,7 +65,7 @@ class Catalog:
         self.access = access or Access(clock=self.clock)
         self.storage = storage or Storage(folder / "staged_files", folder)
         self.spool = spool
-        self._limits = limits
+        self.limits = limits
         self._folder = folder
         self._faults = faults
         # Set when a file pipe may have something to load; and why pipes do not load, by full name.
@@ -77,6 +77,7 @@ class Catalog:
         readable = (folder, *self.storage.readable_folders)
         for setting in (
             f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'",
+            f"SET memory_limit = '{limits.engine_bytes}B'",
             "SET GLOBAL TimeZone = 'UTC'",
             "SET autoinstall_known_extensions = false",
             "SET autoload_known_extensions = false",
@@ -110,6 +111,11 @@ class Catalog:
             for database in self._databases.values():
                 database.close()
             self._instance.close()
+
+    def revive(self) -> None:
+        """Attach again what the engine gave up when the disk was full."""
+        for database in self.databases:
+            database.revive()
 
     def watch_changed(self) -> None:
         """Say that file pipes were created, changed or dropped: queues and folders are looked at anew."""
@@ -160,7 +166,13 @@ class Catalog:
         with self._lock:
             if find_name(name, self._databases) is not None:
                 raise object_exists(name)
-            self._attach(self._new_file(name))
+            file = self._new_file(name)
+            try:
+                self._attach(file)
+            except duckdb.Error:
+                # A file without its head, because the disk is full, is no database at the next start either.
+                file.unlink(missing_ok=True)
+                raise
             self._databases[name].create_schema(DEFAULT_SCHEMA)
 
     def drop_database(self, name: str) -> None:
@@ -230,7 +242,15 @@ class Catalog:
         self._instance.execute(f"ATTACH {literal(str(file))} AS {quote(engine_name)}")
         name = unquote(file.stem.partition("+")[0])
         database = Database(
-            engine_name, name, self.cursor, self._faults, self._limits, self.clock, self.storage, self.spool
+            engine_name,
+            name,
+            self.cursor,
+            self._faults,
+            self.limits,
+            self.clock,
+            self.storage,
+            self.spool,
+            file,
         )
         self._files[database] = file
         self._databases[database.name] = database

@@ -25,8 +25,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ServiceError as error:
         print(f"snowpipe-local: {error}", file=sys.stderr)
         return 1
+    except Exception as error:
+        if not _is_disk_full(error):
+            raise
+        where = _data_dir(arguments.data_dir)
+        print(
+            f"snowpipe-local: the disk of {where} is full; free some space, then start again", file=sys.stderr
+        )
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _is_disk_full(error: Exception) -> bool:
+    from airflow_provider_snowpipe.local.engine import disk
+
+    return disk.is_full(error)
 
 
 def _parser() -> argparse.ArgumentParser:

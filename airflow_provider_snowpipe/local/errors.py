@@ -18,7 +18,8 @@ class ConfigurationError(ServiceError):
 class Refusal(ServiceError):  # noqa: N818 - it is an answer, not a failure
     """A REST request is refused; answered as JSON ``{"code", "message"}`` with an HTTP status.
 
-    :param status: HTTP status, 4xx or 503, and 500 for a fault that a test asked for.
+    :param status: HTTP status, 4xx or 503; 500 for a failure inside the service, and for a fault that a test
+        asked for.
     :param code: stable code; a 404 without one would be retried by clients as a server error.
     :param message: what was refused and what to do about it.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -95,7 +96,7 @@ def _check_times(claims: dict[str, Any]) -> None:
     issued, expires = _seconds(claims.get("iat")), _seconds(claims.get("exp"))
     now = time.time()
     if issued is None or expires is None:
-        raise invalid("it lacks iat or exp")
+        raise invalid("it lacks iat or exp, or they are no times")
     if issued > now + _CLOCK_SKEW_SECONDS:
         raise invalid("it was issued in the future; check the client's clock")
     if expires < now - _CLOCK_SKEW_SECONDS or issued < now - _MAX_SECONDS - _CLOCK_SKEW_SECONDS:
@@ -104,5 +105,7 @@ def _check_times(claims: dict[str, Any]) -> None:
 
 def _seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if not math.isfinite(value):
         return None
     return value / 1000 if value > 1e11 else float(value)

@@ -25,6 +25,11 @@ class Limits:
     :param request_bytes: bytes of one append on the wire.
     :param queued_bytes: bytes of rows of one database that may wait for their commit.
     :param queued_bytes_in_memory: how many of them wait in memory; others wait on disk, encrypted.
+    :param session_idle_seconds: a connector's session ends when nothing was asked of it for so long ("Session
+        policies": four hours by default).
+    :param statement_seconds: a statement of any session is stopped after so long, unless it asks for less by
+        ``STATEMENT_TIMEOUT_IN_SECONDS`` ("Parameters": two days by default); 0 for no limit.
+    :param engine_bytes: memory of the engine, of all statements together.
     """
 
     requests_per_second: float = 10.0
@@ -34,9 +39,13 @@ class Limits:
     request_bytes: int = 4 << 20
     queued_bytes: int = 256 << 20
     queued_bytes_in_memory: int = 64 << 20
+    session_idle_seconds: float = 4 * 3600.0
+    statement_seconds: float = 172_800.0
+    engine_bytes: int = 4 << 30
 
 
 DEFAULTS = Limits()
+_AT_LEAST_ONE = ("names-per-status", "request-bytes", "queued-bytes", "session-idle-seconds", "engine-bytes")
 
 
 def parse_limits(text: str | None) -> Limits:
@@ -64,6 +73,9 @@ def parse_limits(text: str | None) -> Limits:
         request_bytes=int(values.get("request_bytes", DEFAULTS.request_bytes)),
         queued_bytes=int(values.get("queued_bytes", DEFAULTS.queued_bytes)),
         queued_bytes_in_memory=int(values.get("queued_bytes_in_memory", DEFAULTS.queued_bytes_in_memory)),
+        session_idle_seconds=values.get("session_idle_seconds", DEFAULTS.session_idle_seconds),
+        statement_seconds=values.get("statement_seconds", DEFAULTS.statement_seconds),
+        engine_bytes=int(values.get("engine_bytes", DEFAULTS.engine_bytes)),
     )
 
 
@@ -72,7 +84,7 @@ def _number(name: str, value: str) -> float:
         number = float(value)
     except ValueError as error:
         raise ConfigurationError(f"limit {name}={value}: not a number") from error
-    least = 1.0 if name in ("names-per-status", "request-bytes", "queued-bytes") else 0.0
+    least = 1.0 if name in _AT_LEAST_ONE else 0.0
     if not least <= number < 1e15:
         raise ConfigurationError(f"limit {name}={value}: must be at least {least:g}")
     return number

@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.local.fronts import stage_upload
 from airflow_provider_snowpipe.local.fronts.connector import ConnectorFront
 from airflow_provider_snowpipe.local.fronts.file_pipes import FilePipesFront
 from airflow_provider_snowpipe.local.fronts.http import (
+    INTERNAL_ERROR,
     Receive,
     Request,
     Response,
@@ -48,6 +49,7 @@ from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.listener import Server, TimedProtocol
 from airflow_provider_snowpipe.local.loading.auto_ingest import FolderWatch
 from airflow_provider_snowpipe.local.loading.pipe_loads import PipeLoads
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
@@ -60,6 +62,11 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 HEALTH_PATH = "/health"
 _WORKERS = 32
+# What a body may have that nobody vouches for, and the calls that hold their credential in it.
+_OPEN_BYTES = 64 << 10
+_OPEN_DECODED_BYTES = 1 << 20
+_OPEN_ROUTES = (("health",), ("openapi.json",), ("oauth",), ("session",), ("telemetry",))
+_TOO_LARGE = 413
 
 
 class Service:
@@ -99,7 +106,7 @@ class Service:
         self._folder_watch = FolderWatch(catalog)
         self._sql_api = SqlApiFront(account, catalog, faults)
         self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
-        self._connector = ConnectorFront(account, password, catalog, self._files, faults)
+        self._connector = ConnectorFront(account, password, catalog, self._files, faults, limits)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""
@@ -120,9 +127,7 @@ class Service:
             return
         is_append = scope["path"].endswith(("/rows", "/filebuffer"))
         try:
-            # Other bodies (stage uploads, SQL) may be larger than an append.
-            limit = self._limits.request_bytes if is_append else stage_upload.MAX_UPLOAD_BYTES
-            request = request_of(scope, await read_body(receive, limit))
+            request = await self._read(scope, receive, is_append=is_append)
             if is_append:
                 self._faults.reach("before-append")
             response = await in_thread(lambda: self._answer(request))
@@ -138,6 +143,38 @@ class Service:
         if answers_append:
             self._faults.reach("after-append-answer")
 
+    async def _read(self, scope: Scope, receive: Receive, *, is_append: bool) -> Request:
+        """Read a request; one that nobody vouches for has a small body, or none."""
+        head = request_of(scope)
+        # Some 50 us: less than it takes to hand them to a thread.
+        if not self._is_known(head):
+            try:
+                return request_of(scope, await read_body(receive, _OPEN_BYTES), _OPEN_DECODED_BYTES)
+            except Refusal as refusal:
+                if refusal.status != _TOO_LARGE or head.segments[:1] in _OPEN_ROUTES:
+                    raise
+                # The handler refuses it for its credential, which a client may be able to renew.
+                return head
+        # Other bodies (stage uploads, SQL) may be larger than an append.
+        limit = self._limits.request_bytes if is_append else stage_upload.MAX_UPLOAD_BYTES
+        return request_of(scope, await read_body(receive, limit))
+
+    def _is_known(self, head: Request) -> bool:
+        """Return True when the headers of a request hold a credential that is good for something here."""
+        try:
+            match head.segments[0]:
+                case "health" | "openapi.json" | "oauth":
+                    return False
+                case "session" | "queries" | "monitoring" | "telemetry":
+                    return self._connector.knows(head)
+                case stage_upload.BUCKET:
+                    stage_upload.check_signature(self._account, self._stage, head)
+                case _:
+                    self._account.verify_any(head.bearer())
+        except Refusal:
+            return False
+        return True
+
     def _answer(self, request: Request) -> Response:
         try:
             return self._handled(request)
@@ -147,9 +184,7 @@ class Service:
             log.exception(
                 "request %s /%s failed inside the service", request.method, "/".join(request.segments)
             )
-            return Response.of_refusal(
-                Refusal(400, "INTERNAL_ERROR", "the local service failed on this request; see its log")
-            )
+            return Response.of_refusal(INTERNAL_ERROR)
 
     def _handled(self, request: Request) -> Response:
         match request.segments[0]:
@@ -249,12 +284,13 @@ def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None
         # With a WebSocket library installed, a request to upgrade would end in a 500 of the server itself.
         ws="none",
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=3,
+        http=TimedProtocol,
         ssl_certfile=str(home.tls_dir / "server.pem"),
         ssl_keyfile=str(home.tls_dir / "server.key"),
         ssl_version=ssl.PROTOCOL_TLS_SERVER,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    Server(config, service.close).run(sockets=[listener])
 
 
 def _bind(wanted: int) -> socket.socket:

@@ -16,6 +16,7 @@ from tests.fuzz.budget import cases
 from tests.fuzz.conftest import wait_for_token
 from tests.fuzz.rows import BODIES, VALUES
 from tests.fuzz.wire import Wire, bearer
+from tests.streaming_rest import signed_upload
 
 _IV = bytes(range(16))
 
@@ -39,9 +40,12 @@ class Uploads:
         """Upload bytes and return the status and the path."""
         path = f"{self.location['location']}{self._number}.ndjson"
         self._number += 1
-        scope = f"{self.location['creds']['AWS_KEY_ID']}/20260101/us-east-1/s3/aws4_request"
-        sent = {"Authorization": f"AWS4-HMAC-SHA256 Credential={scope}", **(headers or {})}
-        return self.wire.send("PUT", f"/{path}?x-id=PutObject", sent, body).status, path
+        url = f"https://127.0.0.1:{self.wire.service.port}/{path}?x-id=PutObject"
+        signed = signed_upload(url, body, self.location["creds"])
+        del signed["host"]
+        return self.wire.send(
+            "PUT", f"/{path}?x-id=PutObject", {**signed, **(headers or {})}, body
+        ).status, path
 
     def fragment(self, path: str, length: int, **more: Any) -> dict[str, Any]:
         """Return the right message about a file."""

@@ -110,6 +110,26 @@ def test_a_rolled_back_transaction_leaves_nothing(connection: Any) -> None:
     assert cursor.execute("SELECT id FROM tx").fetchall() == [(2,)]
 
 
+def test_without_autocommit_a_block_ends_its_transaction(connection: Any, hook: SnowflakeHook) -> None:
+    import snowflake.connector
+
+    connection.cursor().execute("CREATE OR REPLACE TABLE block (id INT)")
+    parameters = hook._get_conn_params()
+    with snowflake.connector.connect(**parameters, autocommit=False) as unfinished:
+        assert unfinished.cursor().execute("INSERT INTO block VALUES (1), (2)").rowcount == 2
+    with (
+        contextlib.suppress(KeyError),
+        snowflake.connector.connect(**parameters, autocommit=False) as unfinished,
+    ):
+        unfinished.cursor().execute("DELETE FROM block")
+        raise KeyError
+    merged = connection.cursor().execute(
+        "MERGE INTO block t USING (SELECT 2 AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.id = 3"
+    )
+    assert merged.rowcount == 1
+    assert connection.cursor().execute("SELECT id FROM block ORDER BY id").fetchall() == [(1,), (3,)]
+
+
 def test_a_wrong_key_is_refused_at_once(hook: SnowflakeHook) -> None:
     import snowflake.connector
     from cryptography.hazmat.primitives import serialization

@@ -13,7 +13,7 @@ import zstandard
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from tests.local_service import LocalService
-from tests.streaming_rest import Rest, continuation
+from tests.streaming_rest import Rest, continuation, signed_upload
 
 MARKER = b"nobody may read this row at rest"
 
@@ -50,10 +50,9 @@ def _upload(service: LocalService, rest: Rest, body: bytes, *, encrypted: bool) 
         content = encryptor.update(content) + encryptor.finalize()
     else:
         content = body
-    credential = f"AWS4-HMAC-SHA256 Credential={location['creds']['AWS_KEY_ID']}/20260101/us-east-1/s3/x"
-    answer = rest.call(
-        "PUT", f"{service.url}/{path}", None, data=content, headers={"Authorization": credential}
-    )
+    url = f"{service.url}/{path}"
+    signed = signed_upload(url, content, location["creds"])
+    answer = rest.call("PUT", url, None, data=content, headers=signed)
     assert answer.status_code == 200, answer.text
     return {
         "file_path": path,

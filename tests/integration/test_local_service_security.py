@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.shell import fetch
 from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
+from tests.streaming_rest import signed_upload
 
 BASE = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/SAFE-STREAMING"
 DATA = "/v2/streaming/data/databases/LOCAL/schemas/PUBLIC/pipes/SAFE-STREAMING/channels/c/rows"
@@ -279,11 +280,9 @@ def _upload(door: Door, body: bytes) -> str:
     """Upload a file as the SDK's file mode does and return its path."""
     info = door.call("POST", f"{BASE}:pipe-info", _scoped(door), json={}).json()["rowset_stage_location"]
     path = f"{info['location']}0.ndjson"
-    key = f"AWS4-HMAC-SHA256 Credential={info['creds']['AWS_KEY_ID']}/20260101/us-east-1/s3/aws4_request"
-    answer = requests.put(
-        f"{door.service.url}/{path}", data=body, headers={"Authorization": key},
-        verify=str(door.service.ca_file), timeout=30,
-    )  # fmt: skip
+    url = f"{door.service.url}/{path}"
+    signed = signed_upload(url, body, info["creds"])
+    answer = requests.put(url, data=body, headers=signed, verify=str(door.service.ca_file), timeout=30)
     assert answer.status_code == 200, answer.text
     return path
 

@@ -54,6 +54,7 @@ class Access:
         self._lock = threading.RLock()
         self._state = AccessState() if file is None else store.load(file)
         self._closures: dict[str, frozenset[str]] = {}
+        self._listeners: list[Callable[[], None]] = []
         with self.change() as state:
             self._add_system(state)
 
@@ -64,6 +65,7 @@ class Access:
         Changes of a block that raises stay out of the file and are undone.
         """
         with self._lock:
+            before = self._state
             draft = AccessState(
                 *(dict(getattr(self._state, field.name)) for field in dataclasses.fields(AccessState))
             )
@@ -72,6 +74,13 @@ class Access:
                 store.save(self._file, draft)
             self._state = draft
             self._closures = {}
+        if (before.users, before.role_grants) != (draft.users, draft.role_grants):
+            for listener in self._listeners:
+                listener()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call somebody after each change of users and of their roles, on the thread that made it."""
+        self._listeners.append(listener)
 
     @property
     def state(self) -> AccessState:

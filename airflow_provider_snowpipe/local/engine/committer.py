@@ -102,6 +102,8 @@ class Committer:
 
         :raises Refusal: 429 while too many bytes wait for their commit, 503 when the disk takes no more.
         """
+        if not self._database.has_room(2 * append.size):
+            raise Refusal(503, "SERVICE_UNAVAILABLE", "the disk of the local service is full; send again")
         with self._changed:
             if self._queued_bytes and self._queued_bytes + append.size > self._limits.queued_bytes:
                 raise Refusal(

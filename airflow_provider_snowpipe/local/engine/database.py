@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import duckdb
 
 from airflow_provider_snowpipe.local.clock import Clock
+from airflow_provider_snowpipe.local.engine import disk
 from airflow_provider_snowpipe.local.engine.channels import Channels
 from airflow_provider_snowpipe.local.engine.committer import Committer
 from airflow_provider_snowpipe.local.engine.names import Names
@@ -20,7 +22,7 @@ from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.engine.store import Store, transact
 from airflow_provider_snowpipe.local.engine.tables import Tables
 from airflow_provider_snowpipe.local.faults import Faults, die
-from airflow_provider_snowpipe.local.identifiers import quote
+from airflow_provider_snowpipe.local.identifiers import literal, quote
 from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipes
 from airflow_provider_snowpipe.local.loading.history import LoadHistory
@@ -44,6 +46,7 @@ class Database:
     :param clock: the service's clock.
     :param storage: files of stages.
     :param spool: bodies in flight on disk; None keeps them in memory.
+    :param file: the DuckDB file; None for one that needs no room on a disk.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class Database:
         clock: Clock,
         storage: Storage,
         spool: Spool | None = None,
+        file: Path | None = None,
     ) -> None:
+        self._file = file
         self.reach = faults.reach
         self._faults = faults
         self.clock = clock
@@ -106,6 +111,10 @@ class Database:
         """
         with self.write_lock:
             self.dirty = False
+            if not self.has_room(2 * self._log_bytes()):
+                # The engine gives up a database whose checkpoint failed.
+                log.warning("checkpoint of %s postponed: the disk is full", self.name)
+                return False
             dies = self._faults.is_due("during-checkpoint")
             if dies:
                 # DuckDB stops after it wrote the rows, before the header that makes them count.
@@ -116,8 +125,30 @@ class Database:
                 if dies:
                     die()
                 log.warning("checkpoint of %s postponed: %s", self.name, error)
+                self.revive()
                 return False
             return True
+
+    def has_room(self, size: int) -> bool:
+        """Return True when the database's disk takes so many more bytes."""
+        return self._file is None or disk.has_room(self._file.parent, size)
+
+    def _log_bytes(self) -> int:
+        log_file = self._file.with_suffix(".duckdb.wal") if self._file else None
+        return log_file.stat().st_size if log_file is not None and log_file.exists() else 0
+
+    def revive(self) -> None:
+        """Attach the file again when the engine has given the database up; nothing committed is lost."""
+        engine = quote(self.names.engine)
+        with self.write_lock:
+            try:
+                self._cursor.execute(f"SELECT 1 FROM {self.names.hidden('channels')} LIMIT 0")  # noqa: S608
+            except duckdb.Error as error:
+                if self._file is None or not disk.is_invalidated(error):
+                    return
+                log.warning("the file of %s is attached again: %s", self.name, error)
+                self._cursor.execute(f"DETACH {engine}")
+                self._cursor.execute(f"ATTACH {literal(str(self._file))} AS {engine}")
 
     def create_schema(self, name: str) -> None:
         """Create a schema.

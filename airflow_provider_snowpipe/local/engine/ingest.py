@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Sequence
@@ -69,6 +70,7 @@ def commit_group(database: Database, group: Sequence[Append]) -> None:
         except Exception:
             log.exception("commit of %d appends failed; their channels must be opened again", len(live))
             _invalidate(live, MUST_REOPEN)
+            database.revive()
             return
         _report(live, states)
 
@@ -171,7 +173,9 @@ def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Commi
         cursor.execute("COMMIT")
         database.reach("after-commit")
     except BaseException:
-        cursor.execute("ROLLBACK")
+        # A COMMIT that failed has ended the transaction already.
+        with contextlib.suppress(duckdb.TransactionException):
+            cursor.execute("ROLLBACK")
         raise
     return states
 

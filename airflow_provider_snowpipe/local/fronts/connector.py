@@ -6,8 +6,6 @@ Every failure is HTTP 200 with ``success: false``: the connector retries any 5xx
 from __future__ import annotations
 
 import re
-import secrets
-import threading
 import uuid
 from typing import Any
 
@@ -20,14 +18,18 @@ from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.injected import answer_to
 from airflow_provider_snowpipe.local.fronts.login import Login
+from airflow_provider_snowpipe.local.fronts.sessions import Sessions
 from airflow_provider_snowpipe.local.fronts.sql_api import row_type
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
+from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password
 from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
 from airflow_provider_snowpipe.local.sql.describe import describe
-from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
+from airflow_provider_snowpipe.local.sql.execution import Batch, Execution, Executions, in_background
+from airflow_provider_snowpipe.local.sql.front import SESSION_GONE
 from airflow_provider_snowpipe.local.sql.results import SELECT, Result, encode
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 
 _VALIDITY_SECONDS = 4 * 3600
 _SESSION_GONE = "390111"
@@ -37,6 +39,8 @@ _FORMAT_PARAMETER = "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT"
 _RESULT_SCAN = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
 )
+# Statement type of a request with several statements (Snowflake JDBC, SFStatementType.MULTI_STMT).
+_MULTIPLE = 0xA000
 _PUT = re.compile(r"\s*PUT\s", re.IGNORECASE)
 # A synchronous statement is answered within this time, or with the form of an asynchronous one.
 _ANSWER_SECONDS = 45.0
@@ -52,6 +56,7 @@ class ConnectorFront:
     :param catalog: databases.
     :param files: tells clients how to move files.
     :param faults: answers and delays that a test asked for.
+    :param limits: when sessions end.
     """
 
     def __init__(
@@ -61,17 +66,21 @@ class ConnectorFront:
         catalog: Catalog,
         files: StageFilesFront,
         faults: Faults | None = None,
+        limits: Limits = DEFAULTS,
     ) -> None:
         self._faults = faults or Faults()
         self._opener = Login(account, password, catalog)
         self._files = files
-        self._lock = threading.Lock()
-        self._sessions: dict[str, Session] = {}
+        self._sessions = Sessions(catalog.access, limits.session_idle_seconds)
         self._executions = Executions()
 
     def close(self) -> None:
         """Cancel the statements that still run."""
         self._executions.cancel_all()
+
+    def knows(self, request: Request) -> bool:
+        """Return True when a request has the token of an open session."""
+        return self._session(request) is not None
 
     def handle(self, request: Request) -> Response:
         """Answer one request of a connector."""
@@ -115,9 +124,7 @@ class ConnectorFront:
             session = self._opener.open(data, request.query)
         except SqlError as error:
             return _failure(error.code, error.sqlstate, error.message)
-        token, master = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        with self._lock:
-            self._sessions[token] = self._sessions[master] = session
+        token, master = self._sessions.add(session)
         return _success(
             {
                 "token": token,
@@ -135,9 +142,7 @@ class ConnectorFront:
 
     def _renew(self, request: Request) -> Response:
         def issue(session: Session) -> Response:
-            token, master = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-            with self._lock:
-                self._sessions[token] = self._sessions[master] = session
+            token, master = self._sessions.renew(session)
             return _success(
                 {
                     "sessionToken": token,
@@ -153,26 +158,19 @@ class ConnectorFront:
     def _logout(self, request: Request) -> Response:
         session = self._session(request)
         if session is not None:
-            with self._lock:
-                self._sessions = {
-                    token: known for token, known in self._sessions.items() if known is not session
-                }
-            session.close()
+            self._sessions.close(session)
         return _success(None)
 
     def _in_session(self, request: Request, work: Any) -> Response:
         session = self._session(request)
         if session is None:
-            return _failure(
-                _SESSION_GONE, "08001", "Session no longer exists. New login required to access the service."
-            )
+            return _failure(_SESSION_GONE, "08001", SESSION_GONE)
         answer: Response = work(session)
         return answer
 
     def _session(self, request: Request) -> Session | None:
         _, _, token = request.headers.get("authorization", "").partition('Token="')
-        with self._lock:
-            return self._sessions.get(token.rstrip('"'))
+        return self._sessions.find(token.rstrip('"'))
 
     # -- statements -----------------------------------------------------------------------------------------
 
@@ -188,10 +186,18 @@ class ConnectorFront:
         if body.get("describeOnly"):
             return _described(session, text)
         bindings = body.get("bindings")
-        execution, is_new = self._executions.get_or_add(
-            request.query.get("requestId"),
-            lambda: Execution(session, text, bindings if isinstance(bindings, dict) else None),
-        )
+        wanted = _statement_count(session, body)
+        if wanted != 1:
+            return self._several(session, request, text, wanted)
+        try:
+            execution, is_new = self._executions.get_or_add(
+                session.session_id,
+                request.query.get("requestId"),
+                [text, bindings],
+                lambda: Execution(session, text, bindings if isinstance(bindings, dict) else None),
+            )
+        except SqlError as error:
+            return Response.of_json(_error_answer(error, str(uuid.uuid4())))
         if body.get("asyncExec"):
             if is_new:
                 in_background(execution.run)
@@ -199,6 +205,32 @@ class ConnectorFront:
         if is_new:
             execution.run()
         return self._finished(session, execution, request)
+
+    def _several(self, session: Session, request: Request, text: str, wanted: int) -> Response:
+        """Run several statements, one after the other until one fails; each result has an id of its own."""
+        query_id = str(uuid.uuid4())
+        try:
+            statements = split_statements(text)
+            check_count(statements, wanted)
+            parts = [Execution(session, statement) for statement in statements]
+            batch, is_new = self._executions.get_or_add(
+                session.session_id, request.query.get("requestId"), [text, wanted], lambda: Batch(parts)
+            )
+        except SqlError as error:
+            return Response.of_json(_error_answer(error, query_id))
+        if is_new:
+            for part in batch.parts:
+                self._executions.add(part)
+            batch.run()
+        batch.wait(_ANSWER_SECONDS)
+        if batch.error is not None:
+            return Response.of_json(_error_answer(batch.error, batch.query_id))
+        data = _result_data(session, batch.result, batch.query_id) | {
+            "statementTypeId": _MULTIPLE,
+            "resultIds": ",".join(part.query_id for part in batch.parts),
+            "resultTypes": ",".join(str(part.result.statement_type) for part in batch.parts),
+        }
+        return _success(data)
 
     def _stored(self, session: Session, query_id: str, request: Request) -> Response:
         execution = self._executions.find(query_id)
@@ -219,8 +251,10 @@ class ConnectorFront:
 
     def _abort_request(self, session: Session, request: Request) -> Response:
         """Cancel the statement of an earlier request, as a cursor's ``timeout`` does."""
-        execution = self._executions.find_request(str(request.json().get("requestId", "")))
-        if execution is not None and execution.session.user == session.user:
+        execution = self._executions.find_request(
+            session.session_id, str(request.json().get("requestId", ""))
+        )
+        if execution is not None:
             execution.cancel()
         return _success(None)
 
@@ -244,6 +278,17 @@ class ConnectorFront:
         elif execution.is_done:
             described["status"] = "SUCCESS"
         return _success({"queries": [described]})
+
+
+def _statement_count(session: Session, body: dict[str, Any]) -> int:
+    """Return MULTI_STATEMENT_COUNT of the statement, or of the session: 0 for any number."""
+    given = body.get("parameters")
+    own = given.get("MULTI_STATEMENT_COUNT") if isinstance(given, dict) else None
+    value = session.parameters.get("MULTI_STATEMENT_COUNT", 1) if own is None else own
+    try:
+        return max(int(str(value)), 0)
+    except ValueError:
+        return 1
 
 
 def _unknown_call(request: Request) -> Refusal:
@@ -313,7 +358,7 @@ def _session_info(session: Session) -> dict[str, Any]:
 
 def _parameters(session: Session) -> list[dict[str, Any]]:
     values: dict[str, Any] = {
-        "AUTOCOMMIT": True,
+        "AUTOCOMMIT": session.autocommit,
         "TIMEZONE": "UTC",
         "CLIENT_TELEMETRY_ENABLED": False,
         "CLIENT_SESSION_KEEP_ALIVE": False,

@@ -108,7 +108,10 @@ class FilePipesFront:
                     WRONG,
                     f"the path '{path[:60]}' is empty or longer than {MAX_PATH_BYTES} bytes of UTF-8",
                 )
-        accepted, unmatched = split_by_pattern(pipe, files)
+        try:
+            accepted, unmatched = split_by_pattern(pipe, files)
+        except SqlError as error:
+            raise Refusal(400, WRONG, error.message) from error
         self._enqueue(database, pipe, accepted)
         answer: dict[str, Any] = {"requestId": _request_id(request), "status": "success"}
         if unmatched:
@@ -125,15 +128,22 @@ class FilePipesFront:
     def _bucket_events(self, request: Request, roles: frozenset[str]) -> Response:
         """Queue the objects that S3 says were created, in every pipe with AUTO_INGEST on their bucket."""
         created = created_objects(request)
+        pipes = [
+            (database, pipe)
+            for database in self._catalog.databases
+            for pipe in database.file_pipes.pipes
+            if pipe.auto_ingest and self._holds(database, pipe, roles, {"OPERATE"})
+        ]
+        if not pipes:
+            raise Refusal(
+                403, "390403", "the role may operate no pipe with AUTO_INGEST; grant it OPERATE on one"
+            )
         queued = 0
-        for database in self._catalog.databases:
-            for pipe in database.file_pipes.pipes:
-                if not pipe.auto_ingest or not self._holds(database, pipe, roles, {"OPERATE"}):
-                    continue
-                files = arrived_in_bucket(self._catalog, database, pipe, created)
-                if files:
-                    self._enqueue(database, pipe, files)
-                    queued += len(files)
+        for database, pipe in pipes:
+            files = arrived_in_bucket(self._catalog, database, pipe, created)
+            if files:
+                self._enqueue(database, pipe, files)
+                queued += len(files)
         return Response.of_json(
             {"requestId": _request_id(request), "status": "success", "queuedFiles": queued}
         )

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from airflow_provider_snowpipe.local.errors import Refusal
@@ -16,6 +16,10 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+T = TypeVar("T")
+BODY_IDLE_SECONDS = 30.0
+BODY_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Request:
     :param query: decoded query parameters; a repeated name keeps its last value.
     :param headers: lower-case names.
     :param body: as sent, still encoded.
+    :param decoded_bytes: most bytes that the body may have when it is decoded; None for the usual bound.
     """
 
     method: str
@@ -34,6 +39,7 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes = field(default=b"", repr=False)
+    decoded_bytes: int | None = None
 
     def bearer(self) -> str:
         """Return the bearer token.
@@ -50,7 +56,7 @@ class Request:
 
         :raises Refusal: 400 for anything else.
         """
-        content = decode_body(self.body, self.headers.get("content-encoding", ""))
+        content = decode_body(self.body, self.headers.get("content-encoding", ""), self.decoded_bytes)
         if not content.strip():
             return {}
         value = json_value(content)
@@ -90,6 +96,9 @@ class Response:
         return cls.of_json({"code": refusal.code, "message": refusal.message}, refusal.status)
 
 
+INTERNAL_ERROR = Refusal(500, "INTERNAL_ERROR", "the local service failed on this request; see its log")
+
+
 def json_value(content: bytes) -> Any:
     """Read a body as JSON (RFC 8259), without the numbers and half characters that only Python knows.
 
@@ -112,7 +121,7 @@ def _no_number(name: str) -> float:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-def request_of(scope: Scope, body: bytes) -> Request:
+def request_of(scope: Scope, body: bytes = b"", decoded_bytes: int | None = None) -> Request:
     """Build a request from an ASGI scope.
 
     :raises Refusal: 400 for a path or query that is not UTF-8.
@@ -126,19 +135,36 @@ def request_of(scope: Scope, body: bytes) -> Request:
     except UnicodeDecodeError as error:
         raise Refusal(400, "INVALID_URL", "the URL is not percent-encoded UTF-8") from error
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    return Request(scope["method"], segments, query, headers, body)
+    return Request(scope["method"], segments, query, headers, body, decoded_bytes)
+
+
+async def receive_in_time(receive: Receive) -> Message:
+    """Return the next part of a body.
+
+    :raises Refusal: 408 when it does not come for :data:`BODY_IDLE_SECONDS`.
+    """
+    try:
+        async with asyncio.timeout(BODY_IDLE_SECONDS):
+            return await receive()
+    except TimeoutError as error:
+        raise Refusal(
+            408, "REQUEST_TIMEOUT", f"no part of the body came for {BODY_IDLE_SECONDS:g} s"
+        ) from error
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
     """Read a whole body.
 
     :param limit: most bytes accepted.
-    :raises Refusal: 413 for a longer body, 400 when the client went away.
+    :raises Refusal: 413 for a longer body, 408 for one that does not come, 400 when the client went away.
     """
     parts: list[bytes] = []
     size = 0
+    deadline = asyncio.get_running_loop().time() + BODY_SECONDS
     while True:
-        message = await receive()
+        message = await receive_in_time(receive)
+        if asyncio.get_running_loop().time() > deadline:
+            raise Refusal(408, "REQUEST_TIMEOUT", f"the body takes longer than {BODY_SECONDS:g} s")
         if message["type"] != "http.request":
             raise Refusal(400, "CLIENT_DISCONNECTED", "the client closed the connection")
         part = message.get("body", b"")
@@ -163,6 +189,6 @@ async def respond(send: Send, response: Response) -> None:
     await send({"type": "http.response.body", "body": response.body})
 
 
-async def in_thread(work: Callable[[], Response]) -> Response:
+async def in_thread(work: Callable[[], T]) -> T:
     """Run blocking work in the event loop's thread pool."""
     return await asyncio.get_running_loop().run_in_executor(None, work)

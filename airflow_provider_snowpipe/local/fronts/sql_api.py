@@ -15,8 +15,14 @@ from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.injected import answer_to
 from airflow_provider_snowpipe.local.fronts.tokens import TOKEN_TYPE_HEADER
 from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
-from airflow_provider_snowpipe.local.sql.execution import Execution, Executions, in_background
-from airflow_provider_snowpipe.local.sql.results import Result, encode, status
+from airflow_provider_snowpipe.local.sql.execution import (
+    Batch,
+    Execution,
+    Executions,
+    in_background,
+    timed_out,
+)
+from airflow_provider_snowpipe.local.sql.results import Result, encode
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -28,69 +34,23 @@ _CANCELLED, _TIMED_OUT = "000604", "000630"
 _WIRE_TYPES = {"NUMBER": "fixed", "FLOAT": "real", "VARCHAR": "text"}
 
 
-class Submission:
-    """The statements of one request, run one after the other in a session of their own.
+class Submission(Batch):
+    """The statements of one request, in a session of their own that ends with them."""
 
-    :param session: the session; closed after the last statement.
-    :param statements: at least one.
-    :param bindings: values of a single statement.
-    """
-
-    def __init__(
-        self, session: Session, statements: list[str], bindings: Mapping[str, Mapping[str, Any]] | None
-    ) -> None:
-        self.session = session
-        self.parts = [Execution(session, statement, bindings) for statement in statements]
-        # A single statement is its own handle; several have a handle of their own beside it.
-        self.query_id = self.parts[0].query_id if len(self.parts) == 1 else str(uuid.uuid4())
-        self._done = threading.Event()
-
-    def run(self, timeout: float) -> None:
-        """Run to the end or to the first failure; an open transaction is rolled back, as in Snowflake.
+    def run_within(self, timeout: float) -> None:
+        """Run; an open transaction is rolled back at the end, as in Snowflake.
 
         :param timeout: seconds for all statements together; 0 for no limit.
         """
-        timer = threading.Timer(timeout, self.cancel, [_timed_out(timeout)])
+        timer = threading.Timer(timeout, self.cancel, [timed_out(timeout)])
         timer.daemon = True
         if timeout:
             timer.start()
-        failed: SqlError | None = None
         try:
-            for part in self.parts:
-                if failed is None:
-                    part.run()
-                    failed = part.error
-                else:
-                    part.abandon(failed)
+            self.run()
         finally:
             timer.cancel()
             self.session.close()
-            self._done.set()
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end; False when the time ran out first."""
-        return self._done.wait(seconds)
-
-    def cancel(self, reason: SqlError | None = None) -> bool:
-        """Stop what runs; what has not begun never does. False when all had ended."""
-        return any([part.cancel(reason) for part in self.parts])
-
-    @property
-    def error(self) -> SqlError | None:
-        """The first failure."""
-        return next((part.error for part in self.parts if part.error is not None), None)
-
-    @property
-    def result(self) -> Result | None:
-        """Result of the request; of several statements, the one cell that says so."""
-        if len(self.parts) == 1:
-            return self.parts[0].result
-        return status("Multiple statements executed successfully.")
-
-    @property
-    def created_on_ms(self) -> int:
-        """Time of the request."""
-        return self.parts[0].created_on_ms
 
 
 class SqlApiFront:
@@ -106,10 +66,21 @@ class SqlApiFront:
         self._catalog = catalog
         self._faults = faults or Faults()
         self._submissions = Executions()
+        catalog.access.on_change(lambda: in_background(self._cancel_orphans))
 
     def close(self) -> None:
         """Cancel the statements that still run."""
         self._submissions.cancel_all()
+
+    def _cancel_orphans(self) -> None:
+        """Stop the statements of users that were disabled or dropped."""
+        users = self._catalog.access.state.users
+
+        def is_orphan(made: Submission | Execution) -> bool:
+            user = users.get(made.session.user)
+            return user is None or user.disabled
+
+        self._submissions.cancel_all(is_orphan)
 
     def handle(self, request: Request) -> Response:
         """Answer one request below ``/api/v2/statements``."""
@@ -132,14 +103,14 @@ class SqlApiFront:
         timeout = _whole_number(body.get("timeout", 0), "timeout")
         try:
             submission, is_new = self._submissions.get_or_add(
-                request.query.get("requestId"), lambda: self._submission(body, user, role)
+                user, request.query.get("requestId"), body, lambda: self._submission(body, user, role)
             )
         except SqlError as error:
             return _failure(error, str(uuid.uuid4()))
         if is_new:
             for part in submission.parts:
                 self._submissions.add(part)
-            in_background(lambda: submission.run(timeout))
+            in_background(lambda: submission.run_within(timeout))
         if request.query.get("async", "false").lower() == "true":
             return _in_progress(submission)
         submission.wait(_ANSWER_SECONDS)
@@ -158,7 +129,8 @@ class SqlApiFront:
         session = Session(self._catalog, user)
         session.parameters.update(named)
         _set_context(session, body, role)
-        return Submission(session, statements, bindings if isinstance(bindings, dict) else None)
+        values = bindings if isinstance(bindings, dict) else None
+        return Submission([Execution(session, statement, values) for statement in statements])
 
     def _find(self, handle: str, user: str) -> Submission | Execution:
         found: Submission | Execution | None = self._submissions.find(handle)
@@ -256,14 +228,6 @@ def _failure(error: SqlError, handle: str) -> Response:
         "statementHandle": handle,
     }
     return Response.of_json(described, 408 if error.code == _TIMED_OUT else 422)
-
-
-def _timed_out(seconds: float) -> SqlError:
-    return SqlError(
-        _TIMED_OUT,
-        "57014",
-        f"Statement reached its statement or warehouse timeout of {seconds:g} second(s) and was canceled.",
-    )
 
 
 def _whole_number(value: Any, name: str) -> int:

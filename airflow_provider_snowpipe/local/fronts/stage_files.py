@@ -24,7 +24,15 @@ from urllib.parse import unquote
 import jwt
 
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
-from airflow_provider_snowpipe.local.fronts.http import Receive, Response, Scope, Send, respond
+from airflow_provider_snowpipe.local.fronts.http import (
+    INTERNAL_ERROR,
+    Receive,
+    Response,
+    Scope,
+    Send,
+    receive_in_time,
+    respond,
+)
 from airflow_provider_snowpipe.local.stages.files import (
     FolderArea,
     digest,
@@ -107,23 +115,27 @@ class StageFilesFront:
             await respond(send, Response.of_refusal(refusal))
         except SqlError as error:
             await respond(send, Response.of_refusal(Refusal(400, "INVALID_FILE_PATH", error.message)))
-        except Exception:
-            # A full disk, for one: never a 5xx, which a connector would repeat for minutes.
+        except OSError as error:
+            # A full disk, for one: no 5xx, which a connector would repeat for minutes.
             log.exception("moving a staged file failed")
-            failed = Refusal(400, "STORAGE_FAILED", "the local service could not move the file; see its log")
-            await respond(send, Response.of_refusal(failed))
+            why = f"the local service could not move the file: {error.strerror}; see its log"
+            await respond(send, Response.of_refusal(Refusal(400, "STORAGE_FAILED", why)))
+        except Exception:
+            log.exception("moving a staged file failed")
+            await respond(send, Response.of_refusal(INTERNAL_ERROR))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         area, path = self._place(scope)
         method = scope["method"]
-        self._check(_bearer(scope), area.root.name, path, is_upload=method == "PUT")
+        token = _bearer(scope)
+        if method not in {"PUT", "GET", "HEAD"}:
+            raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
+        self._check(token, area.root.name, path, method)
         if method == "PUT":
             await self._store(area, path, receive)
             await respond(send, Response.of_json({"name": path}))
-        elif method in {"GET", "HEAD"}:
-            await _send_file(area.path(path), send, with_body=method == "GET")
         else:
-            raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
+            await _send_file(area.path(path), send, with_body=method == "GET")
 
     def _place(self, scope: Scope) -> tuple[FolderArea, str]:
         try:
@@ -153,7 +165,7 @@ class StageFilesFront:
         }
         return jwt.encode(claims, self._secret, algorithm="HS256")
 
-    def _check(self, token: str, identity: str, path: str, *, is_upload: bool) -> None:
+    def _check(self, token: str, identity: str, path: str, method: str) -> None:
         try:
             claims = jwt.decode(
                 token, self._secret, algorithms=["HS256"], issuer=_ISSUER, options={"require": ["exp", "iss"]}
@@ -164,7 +176,7 @@ class StageFilesFront:
                 401, "FILE_TOKEN_INVALID", "the token is wrong or has expired; run PUT or GET again"
             ) from error
         # An upload asks with HEAD whether the file is there.
-        may_use = bool(claims["upload"]) or not is_upload
+        may_use = method == "HEAD" or bool(claims["upload"]) == (method == "PUT")
         if claims["stage"] != identity or not path.startswith(claims["prefix"]) or not may_use:
             raise Refusal(403, "ACCESS_DENIED", "the token belongs to another place or another direction")
 
@@ -187,7 +199,7 @@ async def _receive_into(temporary: Path, receive: Receive) -> str:
         parts: list[bytes] = []
         size, more = 0, True
         while more:
-            message = await receive()
+            message = await receive_in_time(receive)
             if message["type"] != "http.request":
                 raise Refusal(400, "CLIENT_DISCONNECTED", "the client closed the connection")
             parts.append(message.get("body", b""))

@@ -7,11 +7,15 @@ Batches above 1 MiB always travel this way (observed with SDK 1.9.1). A file hol
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import hashlib
+import hmac
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from zstandard import ZstdError
@@ -27,7 +31,13 @@ MAX_UPLOAD_BYTES = 256 << 20
 _KEY_BYTES = 32
 _PREFIX = re.compile(r"[0-9a-f]{16}\Z")
 _FILE = re.compile(r"[\w.-]{1,128}\Z")
-_CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/")
+_SIGNATURE = re.compile(
+    r"AWS4-HMAC-SHA256\s+Credential=(?P<key>[^/,\s]+)/"
+    r"(?P<scope>(?P<day>\d{8})/(?P<region>[\w-]+)/s3/aws4_request),"
+    r"\s*SignedHeaders=(?P<headers>[\w;-]+),\s*Signature=(?P<signature>[0-9a-f]{64})\s*\Z"
+)
+_CLOCK_SKEW_SECONDS = 15 * 60
+_HEX_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +112,62 @@ def put_object(account: Account, stage: Stage, request: Request) -> Response:
     """Answer an S3 PutObject of the streaming SDK.
 
     :param request: path-style request ``PUT /<bucket>/<prefix>/<name>``, body possibly ``aws-chunked``.
-    :raises Refusal: 403 without the key that pipe-info handed out for the prefix.
+    :raises Refusal: 403 without a signature by the key that pipe-info handed out for the prefix.
     """
-    path = stage.path("/".join(request.segments))
-    credential = _CREDENTIAL.search(request.headers.get("authorization", ""))
-    if credential is None or credential[1] != account.upload_key_id(path.parent.name):
-        raise Refusal(403, "AccessDenied", "the access key does not belong to this path; ask pipe-info again")
+    path = check_signature(account, stage, request)
     body = request.body
+    declared = request.headers.get("x-amz-content-sha256", "")
+    if _HEX_DIGEST.match(declared) and hashlib.sha256(body).hexdigest() != declared:
+        raise Refusal(400, "XAmzContentSHA256Mismatch", "the body is not the one that was signed")
     if "aws-chunked" in request.headers.get("content-encoding", ""):
         body = decode_aws_chunked(body)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     stage.spool.write(path, body)
     etag = hashlib.md5(body, usedforsecurity=False).hexdigest()
     return Response(200, b"", "application/xml", ((b"etag", f'"{etag}"'.encode()),))
+
+
+def check_signature(account: Account, stage: Stage, request: Request) -> Path:
+    """Check the headers of an upload against the key of its path, and return the file.
+
+    The scheme is that of the AWS page "Create a signed AWS API request" (Signature Version 4).
+
+    :raises Refusal: 403 for another key, a wrong signature or an old one.
+    """
+    path = stage.path("/".join(request.segments))
+    found = _SIGNATURE.match(request.headers.get("authorization", ""))
+    prefix = path.parent.name
+    if found is None or found["key"] != account.upload_key_id(prefix):
+        raise Refusal(403, "AccessDenied", "the access key does not belong to this path; ask pipe-info again")
+    date = request.headers.get("x-amz-date", "")
+    names = found["headers"].split(";")
+    query = sorted(request.query.items())
+    canonical = "\n".join(
+        (
+            request.method,
+            quote("/" + "/".join(request.segments), safe="/~"),
+            "&".join(f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in query),
+            *(f"{name}:{' '.join(request.headers.get(name, '').split())}" for name in names),
+            "",
+            found["headers"],
+            request.headers.get("x-amz-content-sha256", ""),
+        )
+    )
+    key = f"AWS4{account.upload_secret(prefix)}".encode()
+    for part in (found["day"], found["region"], "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    signed = f"AWS4-HMAC-SHA256\n{date}\n{found['scope']}\n{digest}"
+    expected = hmac.new(key, signed.encode(), "sha256").hexdigest()
+    if not {"host", "x-amz-date"} <= set(names) or not hmac.compare_digest(expected, found["signature"]):
+        raise Refusal(403, "SignatureDoesNotMatch", "the upload is not signed with the key of pipe-info")
+    try:
+        signed_at = dt.datetime.strptime(date, "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC).timestamp()
+    except ValueError as error:
+        raise Refusal(403, "AccessDenied", "x-amz-date is not a time") from error
+    if abs(time.time() - signed_at) > _CLOCK_SKEW_SECONDS:
+        raise Refusal(403, "RequestTimeTooSkewed", "the signature is older than 15 minutes, or of the future")
+    return path
 
 
 def decode_aws_chunked(body: bytes) -> bytes:

@@ -137,7 +137,7 @@ class StreamingFront:
             "expiry_time_ms": int(time.time() * 1000) + _STAGE_LIFETIME_MS,
             "creds": {
                 "AWS_KEY_ID": self._account.upload_key_id(prefix.rstrip("/")),
-                "AWS_SECRET_KEY": secrets.token_hex(20),
+                "AWS_SECRET_KEY": self._account.upload_secret(prefix.rstrip("/")),
                 "AWS_TOKEN": secrets.token_hex(20),
             },
         }

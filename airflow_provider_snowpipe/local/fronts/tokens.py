@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from urllib.parse import parse_qs, unquote_plus
 
 from airflow_provider_snowpipe.local.accounts import KEY_PAIR, OAUTH, PAT, Account
@@ -85,7 +84,7 @@ def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
         return form.get("client_id", ""), form.get("client_secret", "")
     try:
         name, _, secret = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise TokenError("the Basic authorization header is not base64 of id:secret") from error
     return unquote_plus(name), unquote_plus(secret)
 

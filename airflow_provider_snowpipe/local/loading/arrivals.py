@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import duckdb
@@ -15,6 +14,7 @@ from airflow_provider_snowpipe.local.loading.history import COPY_MEMORY_MS, PIPE
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
 from airflow_provider_snowpipe.local.loading.plan import CopyPlan
 from airflow_provider_snowpipe.local.stages.files import StagedFile
+from airflow_provider_snowpipe.local.stages.patterns import match_whole
 
 Files = list[tuple[str, int | None]]
 
@@ -23,12 +23,13 @@ def split_by_pattern(pipe: FilePipe, files: Sequence[tuple[str, int | None]]) ->
     """Return the files that fit the PATTERN of a pipe, and the paths of those that do not.
 
     :param files: path relative to the location of the pipe, and size or None.
+    :raises SqlError: for a pattern that RE2 does not take, of a pipe that an older version created.
     """
     if pipe.pattern is None:
         return list(files), []
-    pattern = re.compile(pipe.pattern)
-    fitting = [(path, size) for path, size in files if pattern.fullmatch(path)]
-    return fitting, [path for path, _ in files if not pattern.fullmatch(path)]
+    fits = match_whole(pipe.pattern, [path for path, _ in files])
+    fitting = [file for file, fit in zip(files, fits, strict=True) if fit]
+    return fitting, [path for (path, _), fit in zip(files, fits, strict=True) if not fit]
 
 
 def arrived_in_bucket(

@@ -42,16 +42,22 @@ def use(session: Session, text: str, _bindings: Bindings) -> Result:
 
 
 def alter_session(session: Session, text: str, _bindings: Bindings) -> Result:
-    """ALTER SESSION SET | UNSET: parameters are remembered and have no effect here."""
+    """ALTER SESSION SET | UNSET: parameters are remembered; few have an effect here.
+
+    A change of AUTOCOMMIT commits the open transaction ("Transactions", "Autocommit").
+    """
     match = _SET.match(text)
     if match is None:
         raise compilation_error("syntax error: expected ALTER SESSION SET or UNSET.")
+    autocommit = session.autocommit
     if match[1].upper() == "SET":
         for name, value in _PARAMETER.findall(match[2]):
             session.parameters[name.upper()] = value.strip("'").replace("''", "'")
     else:
         for name in match[2].split(","):
             session.parameters.pop(name.strip().upper(), None)
+    if session.autocommit != autocommit:
+        session.commit()
     return status(_DONE)
 
 

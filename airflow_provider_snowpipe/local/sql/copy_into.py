@@ -47,33 +47,29 @@ def copy_into(session: Session, text: str, _bindings: Bindings) -> Result:
         session.begin()
     plan = compiled.plan
     if session.in_transaction:
-        outcomes = _in_transaction(session, plan)
+        outcomes = session.change(lambda: _in_transaction(session, plan))
     else:
         outcomes = commit_load(plan.database, session.cursor, lambda: loader.run(plan, session.cursor))
     if plan.purge:
-        loader.purge(plan, outcomes)
+        session.transaction.after_commit(lambda: loader.purge(plan, outcomes))
     return _result(plan, outcomes)
 
 
 def _in_transaction(session: Session, plan: CopyPlan) -> list[FileOutcome]:
-    """Run the statement in the open transaction; a failure rolls all of it back, there are no savepoints."""
     try:
         return loader.run(plan, session.cursor)
     except duckdb.TransactionException as error:
-        session.rollback()
         raise SqlError(
             "000625",
             "57014",
             f"Statement was aborted because table '{plan.table}' is loaded or changed by another "
             "transaction; run the transaction again.",
         ) from error
-    except SqlError:
-        session.rollback()
-        raise
 
 
 def _result(plan: CopyPlan, outcomes: list[FileOutcome]) -> Result:
-    if not any(outcome.status != history.LOAD_SKIPPED for outcome in outcomes):
+    # A file that FILES names has a row even when it was loaded before ("COPY INTO <table>", "Output").
+    if not outcomes or (plan.files is None and all(o.status == history.LOAD_SKIPPED for o in outcomes)):
         return status("Copy executed with 0 files processed.")
     rows: list[Sequence[Any]] = []
     for outcome in outcomes:

@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
 from airflow_provider_snowpipe.local.loading.plan import ABORT_STATEMENT, CONTINUE, SKIP_FILE, OnError
 from airflow_provider_snowpipe.local.sql.record_expressions import METADATA
+from airflow_provider_snowpipe.local.stages import patterns
 from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_parameter, invalid_value
 
 MAX_FILES = 1000
@@ -120,7 +121,8 @@ def _files(value: Setting) -> tuple[str, ...]:
 def _pattern(value: Setting) -> str:
     if not isinstance(value, str):
         raise invalid_value("PATTERN", value, "a regular expression in quotes")
-    return str(value)
+    patterns.check(value)
+    return value
 
 
 def _format(value: Setting) -> Mapping[str, Setting]:

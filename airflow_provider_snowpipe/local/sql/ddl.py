@@ -14,9 +14,18 @@ from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, read_path
-from airflow_provider_snowpipe.local.sql import clustering, named_tables, options, reach, sequences, translate
+from airflow_provider_snowpipe.local.sql import (
+    clauses,
+    clustering,
+    named_tables,
+    options,
+    reach,
+    sequences,
+    translate,
+)
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.current import use_schema
+from airflow_provider_snowpipe.local.sql.properties import plain
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
@@ -39,11 +48,20 @@ _IGNORED_CONSTRAINTS = (
 )
 
 
+_MANAGED = re.compile(r"WITH\s+MANAGED\s+ACCESS\b\s*", re.IGNORECASE)
+# Taken without effect, but for COMMENT.
+_CONTAINER_PROPERTY = re.compile(
+    r"\s*(?P<name>COMMENT|DATA_RETENTION_TIME_IN_DAYS|MAX_DATA_EXTENSION_TIME_IN_DAYS|DEFAULT_DDL_COLLATION|"
+    r"LOG_LEVEL|TRACE_LEVEL|LOG_EVENT_LEVEL)\s*=\s*(?P<value>'(?:[^'\\]|''|\\.)*'|\w+)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
 def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
     """CREATE [OR REPLACE] DATABASE [IF NOT EXISTS] name."""
     session.commit()
     replace, tolerant, path = _head(text, parts=1)
-    name = path[0]
+    name, comment = path[0], _container_comment(text)
     exists = session.catalog.find(name) is not None
     session.require_global("CREATE DATABASE")
     if exists and tolerant:
@@ -53,6 +71,9 @@ def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
         session.require("OWNERSHIP", "DATABASE", name)
         session.catalog.drop_database(name)
     session.catalog.create_database(name)
+    made = session.catalog.database(name)
+    if comment:
+        made.objects.set_comment("DATABASE", "", name, comment, made.clock.now_ms())
     session.created("DATABASE", name)
     session.created("SCHEMA", name, "PUBLIC")
     use_schema(session, name, None)
@@ -64,6 +85,7 @@ def create_schema(session: Session, text: str, _bindings: Bindings) -> Result:
     session.commit()
     replace, tolerant, path = _head(text, parts=2)
     database, name = session.resolve_schema(path)
+    comment = _container_comment(text)
     session.require("CREATE SCHEMA", "DATABASE", database.name)
     if name in database.schemas:
         if tolerant:
@@ -72,6 +94,8 @@ def create_schema(session: Session, text: str, _bindings: Bindings) -> Result:
             session.require("OWNERSHIP", "SCHEMA", database.name, name)
             database.drop_schema(name)
     database.create_schema(name)
+    if comment:
+        database.objects.set_comment("SCHEMA", name, name, comment, database.clock.now_ms())
     session.created("SCHEMA", database.name, name)
     use_schema(session, database.name, name)
     return status(f"Schema {name} successfully created.")
@@ -135,8 +159,7 @@ def _drop(session: Session, database: Database, schema: str, name: str) -> None:
 
 
 def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
-    """TRUNCATE TABLE [IF EXISTS] name; channels keep their tokens."""
-    session.commit()
+    """TRUNCATE TABLE [IF EXISTS] name: DML ("Transactions", "Terminology"); channels keep their tokens."""
     match = re.match(r"TRUNCATE\s+(?:TABLE\s+)?(IF\s+EXISTS\s+)?(.*)", text, re.IGNORECASE | re.DOTALL)
     if match is None:
         raise compilation_error("syntax error in TRUNCATE.")
@@ -148,11 +171,13 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
             return status("Statement executed successfully.")
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("TRUNCATE", "TABLE", database.name, schema, name)
-    with database.write_lock:
-        session.begin()
+
+    def empty() -> None:
         session.cursor.execute(f"DELETE FROM {table.path}")
         database.history.forget_table(session.cursor, schema, name)
-        session.commit()
+
+    with database.write_lock:
+        session.change(empty)
     return status("Statement executed successfully.")
 
 
@@ -288,6 +313,29 @@ def _as_select(
     table = named_tables.new(database, schema, name, columns)
     create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})"
     return table, [create, f"INSERT INTO {table.path} {sql}"]
+
+
+def _container_comment(text: str) -> str:
+    """Read what CREATE DATABASE or SCHEMA says after the name, and return its COMMENT.
+
+    :raises SqlError: 001003 for words that belong to nothing, 000002 for CLONE and other properties.
+    """
+    match = _HEAD.match(text)
+    assert match is not None  # noqa: S101 - the caller has read the name
+    _, rest = read_path(match["name"])
+    managed = _MANAGED.match(rest)
+    rest = rest[managed.end() :] if managed else rest
+    copied = re.match(r"CLONE|FROM\s+SHARE", rest, re.IGNORECASE)
+    if copied:
+        raise unsupported(f"CREATE .. {copied[0].upper()}")
+    comment = ""
+    position = len(text.rstrip()) - len(rest)
+    while found := _CONTAINER_PROPERTY.match(text, position):
+        if found["name"].upper() == "COMMENT":
+            comment = plain(found["value"])
+        position = found.end()
+    clauses.unread(text, position)
+    return comment
 
 
 def _head(text: str, *, parts: int) -> tuple[bool, bool, tuple[str, ...]]:

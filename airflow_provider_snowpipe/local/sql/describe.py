@@ -48,14 +48,11 @@ def describe(session: Session, statement: str) -> Description:
         binds = sum(1 for _ in tree.find_all(exp.Placeholder))
         if isinstance(tree, exp.Query):
             return Description(_columns(session, tree, binds), binds)
-        counted = query.counts(translate.prepare(session, tree), 0)
+        counted = query.counts(translate.prepare(session, tree))
         return Description(Result(counted.columns, [], counted.statement_type), binds)
 
 
 def _columns(session: Session, tree: exp.Query, binds: int) -> Result:
-    try:
-        sql = translate.to_duckdb(translate.prepare(session, tree))
-        found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
-    finally:
-        session.take_back()
+    sql = translate.to_duckdb(translate.prepare(session, tree))
+    found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
     return Result(tuple(ResultColumn(row[0], ColumnType.from_duckdb(str(row[1]))) for row in found), [])

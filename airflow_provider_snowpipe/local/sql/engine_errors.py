@@ -6,6 +6,7 @@ import re
 
 import duckdb
 
+from airflow_provider_snowpipe.local.engine import disk
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import reach
 
@@ -29,6 +30,32 @@ _COMPILATION = "SQL compilation error:\n"
 _WORDED: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), code, sqlstate, message)
     for pattern, code, sqlstate, message in (
+        (
+            r"failed to (?:allocate|pin|offload)|Out of Memory|could not allocate",
+            "000603",
+            "XX000",
+            "The statement needs more memory than the local service may use: ask for less at a time, or "
+            "start the service with --limits engine-bytes=..",
+        ),
+        (
+            r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)",
+            "100078",
+            "22000",
+            "{}",
+        ),
+        (r"too long and would be truncated", "100078", "22000", "String is too long and would be truncated"),
+        (
+            r"Invalid input for hex digit|unhex",
+            "100115",
+            "22000",
+            "The following string is not a legal hex-encoded value",
+        ),
+        (
+            r"MERGE INTO command cannot affect the same target row",
+            "100090",
+            "42P18",
+            "Duplicate row detected during DML action",
+        ),
         (r"Division by zero", "100051", "22012", "Division by zero"),
         (
             r"\ANOT NULL constraint failed: (?:.*\.)?(?P<v>.+)\Z",
@@ -82,8 +109,21 @@ _WORDED: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
 )
 
 
+def disk_full() -> SqlError:
+    """Return the error of a statement for whose rows there was no room (000603)."""
+    return SqlError(
+        "000603",
+        "53100",
+        "The statement was rolled back: the disk of the local service is full. Free some space, try again.",
+    )
+
+
 def translate_error(error: duckdb.Error) -> SqlError:
     """Return Snowflake's error for a DuckDB error: its number, and its words where they are known."""
+    if disk.is_full(error):
+        return disk_full()
+    if disk.is_invalidated(error):
+        return SqlError("000603", "XX000", "The database was being recovered; run the statement again.")
     message = str(error).split("\n\nLINE ")[0].split("\nLINE ")[0].strip()
     unknown = _UNKNOWN_FUNCTION.search(message)
     if isinstance(error, duckdb.CatalogException) and unknown:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.results import Result
+from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _REMEMBERED = 256
-_CANCEL_SECONDS = 10.0
+_CANCEL_SECONDS = 5.0
+_DAY_SECONDS = 86_400.0
 _CANCEL_POLL_SECONDS = 0.05
 
 
@@ -47,6 +50,13 @@ class Execution:
 
     def run(self) -> None:
         """Run the statement to its end; failures are kept in :attr:`error`."""
+        seconds = self.session.statement_seconds
+        timer = None
+        # A thread costs more than a small statement: none for the days that are the default.
+        if 0 < seconds < _DAY_SECONDS:
+            timer = threading.Timer(seconds, self.cancel, [timed_out(seconds)])
+            timer.daemon = True
+            timer.start()
         try:
             with self.session.lock:
                 if self._interruption is not None:
@@ -55,6 +65,8 @@ class Execution:
         except SqlError as error:
             self.error = self._interruption or error
         finally:
+            if timer is not None:
+                timer.cancel()
             self._done.set()
 
     def abandon(self, error: SqlError) -> None:
@@ -82,31 +94,113 @@ class Execution:
         return self.error is self._interruption
 
 
+class Batch:
+    """Statements that run one after the other until one fails.
+
+    :param parts: at least one.
+    """
+
+    def __init__(self, parts: Sequence[Execution]) -> None:
+        self.parts = parts
+        self.session = parts[0].session
+        self.statement = "; ".join(part.statement for part in parts)
+        # A single statement is its own handle; several have a handle of their own beside it.
+        self.query_id = parts[0].query_id if len(parts) == 1 else str(uuid.uuid4())
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        """Run to the end or to the first failure."""
+        failed: SqlError | None = None
+        try:
+            for part in self.parts:
+                if failed is None:
+                    part.run()
+                    failed = part.error
+                else:
+                    part.abandon(failed)
+        finally:
+            self._done.set()
+
+    @property
+    def is_done(self) -> bool:
+        """True when all statements have ended."""
+        return self._done.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end; False when the time ran out first."""
+        return self._done.wait(seconds)
+
+    def cancel(self, reason: SqlError | None = None) -> bool:
+        """Stop what runs; what has not begun never does. False when all had ended."""
+        return any([part.cancel(reason) for part in self.parts])
+
+    @property
+    def error(self) -> SqlError | None:
+        """The first failure."""
+        return next((part.error for part in self.parts if part.error is not None), None)
+
+    @property
+    def result(self) -> Result | None:
+        """Result of the request; of several statements, the one cell that says so."""
+        if len(self.parts) == 1:
+            return self.parts[0].result
+        return status("Multiple statements executed successfully.")
+
+    @property
+    def created_on_ms(self) -> int:
+        """Time of the request."""
+        return self.parts[0].created_on_ms
+
+
+def timed_out(seconds: float) -> SqlError:
+    """Return the error of a statement that took too long (000630)."""
+    return SqlError(
+        "000630",
+        "57014",
+        f"Statement reached its statement or warehouse timeout of {seconds:g} second(s) and was canceled.",
+    )
+
+
 class Executions:
     """The last statements of one front, by query id and by the client's request id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_id: OrderedDict[str, Any] = OrderedDict()
-        self._by_request: OrderedDict[str, Any] = OrderedDict()
+        self._by_request: OrderedDict[tuple[Hashable, str], tuple[str, Any]] = OrderedDict()
 
-    def get_or_add(self, request_id: str | None, make: Callable[[], Any]) -> tuple[Any, bool]:
-        """Return what a request started, starting it only when the request id is new.
+    def get_or_add(
+        self, owner: Hashable, request_id: str | None, content: object, make: Callable[[], Any]
+    ) -> tuple[Any, bool]:
+        """Return what a request started, starting it only when the request id is new to its owner.
 
+        :param owner: whose the request id is: the session, or the user where there is none.
         :param request_id: the client's id of the request; a repeat after a lost answer carries the same.
+        :param content: statement and bound values, as JSON values.
         :param make: makes an object with a ``query_id``.
         :returns: the object, and whether it was made now.
+        :raises SqlError: when the owner used the id for something else.
         """
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         with self._lock:
-            if request_id and request_id in self._by_request:
-                return self._by_request[request_id], False
+            if request_id and (owner, request_id) in self._by_request:
+                known, made = self._by_request[owner, request_id]
+                if known != digest:
+                    raise SqlError(
+                        "391902",
+                        "22023",
+                        f"The requestId {request_id[:80]} was used for another statement; each statement "
+                        "needs an id of its own, which only its repetitions share.",
+                    )
+                return made, False
             made = make()
             self._by_id[made.query_id] = made
             if request_id:
-                self._by_request[request_id] = made
-            for remembered in (self._by_id, self._by_request):
-                while len(remembered) > _REMEMBERED:
-                    remembered.popitem(last=False)
+                self._by_request[owner, request_id] = digest, made
+            while len(self._by_id) > _REMEMBERED:
+                self._by_id.popitem(last=False)
+            while len(self._by_request) > _REMEMBERED:
+                self._by_request.popitem(last=False)
             return made, True
 
     def add(self, made: Any) -> None:
@@ -119,17 +213,23 @@ class Executions:
         with self._lock:
             return self._by_id.get(query_id)
 
-    def cancel_all(self) -> None:
-        """Stop everything that still runs, before the engine closes."""
-        with self._lock:
-            remembered = list(self._by_id.values())
-        for made in remembered:
-            made.cancel()
+    def cancel_all(self, concerns: Callable[[Any], bool] = lambda _made: True) -> None:
+        """Stop what still runs, all of it at the same time.
 
-    def find_request(self, request_id: str) -> Any | None:
-        """Return what a request started, or None."""
+        :param concerns: False for what may go on.
+        """
         with self._lock:
-            return self._by_request.get(request_id)
+            running = [made for made in self._by_id.values() if not made.wait(0) and concerns(made)]
+        threads = [threading.Thread(target=made.cancel, daemon=True) for made in running]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def find_request(self, owner: Hashable, request_id: str) -> Any | None:
+        """Return what a request of an owner started, or None."""
+        with self._lock:
+            return self._by_request.get((owner, request_id), ("", None))[1]
 
 
 def in_background(work: Callable[[], None]) -> None:

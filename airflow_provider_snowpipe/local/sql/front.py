@@ -12,11 +12,13 @@ from typing import Any
 import duckdb
 import sqlglot.errors
 
+from airflow_provider_snowpipe.local.engine import disk
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     account_usage,
     alter_pipe,
     alter_table,
+    clauses,
     comments,
     context,
     copy_into,
@@ -26,6 +28,7 @@ from airflow_provider_snowpipe.local.sql import (
     file_pipes,
     grants,
     infer_schema,
+    parameters,
     pipe_functions,
     query,
     roles,
@@ -42,7 +45,7 @@ from airflow_provider_snowpipe.local.sql import (
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.engine_errors import translate_error
+from airflow_provider_snowpipe.local.sql.engine_errors import disk_full, translate_error
 from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
 from airflow_provider_snowpipe.local.sql.narrowing import narrowed
 from airflow_provider_snowpipe.local.sql.properties import plain
@@ -51,6 +54,7 @@ from airflow_provider_snowpipe.local.sql.session import Session
 
 log = logging.getLogger(__name__)
 
+SESSION_GONE = "Session no longer exists. New login required to access the service."
 Handler = Callable[[Session, str, Bindings], Result]
 
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
@@ -70,6 +74,8 @@ def _execute_immediate(session: Session, text: str, bindings: Bindings) -> Resul
     if match is None:
         raise unsupported("EXECUTE IMMEDIATE of something that is not a text")
     inner = strip_comments(plain(match[1])).rstrip().rstrip(";")
+    if not inner:
+        raise _empty_statement()
     return _run(session, inner, bindings)
 
 
@@ -142,7 +148,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"SHOW\s+(?:TERSE\s+)?SCHEMAS", show.show_schemas),
         (r"SHOW\s+(?:TERSE\s+)?DATABASES", show.show_databases),
         (r"SHOW\s+CHANNELS", show.show_channels),
-        (r"SHOW\s+PARAMETERS", show.show_parameters),
+        (r"SHOW\s+PARAMETERS", parameters.show_parameters),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?ROLE", roles.create_role),
         (r"ALTER\s+ROLE", roles.alter_role),
         (r"DROP\s+ROLE", roles.drop_role),
@@ -184,6 +190,7 @@ _UNKNOWN = re.compile(
     r"|(EXPLAIN|CALL|EXECUTE|DECLARE|COPY|UNDROP|WITH|ABORT|IF|FOR|LET|RETURN|BEGIN)\b",
     re.IGNORECASE,
 )
+_ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
 _AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
@@ -204,16 +211,25 @@ def execute(
     """
     text = strip_comments(statement).rstrip().rstrip(";")
     if not text:
-        raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
+        raise _empty_statement()
     if not _is_unicode(text):
         raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
     with session.lock, snowflake_errors(session):
+        if session.has_ended:
+            raise SqlError("390111", "08001", SESSION_GONE)
+        if session.transaction.lost is not None and not _ROLLBACK.match(text):
+            raise session.transaction.lost
+        session.is_busy = True
         try:
             result = _run(session, text, Bindings(bindings or {}))
         finally:
-            session.take_back()
+            session.is_busy = False
         session.remember(query_id or str(uuid.uuid4()), result)
         return result
+
+
+def _empty_statement() -> SqlError:
+    return SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
 
 
 def _is_unicode(text: str) -> bool:
@@ -232,7 +248,8 @@ def snowflake_errors(session: Session) -> Iterator[None]:
     :raises SqlError: for a failure.
     """
     try:
-        yield
+        with _restoring(session):
+            yield
     except SqlError:
         raise
     except sqlglot.errors.UnsupportedError as error:
@@ -242,15 +259,15 @@ def snowflake_errors(session: Session) -> Iterator[None]:
     except RecursionError as error:
         raise compilation_error("the statement is nested too deeply.") from error
     except duckdb.Error as error:
-        session_failed(session)
+        if disk.is_invalidated(error):
+            session.catalog.revive()
         raise translate_error(error) from error
+    except OSError as error:
+        if disk.is_full(error):
+            raise disk_full() from error
+        raise _internal(error) from error
     except Exception as error:
-        log.exception("statement failed inside the service")
-        raise SqlError(
-            "000603",
-            "XX000",
-            f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
-        ) from error
+        raise _internal(error) from error
 
 
 def strip_comments(statement: str) -> str:
@@ -260,10 +277,24 @@ def strip_comments(statement: str) -> str:
     return statement
 
 
-def session_failed(session: Session) -> None:
-    """Undo what a failed statement left behind: DuckDB refuses everything in an aborted transaction."""
-    if session.in_transaction:
-        session.rollback()
+def _internal(error: Exception) -> SqlError:
+    log.error("statement failed inside the service", exc_info=error)
+    return SqlError(
+        "000603",
+        "XX000",
+        f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
+    )
+
+
+@contextlib.contextmanager
+def _restoring(session: Session) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        session.transaction.restore()
+        raise
+    finally:
+        session.take_back()
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
@@ -272,6 +303,7 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
         text, bindings = inline_words(text, bindings), Bindings({})
     elif _AS_WRITTEN.match(text) is None:
         text, bindings = inline(text, bindings), Bindings({})
+        clauses.check(text)
     return _handler(text)(session, text, bindings)
 
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.errors import unsupported
+from airflow_provider_snowpipe.local.errors import SqlError, unsupported
 from airflow_provider_snowpipe.local.sql import moments
 
+# Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
+MAX_TEXT = 134_217_728
+_SHORT = 10_000
+BINARY = (
+    "list_transform([_0], lambda b: CASE WHEN typeof(b) = 'BLOB' THEN CAST(b AS BLOB) "
+    "ELSE unhex(CAST(b AS VARCHAR)) END)[1]"
+)
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 # Argument number n is the column _n.
 _TEMPLATES = {
@@ -108,20 +117,15 @@ def rewrite(node: exp.Expr) -> exp.Expr:
     """
     if isinstance(node, exp.ToChar) and node.args.get("format") is not None:
         return _to_char(node)
-    if isinstance(node, exp.Window):
-        return _ratio(node)
-    if isinstance(node, (exp.Array, exp.Struct)):
-        return _literal(node)
+    for kinds, form in _FORMS:
+        if isinstance(node, kinds):
+            return form(node)
     if isinstance(node, exp.Anonymous) and node.name.upper() in {"OBJECT_DELETE", "OBJECT_PICK"}:
         return _keys(node)
     if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
         # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
         path = sqlglot.parse_one(node.expression.sql(dialect="duckdb"), dialect="duckdb")
         return exp.Anonymous(this="json_extract", expressions=[node.this.copy(), path])
-    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal) and node.this.is_string:
-        if node.to.is_type(exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ):
-            node.this.set("this", _ZONED.sub(r"\1", node.this.name))
-        return node
     if not isinstance(node, exp.Func) or isinstance(node, exp.Cast):
         return node
     template = moments.template(node) or _TEMPLATES.get(_name(node))
@@ -180,6 +184,72 @@ def _to_char(node: exp.ToChar) -> exp.Expr:
     return exp.Anonymous(this="strftime", expressions=[node.this, exp.Literal.string("".join(parts))])
 
 
+def binary_of(node: exp.Expr) -> exp.Expr:
+    """Return a value as BINARY: text is hexadecimal, as BINARY_INPUT_FORMAT is.
+
+    :raises SqlError: 100115 for a literal that is not.
+    """
+    if isinstance(node, exp.Literal) and node.is_string:
+        try:
+            bytes.fromhex(node.name)
+        except ValueError as error:
+            raise SqlError(
+                "100115", "22000", f"The following string is not a legal hex-encoded value: '{node.name}'"
+            ) from error
+        return exp.Anonymous(this="unhex", expressions=[node.copy()])
+    return fill(BINARY, [node])
+
+
+def _cast(node: exp.Cast) -> exp.Expr:
+    """A cast to text of a length cuts off the rest; a cast to BINARY reads hexadecimal text."""
+    if isinstance(node, exp.TryCast):
+        return node
+    if node.to.is_type(*exp.DataType.TEXT_TYPES):
+        length = node.to.expressions[0].name if node.to.expressions else ""
+        if not length.isdigit():
+            return node
+        whole = exp.cast(node.this.copy(), "TEXT")
+        return exp.Anonymous(this="left", expressions=[whole, exp.Literal.number(length)])
+    if node.to.is_type(exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY):
+        return binary_of(node.this)
+    is_text = isinstance(node.this, exp.Literal) and node.this.is_string
+    if is_text and node.to.is_type(exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ):
+        node.this.set("this", _ZONED.sub(r"\1", node.this.name))
+    return node
+
+
+def _to_binary(node: exp.ToBinary) -> exp.Expr:
+    if node.args.get("format") is None:
+        node.set("format", exp.Literal.string("HEX"))
+    if not node.args.get("safe"):
+        return node
+    node.set("safe", None)
+    return exp.Anonymous(this="TRY", expressions=[node.copy()])
+
+
+def _date_add(node: exp.DateAdd) -> exp.Expr:
+    """A text is a timestamp, of which the time counts ("DATEADD")."""
+    if isinstance(node.this, exp.Literal) and node.this.is_string:
+        node.set("this", exp.cast(node.this.copy(), "TIMESTAMP"))
+    return node
+
+
+def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
+    """Refuse a text that is longer than a VARCHAR may be, before the engine makes room for it."""
+    name = {exp.Repeat: "times", exp.Pad: "expression", exp.Space: "this"}[type(node)]
+    count = node.args[name]
+    each = "greatest(length(CAST(_1 AS VARCHAR)), 1)" if isinstance(node, exp.Repeat) else "1"
+    if isinstance(count, exp.Literal) and count.is_int and int(count.name) <= _SHORT:
+        return node
+    bounded = fill(
+        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} "
+        "THEN CAST(error('too long and would be truncated') AS INTEGER) ELSE _0 END AS INTEGER)",
+        [count, node.this],
+    )
+    node.set(name, bounded)
+    return node
+
+
 def _ratio(node: exp.Window) -> exp.Expr:
     call = node.this
     if not isinstance(call, exp.Anonymous) or call.name.upper() != "RATIO_TO_REPORT":
@@ -234,3 +304,13 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
         chosen += [key.copy(), value]
     picked = exp.Anonymous(this="json_object", expressions=chosen)
     return exp.Anonymous(this="json_merge_patch", expressions=[exp.Literal.string("{}"), picked])
+
+
+_FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
+    ((exp.Window,), _ratio),
+    ((exp.Repeat, exp.Pad, exp.Space), _bounded),
+    ((exp.Array, exp.Struct), _literal),
+    ((exp.Cast,), _cast),
+    ((exp.ToBinary,), _to_binary),
+    ((exp.DateAdd,), _date_add),
+)

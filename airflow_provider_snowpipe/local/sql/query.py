@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -11,13 +14,24 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import unsupported
-from airflow_provider_snowpipe.local.sql import named_tables, results, translate
+from airflow_provider_snowpipe.local.sql import lengths, named_tables, results, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
+_COUNTS = {
+    "INSERT": "number_of_rows_inserted",
+    "UPDATE": "number_of_rows_updated",
+    "DELETE": "number_of_rows_deleted",
+}
+_STATEMENT_TYPES = {
+    "INSERT": results.INSERT,
+    "UPDATE": results.UPDATE,
+    "DELETE": results.DELETE,
+    "MERGE": results.MERGE,
+}
 _LITERAL = r"(?:\d+(?:\.\d+)?|'[^'\\]*'|TRUE|FALSE|NULL)"
 _CONSTANT = re.compile(rf"SELECT\s+{_LITERAL}(?:\s*,\s*{_LITERAL})*", re.IGNORECASE)
 
@@ -69,15 +83,21 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
     database = _target(session, tree)
     replaced = _replaced(session, database, tree) if overwrite else None
     targets = _bound_columns(database, tree)
+    lengths.enforce(database, tree)
     sql = translate.to_duckdb(tree)
-    if not session.autocommit:
-        session.begin()
-    if session.in_transaction:
-        changed = _run(session, sql, bindings.rows(targets), replaced)
-    else:
-        with database.write_lock:
-            changed = _run(session, sql, bindings.rows(targets), replaced)
-            database.dirty = True
+    if isinstance(tree, exp.Merge):
+        sql += " RETURNING merge_action"
+    rows = bindings.rows(targets)
+
+    def work() -> Counter[str]:
+        return _run(session, sql, rows, replaced, tree.key.upper())
+
+    if session.in_transaction or not session.autocommit:
+        return counts(tree, session.change(work))
+    with database.write_lock:
+        # DuckDB commits a single statement by itself.
+        changed = session.change(work) if len(rows) > 1 or replaced is not None else work()
+        database.dirty = True
     return counts(tree, changed)
 
 
@@ -112,28 +132,23 @@ def _replaced(session: Session, database: Database, tree: exp.Expr) -> Table:
     return table
 
 
-def _run(session: Session, sql: str, rows: list[list[Any]], replaced: Table | None) -> int:
-    if (len(rows) > 1 or replaced is not None) and not session.in_transaction:
-        session.begin()
-        try:
-            changed = _run(session, sql, rows, replaced)
-        except BaseException:
-            session.rollback()
-            raise
-        session.commit()
-        return changed
+def _run(
+    session: Session, sql: str, rows: list[list[Any]], replaced: Table | None, kind: str
+) -> Counter[str]:
+    """Run a statement once for each row of bound values, and count the rows that it changed."""
     # The new rows may be read from the old ones, so those go last.
-    old = _execute(session, f"SELECT coalesce(max(rowid), -1) FROM {replaced.path}", []) if replaced else 0  # noqa: S608
-    changed = sum(_execute(session, sql, row) for row in rows or [[]])
+    last = f"SELECT coalesce(max(rowid), -1) FROM {replaced.path}" if replaced else None  # noqa: S608
+    old = session.cursor.execute(last).fetchone() if last else None
+    changed: Counter[str] = Counter()
+    for row in rows or [[]]:
+        cursor = session.cursor.execute(sql, row) if row else session.cursor.execute(sql)
+        if kind == "MERGE":
+            changed.update(action for (action,) in cursor.fetchall())
+        else:
+            changed[kind] += sum(count for (count,) in cursor.fetchall())
     if replaced is not None:
-        session.cursor.execute(f"DELETE FROM {replaced.path} WHERE rowid <= ?", [old])  # noqa: S608
+        session.cursor.execute(f"DELETE FROM {replaced.path} WHERE rowid <= ?", old)  # noqa: S608
     return changed
-
-
-def _execute(session: Session, sql: str, row: list[Any]) -> int:
-    cursor = session.cursor.execute(sql, row) if row else session.cursor.execute(sql)
-    counted = cursor.fetchone()
-    return int(counted[0]) if counted else 0
 
 
 def _target(session: Session, tree: exp.Expr) -> Database:
@@ -143,14 +158,15 @@ def _target(session: Session, tree: exp.Expr) -> Database:
     return named_tables.database_of(session, target)
 
 
-def counts(tree: exp.Expr, changed: int) -> Result:
-    """Return the result of a DML statement that changed so many rows."""
-    if isinstance(tree, exp.Insert):
-        return results.row_counts(results.INSERT, number_of_rows_inserted=changed)
-    if isinstance(tree, exp.Delete):
-        return results.row_counts(results.DELETE, number_of_rows_deleted=changed)
-    if isinstance(tree, exp.Merge):
-        return results.row_counts(results.MERGE, number_of_rows_affected=changed)
-    return results.row_counts(
-        results.UPDATE, number_of_rows_updated=changed, **{"number_of_multi-joined_rows_updated": 0}
-    )
+def counts(tree: exp.Expr, changed: Mapping[str, int] = MappingProxyType({})) -> Result:
+    """Return the result of a DML statement.
+
+    A MERGE has the columns of its own branches ("MERGE", "Examples").
+
+    :param changed: number of rows by ``INSERT``, ``UPDATE`` and ``DELETE``.
+    """
+    kinds = translate.written_privileges(tree)
+    columns = {_COUNTS[kind]: changed.get(kind, 0) for kind in _COUNTS if kind in kinds}
+    if isinstance(tree, exp.Update):
+        columns["number_of_multi-joined_rows_updated"] = 0
+    return results.row_counts(_STATEMENT_TYPES[tree.key.upper()], **columns)

@@ -10,12 +10,12 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, unsupported
 
-# Functions of the engine that tell about it, wait, log, or read its sequences.
+# Functions of the engine that tell about it, wait, log, read its sequences, or make texts of any width.
 _INTERNAL = re.compile(
     r"_|duckdb_|pg_|pragma_|has_\w+_privilege\Z|json_(?:de)?serialize_|"
     r"(?:current_setting|current_query|current_query_id|current_connection_id|current_transaction_id|"
     r"current_catalog|txid_current|getvariable|write_log|sleep_ms|nextval|currval|"
-    r"in_search_path|get_block_size|index_key|create_sort_key|error|"
+    r"format|printf|in_search_path|get_block_size|index_key|create_sort_key|error|"
     r"parse_duckdb_log_message|format_pg_type|map_to_pg_oid)\Z",
     re.IGNORECASE,
 )

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +21,12 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.sql.results import Result
+from airflow_provider_snowpipe.local.sql.transactions import T, Transaction
 from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
 from airflow_provider_snowpipe.local.tables import TEMPORARY
 
 _REMEMBERED_RESULTS = 16
+_INTERRUPT_SECONDS = 0.05
 _NO_DATABASE = (
     "Cannot perform operation. This session does not have a current database. "
     "Call 'USE DATABASE', or use a qualified name."
@@ -53,17 +56,20 @@ class Session:
     parameters: dict[str, object] = field(default_factory=dict)
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
     last_query_id: str | None = None
-    in_transaction: bool = False
     moves_files: bool = False
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
     temporary_tables: dict[tuple[str, str, str], str] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    is_busy: bool = False
+    has_ended: bool = False
     lent: dict[str, pa.Table] = field(default_factory=dict, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
+    transaction: Transaction = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.transaction = Transaction(lambda: self.cursor, self.lent)
         access = self.catalog.access
         self.role = self.role or access.default_role(self.user)
         known = access.state.users.get(self.user)
@@ -136,6 +142,19 @@ class Session:
         """False after ``ALTER SESSION SET AUTOCOMMIT = FALSE``: DML opens a transaction by itself."""
         return str(self.parameters.get("AUTOCOMMIT", "true")).lower() != "false"
 
+    @property
+    def statement_seconds(self) -> float:
+        """Time after which a statement is stopped, 0 for no limit: that of the service or the session's own.
+
+        ``STATEMENT_TIMEOUT_IN_SECONDS`` 0 stands for the longest ("Parameters").
+        """
+        limit = self.catalog.limits.statement_seconds
+        try:
+            own = float(str(self.parameters.get("STATEMENT_TIMEOUT_IN_SECONDS", 0)))
+        except ValueError:
+            own = 0.0
+        return min(filter(None, (limit, own)), default=0.0)
+
     def remember(self, query_id: str, result: Result) -> None:
         """Keep a result for RESULT_SCAN; the oldest ones are forgotten."""
         self.last_query_id = query_id
@@ -157,8 +176,8 @@ class Session:
         return name in self.lent
 
     def take_back(self) -> None:
-        """Remove the relations that the statement was lent."""
-        if self._cursor is None or not self.lent:
+        """Remove the relations that the statement was lent, unless a transaction may repeat it."""
+        if self._cursor is None or not self.lent or self.transaction.has_changes:
             return
         self._cursor.execute("SELECT 1").fetchall()
         while self.lent:
@@ -173,6 +192,17 @@ class Session:
                 self.rollback()
                 self._cursor.close()
                 self._cursor = None
+
+    def end(self) -> None:
+        """Stop what runs, refuse what comes, and close: the session's user or its time is over."""
+        self.has_ended = True
+        while not self.lock.acquire(timeout=_INTERRUPT_SECONDS):
+            # An interrupt between two engine calls is lost, so it is repeated until the statement has ended.
+            self.interrupt()
+        try:
+            self.close()
+        finally:
+            self.lock.release()
 
     def _drop_temporary(self) -> None:
         for (name, schema, _), hidden in self.temporary_tables.items():
@@ -194,7 +224,8 @@ class Session:
     def interrupt(self) -> None:
         """Stop the statement that another thread runs in this session; harmless when there is none."""
         cursor = self._cursor
-        if cursor is not None:
+        # What an earlier interrupt or failure took from an open transaction is just being brought back.
+        if cursor is not None and not self.transaction.is_restoring:
             # The session may be closed at this very moment; then there is nothing left to stop.
             with contextlib.suppress(duckdb.Error):
                 cursor.interrupt()
@@ -209,23 +240,31 @@ class Session:
         inner.temporary_tables = self.temporary_tables
         return inner
 
+    @property
+    def in_transaction(self) -> bool:
+        """True while a transaction is open."""
+        return self.transaction.is_open
+
     def begin(self) -> None:
         """Start a transaction; one that is open stays open, as in Snowflake."""
-        if not self.in_transaction:
-            self.cursor.execute("BEGIN")
-            self.in_transaction = True
+        self.transaction.begin()
 
     def commit(self) -> None:
         """Commit the open transaction; harmless without one."""
-        if self.in_transaction:
-            self.in_transaction = False
-            self.cursor.execute("COMMIT")
+        self.transaction.commit()
 
     def rollback(self) -> None:
         """Roll back the open transaction; harmless without one."""
-        if self.in_transaction:
-            self.in_transaction = False
-            self.cursor.execute("ROLLBACK")
+        self.transaction.rollback()
+
+    def change(self, work: Callable[[], T]) -> T:
+        """Change rows: in the open transaction, in one that AUTOCOMMIT = FALSE opens, or in one of its own.
+
+        :param work: as :meth:`Transaction.change` takes it.
+        """
+        if not self.autocommit:
+            self.begin()
+        return self.transaction.change(work)
 
     def current_database(self) -> str:
         """Return the current database.

@@ -194,12 +194,6 @@ def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
     )
 
 
-def show_parameters(session: Session, text: str, _bindings: Bindings) -> Result:
-    """SHOW PARAMETERS: those that ALTER SESSION has set."""
-    rows = [(name, str(value)) for name, value in sorted(session.parameters.items()) if matches(text, name)]
-    return _texts(("key", "value"), rows)
-
-
 def _channel_filter(
     session: Session, scope: tuple[str, tuple[str, ...]] | None
 ) -> Callable[[Database, Channel], bool]:

@@ -80,6 +80,7 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     tree = tree.transform(_text_of_json, copy=False)
     tree = tree.transform(_placeholder, copy=False)
     tree = tree.transform(partial(sequences.next_value, session), copy=False)
+    _unqualify_targets(tree)
     qualify_tables(session, tree)
     tree = functions.rewrite_all(tree)
     return read_as_text_or_number(session, tree)
@@ -113,7 +114,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             continue
         if reach.is_common(table):
             continue
-        privileges = _written_privileges(tree) if table is changed else ("SELECT",)
+        privileges = written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, table, privileges)
     copy_history.replace_copy_history(session, tree)
 
@@ -126,7 +127,8 @@ def target_of(tree: exp.Expr) -> exp.Table | None:
     return target if isinstance(target, exp.Table) else None
 
 
-def _written_privileges(tree: exp.Expr) -> tuple[str, ...]:
+def written_privileges(tree: exp.Expr) -> tuple[str, ...]:
+    """Return what a DML statement does to its table: INSERT, UPDATE, DELETE; a MERGE may do all three."""
     if not isinstance(tree, exp.Merge):
         return (tree.key.upper(),)
     found = {
@@ -208,6 +210,25 @@ def name_projections(tree: exp.Expr) -> None:
         projection.replace(exp.alias_(projection.copy(), exp.to_identifier(name, quoted=True)))
 
 
+def _unqualify_targets(tree: exp.Expr) -> None:
+    """``SET t.a = ..`` and ``INSERT (t.a)`` name columns of the target, which DuckDB takes without it."""
+    target = target_of(tree)
+    if target is None:
+        return
+    for change in tree.find_all(exp.Update, exp.Insert):
+        listed = change.this.expressions if isinstance(change.this, (exp.Tuple, exp.Schema)) else []
+        sets = [part.this for part in change.expressions if isinstance(part, exp.EQ)]
+        for column in (*sets, *listed):
+            if isinstance(column, exp.Column) and column.table:
+                if column.table not in {target.alias_or_name, target.name}:
+                    written = column.sql(dialect="snowflake")
+                    raise SqlError(
+                        "000904", "42000", f"SQL compilation error:\ninvalid identifier '{written}'"
+                    )
+                for part in ("table", "db", "catalog"):
+                    column.set(part, None)
+
+
 def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
     name = ""
     if isinstance(node, exp.Anonymous):
@@ -272,9 +293,15 @@ def _text_of_json(node: exp.Expr) -> exp.Expr:
         return node
     inner = node.this
     if isinstance(inner, exp.JSONExtract):
-        return exp.JSONExtractScalar(this=inner.this, expression=inner.expression)
-    if isinstance(inner, exp.Anonymous) and inner.name.lower() == "json_extract":
-        return exp.Anonymous(this="json_extract_string", expressions=inner.expressions)
+        text: exp.Expr = exp.JSONExtractScalar(this=inner.this, expression=inner.expression)
+    elif isinstance(inner, exp.Anonymous) and inner.name.lower() == "json_extract":
+        text = exp.Anonymous(this="json_extract_string", expressions=inner.expressions)
+    else:
+        return node
+    if not node.to.expressions:
+        return text
+    # A length is left to the cast.
+    node.set("this", text)
     return node
 
 

@@ -9,9 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -19,6 +16,7 @@ from airflow_provider_snowpipe.local.stages.definition import StageDefinition
 from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
 from airflow_provider_snowpipe.local.stages.formats import OptionValue
 from airflow_provider_snowpipe.local.stages.named import find_stage, resolve_file_format, stage_format
+from airflow_provider_snowpipe.local.stages.patterns import match_whole
 from airflow_provider_snowpipe.local.stages.s3 import loopback_endpoint
 from airflow_provider_snowpipe.local.stages.settings import Setting, Word, invalid_value, read_literal
 from airflow_provider_snowpipe.local.stages.storage import table_identity, user_identity
@@ -71,15 +69,9 @@ class StageLocation:
 
         :raises SqlError: for a pattern that is no regular expression.
         """
-        whole = rf"\A(?:{pattern})\z"
-        try:
-            # The empty name at the end makes Arrow look at the pattern even when there is no file.
-            short = pc.match_substring_regex(pa.array([*(f.path for f in files), ""]), whole)
-            long = pc.match_substring_regex(pa.array([*(self.base + f.path for f in files), ""]), whole)
-        except pa.ArrowInvalid as error:
-            raise SqlError("100048", "2201B", f"Invalid regular expression: '{pattern}': {error}") from error
-        chosen = pc.or_(short, long).to_pylist()[:-1]
-        return [file for file, is_chosen in zip(files, chosen, strict=True) if is_chosen]
+        short = match_whole(pattern, [file.path for file in files])
+        long = match_whole(pattern, [self.base + file.path for file in files])
+        return [file for file, *chosen in zip(files, short, long, strict=True) if any(chosen)]
 
     def list(self, pattern: str | None = None) -> list[StagedFile]:
         """Return the files of the location, by path.

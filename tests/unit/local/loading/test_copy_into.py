@@ -151,7 +151,8 @@ def test_loaded_files_are_not_loaded_again_unless_changed_or_forced(local):
     local.put("a.csv", b"1,x\n")
     local.sql("COPY INTO t FROM @s")
     assert local.sql("COPY INTO t FROM @s") == NOTHING
-    assert local.sql("COPY INTO t FROM @s FILES = ('a.csv')") == NOTHING
+    (named,) = local.sql("COPY INTO t FROM @s FILES = ('a.csv')")
+    assert (named["file"], named["status"], named["rows_loaded"]) == ("s/a.csv", "LOAD_SKIPPED", 0)
     local.put("b.csv", b"2,x\n")
     outcomes = local.sql("COPY INTO t FROM @s FILES = ('a.csv', 'b.csv')")
     assert [(row["status"], row["first_error"]) for row in outcomes] == [

@@ -1,0 +1,89 @@
+"""Lengths of VARCHAR and BINARY, and text for BINARY, in what DML writes ("String & binary data types")."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql import functions, named_tables, translate
+from airflow_provider_snowpipe.local.tables import Column
+from airflow_provider_snowpipe.local.types import MAX_VARCHAR
+
+# A list of one, so that the value is computed once.
+_CHECKED = (
+    "list_transform([{value}], lambda x: CASE WHEN {size}(x) > {most} "
+    "THEN error('{kind} ''' || {shown} || ''' is too long and would be truncated') ELSE x END)[1]"
+)
+
+
+def enforce(database: Database, tree: exp.Expr) -> None:
+    """Let a prepared INSERT, UPDATE or MERGE check what it writes; a table without limits stays as it is.
+
+    :raises SqlError: 100078 for a literal that is too long, 100115 for one that is no hexadecimal text.
+    """
+    target = translate.target_of(tree)
+    table = named_tables.find(database, target) if target is not None else None
+    if table is None:
+        return
+    names = [column.name for column in table.columns]
+    limited = {column.name: column for column in table.columns if _is_limited(column)}
+    if not limited:
+        return
+    for change in tree.find_all(exp.Insert, exp.Update):
+        if isinstance(change, exp.Update):
+            for part in change.expressions:
+                if isinstance(part, exp.EQ) and part.this.name in limited:
+                    part.set("expression", _guard(part.expression, limited[part.this.name]))
+        elif isinstance(change, exp.Insert):
+            listed = change.this.expressions if isinstance(change.this, (exp.Tuple, exp.Schema)) else []
+            _enforce_rows(change, [part.name for part in listed] or names, limited)
+
+
+def _enforce_rows(insert: exp.Insert, names: list[str], limited: dict[str, Column]) -> None:
+    source = insert.expression
+    if isinstance(source, (exp.Values, exp.Tuple)):
+        for row in source.expressions if isinstance(source, exp.Values) else [source]:
+            values = row.expressions if isinstance(row, exp.Tuple) else [row.this]
+            for name, value in zip(names, list(values), strict=False):
+                if name in limited:
+                    value.replace(_guard(value, limited[name]))
+        return
+    if not isinstance(source, exp.Query) or not limited.keys() & set(names):
+        return
+    given = [exp.to_identifier(f"_{number}", quoted=True) for number in range(len(names))]
+    columns = [exp.Column(this=name.copy()) for name in given]
+    alias = exp.TableAlias(this=exp.to_identifier("_new", quoted=True), columns=given)
+    wrapped = exp.select(
+        *(
+            _guard(value, limited[name]) if name in limited else value
+            for name, value in zip(names, columns, strict=True)
+        )
+    ).from_(exp.Subquery(this=source.copy(), alias=alias))
+    insert.set("expression", wrapped)
+
+
+def _is_limited(column: Column) -> bool:
+    if column.type.kind == "BINARY":
+        return True
+    return column.type.kind == "VARCHAR" and (column.type.length or MAX_VARCHAR) < MAX_VARCHAR
+
+
+def _guard(value: exp.Expr, column: Column) -> exp.Expr:
+    if isinstance(value, (exp.Null, exp.Var, exp.Boolean)):
+        return value
+    most, is_text = column.type.length, column.type.kind == "VARCHAR"
+    if isinstance(value, exp.Literal):
+        if is_text:
+            if len(value.name) > (most or 0):
+                raise SqlError("100078", "22000", f"String '{value.name}' is too long and would be truncated")
+            return value
+        value = functions.binary_of(value)
+    checked = _CHECKED.format(
+        value="CAST(_0 AS VARCHAR)" if is_text else functions.BINARY,
+        size="length" if is_text else "octet_length",
+        most=most,
+        kind="String" if is_text else "Binary value",
+        shown="left(x, 200)" if is_text else "left(hex(x), 200)",
+    )
+    return functions.fill(checked, [value])

@@ -1,0 +1,336 @@
+"""Who gets in, for how long, and with how much: sessions, tokens, bodies, results."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+import zstandard
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.fronts import http, sessions
+from airflow_provider_snowpipe.local.limits import parse_limits
+from tests.streaming_rest import signed_upload
+from tests.unit.local.service_in_process import ServiceInProcess
+
+PASSWORD = "a long password"
+PIPE = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING"
+CHANNEL = f"{PIPE.replace('streaming', 'streaming/data', 1)}/channels/c"
+MANY = "(SELECT SEQ4() AS i FROM TABLE(GENERATOR(ROWCOUNT => {})))"
+SLOW = (
+    "WITH n AS (SELECT SEQ4() AS i FROM TABLE(GENERATOR(ROWCOUNT => 100000))) "
+    "SELECT SUM(a.i * b.i + c.i) FROM n a, n b, n c"
+)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceInProcess]:
+    service = ServiceInProcess(tmp_path / "home")
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def admin(service: ServiceInProcess) -> Any:
+    connector = service.connect()
+    connector.query(f"CREATE USER other PASSWORD = '{PASSWORD}'")
+    return connector
+
+
+# -- results belong to user, session and statement ----------------------------------------------------------
+
+
+def test_a_request_id_belongs_to_a_session_and_to_one_statement(
+    service: ServiceInProcess, admin: Any
+) -> None:
+    admin.query("CREATE TABLE t (id INT)")
+    request_id = str(uuid.uuid4())
+    first = admin.query("INSERT INTO t VALUES (1)", request_id)
+    assert admin.query("INSERT INTO t VALUES (1)", request_id)["data"]["queryId"] == first["data"]["queryId"]
+    for changed in (
+        {"text": "INSERT INTO t VALUES (2)"},
+        {"bindings": {"1": {"type": "FIXED", "value": "1"}}},
+    ):
+        again = admin.query(changed.pop("text", "INSERT INTO t VALUES (1)"), request_id, **changed)
+        assert (again["success"], again["code"]) == (False, "391902")
+        assert request_id in again["message"]
+    for connector in (service.connect("OTHER", PASSWORD), service.connect()):
+        other = connector.query("SELECT 'mine'", request_id)
+        assert other["data"]["queryId"] != first["data"]["queryId"]
+    assert admin.query("SELECT COUNT(*) FROM t WHERE id = 1")["data"]["total"] == 1
+
+
+def test_a_request_id_of_the_sql_api_belongs_to_a_user_and_to_one_statement(
+    service: ServiceInProcess, admin: Any
+) -> None:
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    path = f"/api/v2/statements?requestId={uuid.uuid4()}"
+    first = service.call("POST", path, {"statement": "SELECT 1"}, token=service.jwt())
+    assert service.call("POST", path, {"statement": "SELECT 1"}, token=service.jwt()).json() == first.json()
+    changed = service.call("POST", path, {"statement": "SELECT 2"}, token=service.jwt())
+    assert (changed.status, changed.json()["code"]) == (422, "391902")
+    other = service.call("POST", path, {"statement": "SELECT 1"}, token=pat)
+    assert other.status == 200
+    handles = [answer.json()["statementHandle"] for answer in (first, other)]
+    assert handles[0] != handles[1]
+    assert service.call("GET", f"/api/v2/statements/{handles[0]}", token=pat).status == 404
+
+
+def test_only_the_user_of_a_statement_sees_or_stops_it(service: ServiceInProcess, admin: Any) -> None:
+    query_id = admin.query("SELECT 'secret'")["data"]["queryId"]
+    assert service.connect().call("GET", f"/queries/{query_id}/result")["success"]
+    other = service.connect("OTHER", PASSWORD)
+    assert other.call("GET", f"/queries/{query_id}/result")["code"] == "000709"
+    assert other.call("GET", f"/monitoring/queries/{query_id}")["data"]["queries"] == []
+    assert not other.call("POST", f"/queries/{query_id}/abort-request")["success"]
+
+
+# -- sessions and tokens end --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER USER other SET DISABLED = TRUE",
+        "DROP USER other",
+        f"CREATE OR REPLACE USER other PASSWORD = '{PASSWORD}'",
+        "REVOKE ROLE loader FROM USER other",
+    ],
+)
+def test_sessions_and_statements_end_with_their_user(
+    service: ServiceInProcess, admin: Any, change: str
+) -> None:
+    for statement in (
+        "CREATE ROLE loader",
+        "GRANT ROLE loader TO USER other",
+        "ALTER USER other SET DEFAULT_ROLE = loader",
+    ):
+        assert admin.query(statement)["success"]
+    other = service.connect("OTHER", PASSWORD)
+    assert other.query("SELECT CURRENT_ROLE()")["data"]["finalRoleName"] == "LOADER"
+    running = other.query(SLOW, asyncExec=True)["data"]["queryId"]
+    admin.query(change)
+    assert other.query("SELECT 1")["code"] == "390111"
+    execution = service.service._connector._executions.find(running)
+    assert execution.wait(20)
+    assert execution.error is not None
+
+
+def test_a_session_ends_after_hours_without_a_call(
+    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(sessions, "now", lambda: now)
+    connector, renewed = service.connect(), service.connect()
+    connector.query("BEGIN")
+    now += 3 * 3600
+    assert renewed.call("POST", "/session/heartbeat")["success"]
+    now += 3 * 3600
+    assert connector.query("SELECT 1")["code"] == "390111"
+    assert renewed.query("SELECT 1")["success"]
+
+
+def test_a_dropped_user_of_the_same_name_has_no_scoped_token(service: ServiceInProcess, admin: Any) -> None:
+    token = service.account.issue_scoped_token("127.0.0.1", "OTHER")
+    path = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING:pipe-info"
+    assert service.call("POST", path, {}, token=token).status == 404
+    admin.query("DROP USER other")
+    admin.query("CREATE USER other")
+    assert service.call("POST", path, {}, token=token).status == 401
+
+
+@pytest.mark.parametrize("kind", ["nan", "infinite"])
+def test_a_jwt_whose_times_are_no_numbers_is_refused(service: ServiceInProcess, kind: str) -> None:
+    claims = jwt.decode(service.jwt(), options={"verify_signature": False})
+    for name in ("exp", "iat"):
+        token = _signed(service, claims | {name: float("nan") if kind == "nan" else float("inf")})
+        answer = service.call("POST", "/api/v2/statements", {"statement": "SELECT 1"}, token=token)
+        assert (answer.status, answer.json()["code"]) == (401, "JWT_TOKEN_INVALID")
+
+
+def _signed(service: ServiceInProcess, claims: dict[str, Any]) -> str:
+    # PyJWT checks what it signs; the signature is that of any RS256 token.
+    head, payload = (
+        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=")
+        for part in ({"alg": "RS256", "typ": "JWT"}, claims)
+    )
+    key: Any = load_pem_private_key(service.home.key_file.read_bytes(), None)
+    signature = key.sign(head + b"." + payload, padding.PKCS1v15(), hashes.SHA256())
+    return (head + b"." + payload + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()
+
+
+@pytest.mark.parametrize(("command", "method"), [("PUT", "GET"), ("GET", "PUT")])
+def test_a_token_of_an_upload_only_uploads(
+    service: ServiceInProcess, admin: Any, tmp_path: Path, command: str, method: str
+) -> None:
+    admin.query("CREATE STAGE s")
+    info = _transfer(admin, "PUT file:///x/a.csv @s")
+    place, token = f"/{info['location']}a.csv", info["creds"]["GCS_ACCESS_TOKEN"]
+    assert service.call("PUT", place, b"1\n", token=token).status == 200
+    assert service.call("HEAD", place, token=token).status == 200
+    info = _transfer(admin, "PUT file:///x/a.csv @s" if command == "PUT" else "GET @s/a.csv file:///tmp")
+    answer = service.call(method, place, b"2\n", token=info["creds"]["GCS_ACCESS_TOKEN"])
+    assert answer.status == 403
+
+
+def _transfer(connector: Any, statement: str) -> Any:
+    return connector.query(statement)["data"]["stageInfo"]
+
+
+# -- bodies -------------------------------------------------------------------------------------------------
+
+
+def test_bodies_of_strangers_are_small(service: ServiceInProcess) -> None:
+    large = b" " * (1 << 20)
+    assert service.call("POST", "/session/v1/login-request", large).status == 413
+    assert service.call("POST", "/oauth/token-request", large).status == 413
+    bomb = zstandard.compress(bytes(64 << 20))
+    packed = service.call("POST", "/session/v1/login-request", bomb, {"content-encoding": "zstd"})
+    assert packed.status == 413
+    for path in ("/api/v2/statements", "/v1/data/pipes/A.B.C/insertFiles", f"{CHANNEL}/rows"):
+        assert service.call("POST", path, large, token="wrong").status == 401
+    assert service.call("POST", "/queries/v1/query-request", large).json()["code"] == "390111"
+
+
+def test_large_statements_of_sessions_are_read(service: ServiceInProcess, admin: Any) -> None:
+    assert admin.query("SELECT 1 -- " + "x" * (1 << 20))["success"]
+    body = {"statement": "SELECT 1 -- " + "x" * (1 << 20)}
+    assert service.call("POST", "/api/v2/statements", body, token=service.jwt()).status == 200
+
+
+def test_a_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_IDLE_SECONDS", 0.01)
+    with pytest.raises(Refusal) as refusal:
+        asyncio.run(http.read_body(lambda: asyncio.Future(), 10))
+    assert refusal.value.status == 408
+
+
+def test_an_upload_of_the_streaming_sdk_is_signed(service: ServiceInProcess) -> None:
+    admin = service.connect()
+    admin.query("CREATE TABLE t (id INT)")
+    token = service.account.issue_scoped_token("127.0.0.1")
+    info = service.call("POST", f"{PIPE}:pipe-info", {}, token=token).json()["rowset_stage_location"]
+    path = f"/{info['location']}0.ndjson"
+    headers = signed_upload(f"https://127.0.0.1{path}", b"rows", info["creds"])
+    assert service.call("PUT", path, b"rows", headers).status == 200
+    for wrong in (
+        {"authorization": headers["authorization"][:-4] + "0000"},
+        {"x-amz-date": "20260101T000000Z"},
+        {"host": "elsewhere"},
+    ):
+        assert service.call("PUT", path, b"rows", headers | wrong).status == 403
+    assert service.call("PUT", path, b"other", headers).status == 400
+
+
+def test_events_of_a_bucket_need_a_privilege(service: ServiceInProcess, admin: Any) -> None:
+    events: dict[str, Any] = {"Records": []}
+    answer = service.call("POST", "/v1/notifications/s3", events, token=service.jwt())
+    assert (answer.status, answer.json()["code"]) == (403, "390403")
+
+
+# -- failures -----------------------------------------------------------------------------------------------
+
+
+def test_failures_of_the_service_are_500_and_logged_once(
+    service: ServiceInProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_arguments: Any) -> None:
+        raise KeyError("inside")
+
+    monkeypatch.setattr(service.service._streaming, "handle", fails)
+    answer = service.call("GET", "/v2/streaming/hostname", token=service.jwt())
+    assert (answer.status, answer.json()["code"]) == (500, "INTERNAL_ERROR")
+    assert [record.exc_info is not None for record in caplog.records if record.levelno >= 40] == [True]
+
+
+def test_strange_requests_are_clean_errors(service: ServiceInProcess, admin: Any) -> None:
+    assert admin.query("EXECUTE IMMEDIATE ''")["code"] == "000900"
+    answer = service.call("POST", "/oauth/token-request", b"", {"authorization": "Basic é"})
+    assert (answer.status, answer.json()["error"]) == (401, "invalid_client")
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("SELECT format('{:>1000000000}', 1)", "002140"),
+        ("SELECT printf('%1000000000d', 1)", "002140"),
+        ("SELECT REPEAT('xy', 100000000)", "100078"),
+        ("SELECT LENGTH(LPAD('x', i * 1000000, 'y')) FROM (SELECT 1000 AS i)", "100078"),
+        ("SELECT SPACE(1000000000)", "100078"),
+    ],
+)
+def test_a_text_longer_than_a_varchar_is_not_made(admin: Any, statement: str, code: str) -> None:
+    assert admin.query(statement)["code"] == code
+    assert admin.query("SELECT REPEAT('xy', 3), RPAD('x', 3, 'y'), SPACE(2)")["success"]
+
+
+def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
+    limits = parse_limits("engine-bytes=30000000,statement-seconds=3600")
+    service = ServiceInProcess(tmp_path / "small", limits)
+    try:
+        session = service.connect()
+        grown = session.query(f"SELECT ARRAY_AGG(i || '-{'x' * 200}') FROM {MANY.format(1_000_000)}")
+        assert (grown["code"], "engine-bytes" in grown["message"]) == ("000603", True)
+        session.query("ALTER SESSION SET STATEMENT_TIMEOUT_IN_SECONDS = 1")
+        filling = f"INSERT INTO t SELECT i FROM {MANY.format(300_000)}"
+        for statement in ("CREATE TABLE t (id INT)", "BEGIN", filling):
+            assert session.query(statement)["success"]
+        assert session.query(SLOW)["code"] == "000630"
+        session.query("COMMIT")
+        kept = service.connect().query("SELECT id FROM t WHERE id >= 299999")
+        assert kept["data"]["total"] == 1
+    finally:
+        service.close()
+
+
+def test_the_pattern_of_a_pipe_takes_linear_time_and_is_checked_at_its_creation(
+    service: ServiceInProcess, admin: Any
+) -> None:
+    for statement in ("CREATE TABLE t (id INT)", "CREATE STAGE s"):
+        admin.query(statement)
+    copy = "AS COPY INTO t FROM @s PATTERN = "
+    for wrong in ("[", "(?!a)b"):
+        assert admin.query(f"CREATE PIPE p {copy} '{wrong}'")["code"] == "100048"
+    assert admin.query(f"CREATE PIPE p {copy} '(a+)+b'")["success"]
+    files = {"files": [{"path": "a" * 40}, {"path": "aab"}]}
+    answer = service.call("POST", "/v1/data/pipes/LOCAL.PUBLIC.P/insertFiles", files, token=service.jwt())
+    assert (answer.status, answer.json()["unmatchedPatternFiles"]) == (200, ["a" * 40])
+
+
+# -- several statements in one request ----------------------------------------------------------------------
+
+
+def test_several_statements_run_when_they_are_counted(admin: Any) -> None:
+    text = "CREATE TABLE m (id INT); INSERT INTO m VALUES (1), (2); SELECT COUNT(*) FROM m"
+    for wanted in ({}, {"MULTI_STATEMENT_COUNT": 2}):
+        assert admin.query(text, parameters=wanted)["code"] == "000008"
+    data = admin.query(text, parameters={"MULTI_STATEMENT_COUNT": 3})["data"]
+    results = [admin.call("GET", f"/queries/{id}/result")["data"] for id in data["resultIds"].split(",")]
+    assert [result["statementTypeId"] for result in results] == [0x6000, 0x3100, 0x1000]
+    assert data["resultTypes"] == "24576,12544,4096"
+    assert results[1]["rowset"] == [["2"]]
+    admin.query("ALTER SESSION SET MULTI_STATEMENT_COUNT = 0")
+    failed = admin.query("INSERT INTO m VALUES (3); SELECT 1/0; DELETE FROM m")
+    assert (failed["success"], failed["code"]) == (False, "100051")
+    assert admin.query("SELECT id FROM m")["data"]["total"] == 3
+
+
+def test_parameters_are_shown_with_their_defaults(admin: Any) -> None:
+    admin.query("ALTER SESSION SET AUTOCOMMIT = FALSE")
+    data = admin.query("SHOW PARAMETERS LIKE 'AUTO%' IN SESSION")["data"]
+    assert [column["name"] for column in data["rowtype"]] == [
+        "key", "value", "default", "level", "description", "type",
+    ]  # fmt: skip
+    (row,) = data["rowset"]
+    assert (*row[:4], row[5]) == ("AUTOCOMMIT", "false", "true", "SESSION", "BOOLEAN")
+    assert len(admin.query("SHOW PARAMETERS")["data"]["rowset"]) > 30
