@@ -96,6 +96,7 @@ class Run:
             except SourcePositionError as error:
                 raise SourcePositionError(f"channel {name!r}: {error}") from None
         source.compare_with_last_run(plan.pipe.address(plan.account_url), self._partitions, self._committed)
+        source.check_identity(self._client, self._partitions, self._committed)
 
     def load(self, spark: SparkContext) -> None:
         """Find each channel's place in the source and send what lies behind it, one task a channel.
