@@ -75,6 +75,21 @@ class AccountSql:
 
         return columns_of_describe(self.rows(f"DESCRIBE TABLE {table_of(pipe)}"))
 
+    def columns_for_keys(self, pipe: PipeName) -> tuple[TableColumn, ...]:
+        """Describe the table of a default pipe, unless it widens itself; nothing of a pipe of its own.
+
+        :param pipe: the pipe
+        :raises SqlError: if a statement fails, as it does where there is no such table
+        """
+        from airflow_provider_snowpipe.streaming.table_columns import columns_of_describe
+        from airflow_provider_snowpipe.streaming.table_ddl import show_table, table_of, widens_itself
+
+        if pipe.default_table is None:
+            return ()
+        with self.session("describe the table") as run:
+            columns = columns_of_describe(run(f"DESCRIBE TABLE {table_of(pipe)}"))
+            return () if widens_itself(run(show_table(pipe)), pipe.default_table) else columns
+
     @contextmanager
     def offset_tokens(self, pipe: PipeName) -> Iterator[Callable[[str, str], None]]:
         """Sign in to set committed offset tokens by the system function; what it gives sets one.

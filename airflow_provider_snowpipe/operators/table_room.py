@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.streaming.choice import check_one_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
+from airflow_provider_snowpipe.streaming.unknown_columns import UNKNOWN_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.source import SourceSpec
     from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 ON_ERROR = ("abort", "continue", "dead_letter")
 
@@ -28,6 +30,8 @@ class TableRoom:
     :param create_table: ``if_missing`` makes the table from the source's first rows, None does not
     :param evolve_columns: True adds the columns that the source has and the table lacks, False refuses such a
         source, None leaves it to the service, which passes unknown keys over
+    :param unknown_columns: ``warn`` counts keys of rows that match no column, and refuses rows of which none
+        does; ``fail`` refuses the first one; ``ignore`` does not look
     """
 
     on_error: str
@@ -35,6 +39,7 @@ class TableRoom:
     dead_letter_path: str | None
     create_table: str | None
     evolve_columns: bool | None
+    unknown_columns: str = "warn"
 
     def check(self) -> None:
         """Refuse wishes that no template could mend.
@@ -47,6 +52,7 @@ class TableRoom:
                 "on_error is 'dead_letter', but dead_letter_path is not given: name a directory or a URL "
                 "that all executors reach"
             )
+        check_one_of("unknown_columns", self.unknown_columns, UNKNOWN_COLUMNS)
         if self.create_table not in (None, "if_missing"):
             raise ConfigurationError(
                 f"create_table is {self.create_table!r}: it must be 'if_missing' or None"
@@ -78,12 +84,31 @@ class TableRoom:
 
             self._make_room(hook, first_rows(source, secrets), source.address, say)
         checked = self.on_error == "dead_letter" or self.check_rows
+        known = self.known_columns(hook, say)
         return {
             "on_error": self.on_error,
             "check_rows": self.check_rows,
             "dead_letter_path": self.dead_letter_path or None,
-            "columns": hook.table_columns() if checked else (),
+            "columns": hook.table_columns() if checked else known,
+            "unknown_columns": self.unknown_columns if known else "ignore",
         }
+
+    def known_columns(self, hook: SnowpipeHook, say: Callable[..., None]) -> tuple[TableColumn, ...]:
+        """The columns that keys of rows have to match; none where they need not, or nobody can tell.
+
+        :param hook: for the pipe and its account
+        :param say: writes a line to the task's log
+        :raises SqlError: if the table cannot be described, and unknown keys are to fail the task
+        """
+        if self.unknown_columns == "ignore":
+            return ()
+        try:
+            return hook.columns_for_keys()
+        except SqlError as error:
+            if self.unknown_columns == "fail":
+                raise
+            say("keys of rows are not held against the table's columns: %s", error)
+            return ()
 
     def _make_room(
         self, hook: SnowpipeHook, rows: list[bytes], address: str, say: Callable[..., None]

@@ -10,6 +10,7 @@ from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.block_lines import BlockLines
 from airflow_provider_snowpipe.streaming.errors import EncodingError, UnfitRowsError
+from airflow_provider_snowpipe.streaming.key_check import NO_KEY
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
 
@@ -49,15 +50,18 @@ class RowGate:
         )
         self.dead_lettered = 0
 
-    def admit(self, part: Part) -> Part | None:
+    def admit(self, part: Part, strangers: Sequence[int] = ()) -> Part | None:
         """Take the rows out of a part that do not fit.
 
         :param part: rows that follow those of the part before
+        :param strangers: rows, by number, of which no key matches a column: they do not fit either
         :returns: the part with its good rows, None if it has none
         :raises UnfitRowsError: if there is a row that does not fit and no place for it
         :raises DeadLetterError: if it cannot be put aside
         """
         found = self._check.check(part.body)
+        if strangers:
+            found = _with_strangers(found, strangers)
         if found.faults or part.undecoded:
             self._put_aside(part, found)
         if self._letters is not None:
@@ -103,6 +107,14 @@ class RowGate:
         ]
         self._letters.write(part.start, part.end, letters, self._rules.application)
         self.dead_lettered += len(letters)
+
+
+def _with_strangers(found: CheckedBlock, strangers: Sequence[int]) -> CheckedBlock:
+    faults = {
+        **{row: RowFault(row, found.lines.line_number(row), NO_KEY) for row in strangers},
+        **{fault.row: fault for fault in found.faults},
+    }
+    return replace(found, faults=tuple(faults[row] for row in sorted(faults)))
 
 
 def undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingError:

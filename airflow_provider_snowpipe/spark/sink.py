@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,13 @@ from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.key_check import UnknownKeys
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from airflow_provider_snowpipe.streaming.transport import Timeouts, Transports
+from airflow_provider_snowpipe.streaming.unknown_columns import OnUnknown
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.plan import JobPlan
@@ -49,6 +52,8 @@ class SinkSettings:
     :param row_rules: how rows are checked before they are sent, None if they are not
     :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
     :param skips_undecoded: True skips and counts records that cannot be decoded, where no place for them is
+    :param columns: the table's columns, which keys of rows are held against; none where they are not
+    :param unknown_columns: what becomes of keys that match none of them
     """
 
     account_url: str
@@ -60,6 +65,8 @@ class SinkSettings:
     row_rules: RowRules | None = None
     sdk_profile: str | None = None
     skips_undecoded: bool = False
+    columns: tuple[TableColumn, ...] = ()
+    unknown_columns: OnUnknown = "ignore"
 
     @classmethod
     def of(cls, plan: JobPlan) -> SinkSettings:
@@ -74,6 +81,8 @@ class SinkSettings:
             row_rules=plan.row_rules(),
             sdk_profile=plan.sdk_profile,
             skips_undecoded=plan.on_error == "continue",
+            columns=plan.columns,
+            unknown_columns=plan.unknown_columns,
         )
 
 
@@ -111,6 +120,7 @@ class PartitionResult:
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside by this attempt, not among ``rows``
     :param undecoded: records skipped by this attempt because they cannot be decoded, likewise
+    :param unknown_columns: rows sent by this attempt that have a key which matches no column, by key
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can mend, None for success
@@ -130,6 +140,7 @@ class PartitionResult:
     retries: int = 0
     dead_lettered: int = 0
     undecoded: int = 0
+    unknown_columns: Mapping[str, int] = field(default_factory=dict)
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -226,6 +237,11 @@ class _Sink:
         self._undecoded = 0
         self._passed: Offset | None = None
         self._gate: RowGate | None = None
+        self._keys = (
+            UnknownKeys(settings.columns, settings.unknown_columns, channel)
+            if settings.columns and settings.unknown_columns != "ignore"
+            else None
+        )
 
     def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
         settings, name = self._settings, self._name
@@ -265,6 +281,7 @@ class _Sink:
             retries=client.retries,
             dead_lettered=0 if self._gate is None else self._gate.dead_lettered,
             undecoded=self._undecoded,
+            unknown_columns={} if self._keys is None else self._keys.counts,
             complete=complete,
         )
 
@@ -316,8 +333,14 @@ class _Sink:
 
     def _admitted(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if there is none."""
+        strangers: Sequence[int] = ()
+        if self._keys is not None:
+            where = f"{part.start} to {part.end}"
+            strangers = self._keys.look(part.body, part.rows, where)
+            if self._settings.row_rules is None or self._settings.row_rules.dead_letter_path is None:
+                self._keys.refuse(strangers, where)
         if self._gate is not None:
-            return self._gate.admit(part)
+            return self._gate.admit(part, strangers)
         if part.undecoded and not self._settings.skips_undecoded:
             raise undecoded_error(self._name, part.undecoded)
         self._undecoded += len(part.undecoded)

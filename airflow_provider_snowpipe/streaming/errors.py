@@ -239,6 +239,12 @@ class UnfitRowsError(SnowpipeError):
     retry_reason = "the same rows would not fit the table again"
 
 
+class UnknownColumnsError(UnfitRowsError):
+    """Rows have keys for which the table has no column; neither they nor a row after them were sent."""
+
+    retry_reason = "the same keys match no column again"
+
+
 class DeadLetterError(SnowpipeError):
     """Rows that do not fit the table could not be put aside, so that nothing after them was sent."""
 

@@ -7,7 +7,7 @@ structured values are VARIANT, what was only seen as NULL is VARCHAR, BINARY is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -38,6 +38,27 @@ def table_of(pipe: PipeName) -> str:
             "table's: give table=… instead of pipe=…, or leave out what concerns columns"
         )
     return full_name(pipe.database, pipe.schema, pipe.default_table)
+
+
+def show_table(pipe: PipeName) -> str:
+    """The statement that lists the table whose default pipe this is, and others that are named like it.
+
+    :param pipe: the pipe
+    """
+    like = str(pipe.default_table).replace("\\", "\\\\").replace("'", "''")
+    return f"SHOW TABLES LIKE '{like}' IN SCHEMA {full_name(pipe.database, pipe.schema)}"
+
+
+def widens_itself(shown: Iterable[Mapping[str, Any]], table: str) -> bool:
+    """True if the service adds columns to a table for keys that it has none for (ENABLE_SCHEMA_EVOLUTION).
+
+    :param shown: the rows of ``SHOW TABLES``
+    :param table: the table's name
+    """
+    on = ("Y", "YES", "TRUE", "ON")
+    return any(
+        row["name"] == table and str(row.get("enable_schema_evolution", "")).upper() in on for row in shown
+    )
 
 
 def create_table_if_missing(table: str, columns: Sequence[TableColumn]) -> str:
