@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlEr
 from airflow_provider_snowpipe.streaming.unknown_columns import UNKNOWN_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.source import SourceSpec
@@ -79,10 +79,24 @@ class TableRoom:
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
-        if self.create_table is not None or self.evolve_columns is not None:
+        if self.makes_room:
             from airflow_provider_snowpipe.spark.source_rows import first_rows
 
-            self._make_room(hook, first_rows(source, secrets), source.address, say)
+            self.make_room(hook, first_rows(source, secrets), source.address, say)
+        return self.rules(hook, say)
+
+    @property
+    def makes_room(self) -> bool:
+        """True if the table is made or widened by the rows."""
+        return self.create_table is not None or self.evolve_columns is not None
+
+    def rules(self, hook: SnowpipeHook, say: Callable[..., None]) -> dict[str, Any]:
+        """What the plan must know of rows, of the table as it is now.
+
+        :param hook: for the pipe and its account
+        :param say: writes a line to the task's log
+        :raises SqlError: if the table cannot be described
+        """
         checked = self.on_error == "dead_letter" or self.check_rows
         known = self.known_columns(hook, say)
         return {
@@ -110,9 +124,18 @@ class TableRoom:
             say("keys of rows are not held against the table's columns: %s", error)
             return ()
 
-    def _make_room(
-        self, hook: SnowpipeHook, rows: list[bytes], address: str, say: Callable[..., None]
+    def make_room(
+        self, hook: SnowpipeHook, rows: Sequence[bytes], address: str, say: Callable[..., None]
     ) -> None:
+        """Make the table, or widen it, for the keys of some rows.
+
+        :param hook: for the pipe and its account
+        :param rows: the rows as NDJSON
+        :param address: where they come from, in words
+        :param say: writes a line to the task's log
+        :raises ConfigurationError: if the table lacks columns and must not get them
+        :raises SqlError: if a statement fails
+        """
         from airflow_provider_snowpipe.streaming.table_ddl import (
             add_columns,
             columns_of_rows,

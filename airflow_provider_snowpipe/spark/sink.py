@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder
-from airflow_provider_snowpipe.spark.row_gate import OpenLetters, RowGate, undecoded_error
+from airflow_provider_snowpipe.spark.row_gate import Admission, OpenLetters, undecoded_error
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.source import SourcePartition
@@ -24,7 +24,6 @@ from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError
-from airflow_provider_snowpipe.streaming.key_check import UnknownKeys
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -236,12 +235,7 @@ class _Sink:
         self._bytes = 0
         self._undecoded = 0
         self._passed: Offset | None = None
-        self._gate: RowGate | None = None
-        self._keys = (
-            UnknownKeys(settings.columns, settings.unknown_columns, channel)
-            if settings.columns and settings.unknown_columns != "ignore"
-            else None
-        )
+        self._admission: Admission
 
     def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
         settings, name = self._settings, self._name
@@ -255,8 +249,15 @@ class _Sink:
             self._open(client, offset_class, gaps_legal=gaps_legal) as channel,
         ):
             committed = channel.committed
-            if settings.row_rules is not None:
-                self._gate = RowGate(settings.row_rules, name, offset_class, committed, self._open_letters)
+            self._admission = Admission(
+                settings.row_rules,
+                settings.columns,
+                settings.unknown_columns,
+                name,
+                offset_class,
+                committed,
+                self._open_letters,
+            )
             began = time.monotonic()
             complete = self._send(channel, committed)
             channel.flush()
@@ -264,8 +265,7 @@ class _Sink:
             sent = channel.sent
             if sent is not None and settings.wait_for_commit:
                 channel.wait_for_commit(sent, timeout=settings.commit_timeout)
-                if self._gate is not None:
-                    self._gate.settle(sent)
+                self._admission.settle(sent)
             waited = time.monotonic() - received
         return PartitionResult(
             channel=name,
@@ -279,9 +279,9 @@ class _Sink:
             request_seconds=channel.counters.seconds,
             longest_request=channel.counters.longest_seconds,
             retries=client.retries,
-            dead_lettered=0 if self._gate is None else self._gate.dead_lettered,
+            dead_lettered=self._admission.dead_lettered,
             undecoded=self._undecoded,
-            unknown_columns={} if self._keys is None else self._keys.counts,
+            unknown_columns=self._admission.unknown_columns,
             complete=complete,
         )
 
@@ -333,15 +333,8 @@ class _Sink:
 
     def _admitted(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if there is none."""
-        strangers: Sequence[int] = ()
-        if self._keys is not None:
-            where = f"{part.start} to {part.end}"
-            strangers = self._keys.look(part.body, part.rows, where)
-            if self._settings.row_rules is None or self._settings.row_rules.dead_letter_path is None:
-                self._keys.refuse(strangers, where)
-        if self._gate is not None:
-            return self._gate.admit(part, strangers)
-        if part.undecoded and not self._settings.skips_undecoded:
-            raise undecoded_error(self._name, part.undecoded)
-        self._undecoded += len(part.undecoded)
-        return part if part.rows else None
+        if not self._admission.checks_values:
+            if part.undecoded and not self._settings.skips_undecoded:
+                raise undecoded_error(self._name, part.undecoded)
+            self._undecoded += len(part.undecoded)
+        return self._admission.admit(part)
