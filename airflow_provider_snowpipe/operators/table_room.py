@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.streaming.choice import check_one_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
 from airflow_provider_snowpipe.streaming.unknown_columns import UNKNOWN_COLUMNS
 
 if TYPE_CHECKING:
@@ -82,7 +82,14 @@ class TableRoom:
         if self.makes_room:
             from airflow_provider_snowpipe.spark.source_rows import first_rows
 
-            self.make_room(hook, first_rows(source, secrets), source.address, say)
+            try:
+                rows = first_rows(source, secrets)
+            except SourceMissingError as error:
+                if self.create_table is not None:
+                    raise
+                say("no column is added: %s", error)
+            else:
+                self.make_room(hook, rows, source.address, say)
         return self.rules(hook, say)
 
     @property

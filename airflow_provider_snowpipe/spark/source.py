@@ -251,9 +251,9 @@ class Source(ABC):
 
     @abstractmethod
     def partitions(self) -> tuple[Partition, ...]:
-        """List the partitions with their present ends, ordered by name; at least one.
+        """List the partitions with their present ends, ordered by name; none where there is nothing to load.
 
-        :raises SourcePositionError: if the source is not there or is empty
+        :raises SourcePositionError: if the source is not there
         :raises ConfigurationError: if it is not what the spec says
         """
 

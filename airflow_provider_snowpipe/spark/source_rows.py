@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.spark.source import SourcePartition, SourceSpec
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.block_lines import BlockLines
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 SAMPLE_ROWS = 1000
@@ -26,10 +26,10 @@ def first_rows(
     :param secrets: its passwords and keys
     :param count: rows in all
     :raises ConfigurationError: if only Spark can read the source
-    :raises SourcePositionError: if the source has no row, or cannot be seen from this machine
+    :raises SourceMissingError: if the source has no row, or cannot be seen from this machine
     """
     partitions = open_source(spec, "fail", secrets or SourceSecrets()).partitions()[:_MOST_PARTITIONS]
-    share = max(1, count // len(partitions))
+    share = max(1, count // max(1, len(partitions)))
     found: list[bytes] = []
     for partition in partitions:
         if not isinstance(partition, SourcePartition):
@@ -43,7 +43,7 @@ def first_rows(
         parts = partition.read(place, BatchLimits(rows=share))
         found += islice(_rows(BlockLines.of(part.body) for part in parts), share)
     if not found:
-        raise SourcePositionError(
+        raise SourceMissingError(
             f"source {spec.address!r} has no row yet from which columns could be inferred: make the table "
             "first, or run when there are rows"
         )

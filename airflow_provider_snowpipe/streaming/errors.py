@@ -55,7 +55,7 @@ class SourcePositionError(SnowpipeError):
 
 
 class SourceMissingError(SourcePositionError):
-    """The source's directory is not there, or holds no file; neither says that rows were lost."""
+    """The source's directory is not there, or it has no row to make columns of; no row was lost by that."""
 
     retryable = True
     retry_reason = "the directory may be mounted again, and files may arrive"

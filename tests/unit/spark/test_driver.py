@@ -113,6 +113,15 @@ def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):
     assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3"}
 
 
+def test_source_without_a_partition_is_a_run_of_no_rows(snowpipe, make_run):
+    run = make_run(P)
+    run.source.own = ()
+
+    whole(run)
+
+    assert (run.channels, snowpipe.did("open", "append"), run.source.bookmark) == ((), [], {})
+
+
 class TestPrepare:
     def test_opens_no_channel(self, snowpipe, make_run):
         make_run(P).prepare()
