@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Sourc
 from airflow_provider_snowpipe.streaming.unknown_columns import UNKNOWN_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.source import SourceSpec
@@ -89,7 +89,7 @@ class TableRoom:
                     raise
                 say("no column is added: %s", error)
             else:
-                self.make_room(hook, rows, source.address, say)
+                self.make_room(hook, rows.lines, source.address, say, rows.types)
         return self.rules(hook, say)
 
     @property
@@ -132,7 +132,12 @@ class TableRoom:
             return ()
 
     def make_room(
-        self, hook: SnowpipeHook, rows: Sequence[bytes], address: str, say: Callable[..., None]
+        self,
+        hook: SnowpipeHook,
+        rows: Sequence[bytes],
+        address: str,
+        say: Callable[..., None],
+        types: Mapping[str, str] | None = None,
     ) -> None:
         """Make the table, or widen it, for the keys of some rows.
 
@@ -140,6 +145,7 @@ class TableRoom:
         :param rows: the rows as NDJSON
         :param address: where they come from, in words
         :param say: writes a line to the task's log
+        :param types: types of columns, by name, where the rows' own schema says them
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
@@ -152,7 +158,7 @@ class TableRoom:
         )
 
         table = table_of(hook.pipe_name())
-        wanted = columns_of_rows(rows)
+        wanted = columns_of_rows(rows, types)
         if self.create_table is not None:
             hook.run_sql(create_table_if_missing(table, wanted))
         if self.evolve_columns is None:
