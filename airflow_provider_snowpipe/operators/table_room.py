@@ -82,14 +82,14 @@ class TableRoom:
         if self.makes_room:
             from airflow_provider_snowpipe.spark.source_rows import first_rows
 
-            try:
-                rows = first_rows(source, secrets)
-            except SourceMissingError as error:
-                if self.create_table is not None:
-                    raise
-                say("no column is added: %s", error)
-            else:
+            rows = first_rows(source, secrets)
+            if rows.lines:
                 self.make_room(hook, rows.lines, source.address, say, rows.types)
+            elif self.create_table is not None:
+                raise SourceMissingError(
+                    f"source {source.address!r} has no row yet from which columns could be inferred: make "
+                    "the table first, or run when there are rows"
+                )
         return self.rules(hook, say)
 
     @property

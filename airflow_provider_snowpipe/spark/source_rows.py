@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.spark.source import SourcePartition, SourceSpec
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.block_lines import BlockLines
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.table_ddl import common_types
 
@@ -36,8 +36,9 @@ def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: in
     :param spec: the source
     :param secrets: its passwords and keys
     :param count: rows in all
+    :return: no line where the source has no row
     :raises ConfigurationError: if only Spark can read the source
-    :raises SourceMissingError: if the source has no row, or cannot be seen from this machine
+    :raises SourcePositionError: if the source cannot be seen from this machine
     """
     partitions = open_source(spec, "fail", secrets or SourceSecrets()).partitions()[:_MOST_PARTITIONS]
     share = max(1, count // max(1, len(partitions)))
@@ -61,9 +62,4 @@ def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: in
             got += taken
             if got == share:
                 break
-    if not found:
-        raise SourceMissingError(
-            f"source {spec.address!r} has no row yet from which columns could be inferred: make the table "
-            "first, or run when there are rows"
-        )
     return FirstRows(found, types)
