@@ -115,6 +115,7 @@ class FakeChannel:
     next_append: int = 0
     received: list[Call] = field(default_factory=list)
     answered: dict[str, Answer] = field(default_factory=dict)
+    created_on_ms: int = 1700000000000
 
     def open(self) -> str:
         """Begin a session, which ends the one before and discards what it left uncommitted."""
@@ -141,7 +142,7 @@ class FakeChannel:
         return {
             "database_name": PIPE.database, "schema_name": PIPE.schema, "pipe_name": PIPE.pipe,
             "channel_name": name, "channel_status_code": self.code,
-            "last_committed_offset_token": self.committed, "created_on_ms": 1700000000000,
+            "last_committed_offset_token": self.committed, "created_on_ms": self.created_on_ms,
             "rows_inserted": self.rows_inserted, "rows_error_count": self.rows_error_count,
             "rows_parsed": self.rows_inserted + self.rows_error_count,
             "last_error_offset_upper_bound": self.last_error_offset,

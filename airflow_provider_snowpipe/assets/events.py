@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.assets.uri import PARTITIONED_KEY, SCHEME, TableAddress
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.unknown_columns import add_counts
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
@@ -29,6 +30,7 @@ class LoadedChannel:
     :param committed: True when all rows of this task were seen to be committed
     :param rows: rows that this task put there, None where the task does not know
     :param partition: the source's partition
+    :param unknown_columns: rows with a key that matches no column of the table, by key
     """
 
     channel: str
@@ -36,6 +38,7 @@ class LoadedChannel:
     committed: bool
     rows: int | None = None
     partition: str | None = None
+    unknown_columns: Mapping[str, int] = field(default_factory=dict)
 
 
 def describe_outlets(
@@ -111,7 +114,10 @@ def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
     rows = [one.rows for one in committed]
     if None not in rows:
         extra["rows"] = sum(number for number in rows if number is not None)
-    return extra
+    unknown: dict[str, int] = {}
+    for one in channels:
+        unknown = add_counts(unknown, one.unknown_columns)
+    return {**extra, "unknown_columns": unknown} if unknown else extra
 
 
 def _told(task: Any, context: Mapping[str, Any]) -> tuple[list[Any], Any]:

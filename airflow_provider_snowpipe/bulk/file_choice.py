@@ -52,7 +52,7 @@ class FileChoice:
         """
         reference = StageReference.parse(self.stage) if self.stage else None
         if self.files is not None:
-            names = file_names(self.files)
+            names = file_names(self.files, may_be_none=True)
             return WantedFiles(tuple(reference.below(name) if reference else name for name in names))
         prefix = self.prefix or ""
         if self.count is not None:

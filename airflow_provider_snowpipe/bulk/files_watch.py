@@ -150,14 +150,14 @@ class FilesWatch:
         self._errors = 0
         for load in look.loads:
             self._take(load)
-        return self._judge()
+        return self.verdict()
 
     def expired(self, seconds: float) -> FilesVerdict:
         """What to say when the time is over.
 
         :param seconds: how long the wait was
         """
-        verdict = self._judge()
+        verdict = self.verdict()
         return replace(
             verdict,
             state=WaitState.FAILED,
@@ -194,7 +194,8 @@ class FilesWatch:
         ):
             self._loads[name] = load
 
-    def _judge(self) -> FilesVerdict:
+    def verdict(self) -> FilesVerdict:
+        """What is known of the files; complete where there is none to wait for."""
         results = {name: load.result() for name, load in sorted(self._loads.items())}
         missing = tuple(name for name in self.wanted.names if name not in self._loads)
         verdict = FilesVerdict(WaitState.WAITING, results, self.wanted.total, missing)
@@ -206,7 +207,7 @@ class FilesWatch:
         return verdict
 
     def _endure(self, error: Exception, now: float) -> FilesVerdict:
-        verdict = self._judge()
+        verdict = self.verdict()
         if isinstance(error, SnowpipeError) and not error.retryable:
             wrong = isinstance(error, ConfigurationError)
             reason = FilesFailure.CONFIGURATION if wrong else FilesFailure.REFUSED

@@ -15,6 +15,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 class WantedFiles:
     """Files by name, or a number of files by the start of their paths. Paths are those below the stage.
 
+    Without names and prefix there is nothing to wait for.
+
     :param names: the files
     :param prefix: instead of names, the start of the paths
     :param count: with it, how many different files there have to be
@@ -27,10 +29,9 @@ class WantedFiles:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_known", frozenset(self.names))
-        if (not self.names) == (self.prefix is None):
+        if self.names and self.prefix is not None:
             raise ConfigurationError(
-                "there is nothing to wait for, or two things: give files=[…], or prefix=… with stage=… or "
-                "count=…"
+                "there are two things to wait for: give files=[…], or prefix=… with stage=… or count=…"
             )
         if self.prefix is not None and self.count < 1:
             raise ConfigurationError(
@@ -58,10 +59,11 @@ class WantedFiles:
         return name in self._known if self.prefix is None else name.startswith(self.prefix)
 
 
-def file_names(files: Any) -> list[str]:
+def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:
     """Take names of files: a list of texts, or its JSON text as a template renders it.
 
     :param files: the list
+    :param may_be_none: True takes an empty list
     :raises ConfigurationError: if it is something else, or empty
     """
     if isinstance(files, str):
@@ -78,10 +80,8 @@ def file_names(files: Any) -> list[str]:
     for name in names:
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"files has the entry {name!r}: give paths below the stage, as text")
-    if not names:
-        raise ConfigurationError(
-            "files is []: give at least one path, or skip the sensor where nothing was staged"
-        )
+    if not names and not may_be_none:
+        raise ConfigurationError("files is []: give at least one path, or skip the task where there is none")
     return names
 
 

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.streaming.listing import (
     full_name,
     show_channels,
 )
-from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.names import TOPIC_ID_SUFFIX, PipeName
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.table_columns import TableColumn
@@ -56,10 +56,13 @@ class AccountSql:
     def channels(self, pipe: PipeName) -> list[ListedChannel]:
         """List the channels of a pipe, as far as the role may see them.
 
+        Channels that keep a topic's id are left out: they hold no rows, and their tokens are no positions.
+
         :param pipe: the pipe
         :raises SqlError: if the statement fails
         """
-        return [ListedChannel.from_row(row) for row in self.rows(show_channels(pipe))]
+        found = (ListedChannel.from_row(row) for row in self.rows(show_channels(pipe)))
+        return [one for one in found if not one.name.endswith(TOPIC_ID_SUFFIX)]
 
     def table_columns(self, pipe: PipeName) -> tuple[TableColumn, ...]:
         """Describe the table of a default pipe.
@@ -71,6 +74,21 @@ class AccountSql:
         from airflow_provider_snowpipe.streaming.table_ddl import table_of
 
         return columns_of_describe(self.rows(f"DESCRIBE TABLE {table_of(pipe)}"))
+
+    def columns_for_keys(self, pipe: PipeName) -> tuple[TableColumn, ...]:
+        """Describe the table of a default pipe, unless it widens itself; nothing of a pipe of its own.
+
+        :param pipe: the pipe
+        :raises SqlError: if a statement fails, as it does where there is no such table
+        """
+        from airflow_provider_snowpipe.streaming.table_columns import columns_of_describe
+        from airflow_provider_snowpipe.streaming.table_ddl import show_table, table_of, widens_itself
+
+        if pipe.default_table is None:
+            return ()
+        with self.session("describe the table") as run:
+            columns = columns_of_describe(run(f"DESCRIBE TABLE {table_of(pipe)}"))
+            return () if widens_itself(run(show_table(pipe)), pipe.default_table) else columns
 
     @contextmanager
     def offset_tokens(self, pipe: PipeName) -> Iterator[Callable[[str, str], None]]:

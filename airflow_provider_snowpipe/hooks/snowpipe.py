@@ -215,6 +215,18 @@ class SnowpipeHook(BaseHook):
         settings = self._connection()
         return AccountSql(settings).table_columns(self._pipe_of(settings))
 
+    def columns_for_keys(self) -> tuple[TableColumn, ...]:
+        """Describe the columns that keys of rows have to match, or their values are lost.
+
+        :return: none where the table widens itself (``ENABLE_SCHEMA_EVOLUTION``), or the pipe is not a
+            table's default pipe, so that the keys are what its own query makes of them
+        :raises SqlError: if there is no such table, or signing in fails
+        """
+        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+
+        settings = self._connection()
+        return AccountSql(settings).columns_for_keys(self._pipe_of(settings))
+
     def run_sql(self, statement: str) -> list[dict[str, Any]]:
         """Run one statement in the account; its rows.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,14 +12,18 @@ from airflow_provider_snowpipe.links.channel_page import channel_page, leave_cha
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.pipe import PipeOperator
 from airflow_provider_snowpipe.operators.small_source import SmallSource
+from airflow_provider_snowpipe.operators.submission import application_name
+from airflow_provider_snowpipe.operators.table_room import TableRoom
 from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
+from airflow_provider_snowpipe.streaming.unknown_columns import named
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_provider_snowpipe.spark.row_gate import Admission
     from airflow_provider_snowpipe.streaming.rows import NumberedRows
     from airflow_provider_snowpipe.streaming.small_load import AppendRules, SmallLoad
 
@@ -44,7 +48,15 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         moment from which the DAG run was due, in microseconds (templated)
     :param token_column: the column whose values, growing from row to row, are the positions (templated)
     :param offset_format: with ``token_column``, the format of its values; ``integer`` unless given
-    :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports it
+    :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports it,
+        ``dead_letter`` puts rows aside that do not fit the table before the others are sent
+    :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
+    :param dead_letter_path: the directory or URL for such rows (templated)
+    :param create_table: ``if_missing`` makes the table from the rows
+    :param evolve_columns: True adds the columns of the rows that the table lacks, False refuses them, None
+        leaves them to the service, which passes unknown keys over
+    :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
+        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not look
     :param on_older_batch: what to do when the channel has gone on to a later batch: ``fail``, or ``skip``
         where these rows are known to be loaded
     :param wait_for_commit: False ends the task when the rows are received
@@ -63,6 +75,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         "parameters",
         "batch",
         "token_column",
+        "dead_letter_path",
         *PipeOperator.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql", "rows": "json", "parameters": "json"}
@@ -81,6 +94,11 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         token_column: str | None = None,
         offset_format: str | None = None,
         on_error: str = "abort",
+        check_rows: bool = False,
+        dead_letter_path: str | None = None,
+        create_table: str | None = None,
+        evolve_columns: bool | None = None,
+        unknown_columns: str = "warn",
         on_older_batch: str = "fail",
         wait_for_commit: bool = True,
         commit_timeout: float = 600.0,
@@ -100,6 +118,11 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         self.token_column = token_column
         self.offset_format = offset_format
         self.on_error = on_error
+        self.check_rows = check_rows
+        self.dead_letter_path = dead_letter_path
+        self.create_table = create_table
+        self.evolve_columns = evolve_columns
+        self.unknown_columns = unknown_columns
         self.on_older_batch = on_older_batch
         self.wait_for_commit = wait_for_commit
         self.commit_timeout = commit_timeout
@@ -118,8 +141,9 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         channel = self.channel or _default_channel(ti)
         rules = self._rules(self._batch(context))
         rows = self._numbered(channel, rules)
+        admission = self._admission(ti, channel, rows) if rows.lines else None
         with self.hook.get_client() as client:
-            load = append_to_channel(client, channel, rows, self._format(), rules)
+            load = append_to_channel(client, channel, rows, self._format(), rules, admission)
         target = ChannelTarget(
             load.target_token,
             self.offset_format or self._format().format_name,
@@ -138,8 +162,20 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
             load.from_token or "NULL",
             load.target_token or "NULL",
         )
+        if load.unknown_columns:
+            self.log.warning(
+                "the table of pipe %s has no column for these keys, whose values were passed over: %s",
+                self.hook.pipe_name(),
+                named(load.unknown_columns),
+            )
         self._count(load)
-        loaded = LoadedChannel(channel, load.target_token, load.committed, load.rows - load.rejected)
+        loaded = LoadedChannel(
+            channel,
+            load.target_token,
+            load.committed,
+            load.rows - load.rejected,
+            unknown_columns=load.unknown_columns,
+        )
         describe_outlets(self, context, self.hook, [loaded])
         self.task_lineage = TaskLineage.of_append(
             self.hook, self._format().format_name, load, file=self.file, sql=self.sql
@@ -204,6 +240,40 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
     def _format(self) -> type[Offset]:
         return offset_class(self.offset_format or "integer") if self.token_column else BatchRowOffset
 
+    def _admission(
+        self, ti: Any, channel: str, rows: NumberedRows
+    ) -> Callable[[Offset | None], Admission] | None:
+        """Make room in the table, and the check that rows pass before they are sent; None for none."""
+        room = self._table_room()
+        if room.makes_room:
+            room.make_room(self.hook, rows.lines, f"channel {channel!r}", self.log.info)
+        wishes = room.rules(self.hook, self.log.info)
+        if not wishes["columns"]:
+            return None
+        from airflow_provider_snowpipe.spark.row_gate import Admission
+        from airflow_provider_snowpipe.spark.row_rules import RowRules
+
+        rules = RowRules.of(
+            self.on_error,
+            self.check_rows,
+            wishes["dead_letter_path"],
+            wishes["columns"],
+            application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index),
+        )
+        return lambda committed: Admission(
+            rules, wishes["columns"], wishes["unknown_columns"], channel, self._format(), committed
+        )
+
+    def _table_room(self) -> TableRoom:
+        return TableRoom(
+            self.on_error,
+            self.check_rows,
+            self.dead_letter_path,
+            self.create_table,
+            self.evolve_columns,
+            self.unknown_columns,
+        )
+
     def _rules(self, batch: int | None) -> AppendRules:
         from airflow_provider_snowpipe.streaming.small_load import AppendRules
 
@@ -243,11 +313,18 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
             "skipped": load.skipped,
             "bytes": load.raw_bytes,
             "rejected": load.rejected,
+            "dead_lettered": load.dead_lettered,
+            "unknown_columns": dict(load.unknown_columns),
             "committed": load.committed,
         }
 
     def _check_arguments(self) -> None:
-        check_one_of("on_error", self.on_error, ("abort", "continue"))
+        self._table_room().check()
+        if str(self.dead_letter_path or "").startswith("kafka:"):
+            raise ConfigurationError(
+                f"dead_letter_path is {self.dead_letter_path!r}: an append knows no Kafka cluster; give a "
+                "directory or a URL"
+            )
         check_one_of("on_older_batch", self.on_older_batch, ("fail", "skip"))
         if self.token_column is None and self.offset_format not in (None, BatchRowOffset.format_name):
             raise ConfigurationError(

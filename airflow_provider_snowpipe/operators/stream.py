@@ -36,6 +36,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
 )
+from airflow_provider_snowpipe.streaming.unknown_columns import named
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
     :param create_table: ``if_missing`` makes the table from the source's first rows, as this worker sees them
     :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
         leaves them to the service, which passes unknown keys over
+    :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
+        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not look
     :param on_data_loss: ``fail`` fails the task when the committed position is not in the source any more,
         ``skip`` goes on after it
     :param wait_for_commit: False ends the task when the rows are received, committed or not
@@ -144,6 +147,7 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         dead_letter_path: str | None = None,
         create_table: str | None = None,
         evolve_columns: bool | None = None,
+        unknown_columns: str = "warn",
         on_data_loss: str = "fail",
         wait_for_commit: bool = True,
         commit_timeout: float = 600.0,
@@ -176,6 +180,7 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         self.dead_letter_path = dead_letter_path
         self.create_table = create_table
         self.evolve_columns = evolve_columns
+        self.unknown_columns = unknown_columns
         self.on_data_loss = on_data_loss
         self.wait_for_commit = wait_for_commit
         self.commit_timeout = commit_timeout
@@ -331,7 +336,12 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
 
     def _table_room(self) -> TableRoom:
         return TableRoom(
-            self.on_error, self.check_rows, self.dead_letter_path, self.create_table, self.evolve_columns
+            self.on_error,
+            self.check_rows,
+            self.dead_letter_path,
+            self.create_table,
+            self.evolve_columns,
+            self.unknown_columns,
         )
 
     def _source(self) -> tuple[SourceSpec, SourceSecrets]:
@@ -383,6 +393,12 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         count_run(report, pipe, type(self).__name__, waited=self.wait_for_commit and not self._defers)
         describe_outlets(self, context, self._pipe_hook(), loaded_channels(report))
         value = value_of(report, pipe, load.offset_format)
+        if report.unknown_columns:
+            self.log.warning(
+                "the table of pipe %s has no column for these keys, whose values were passed over: %s",
+                pipe,
+                named(report.unknown_columns),
+            )
         memory.forget()
         return value
 

@@ -233,6 +233,7 @@ def loaded_channels(report: RunReport) -> list[LoadedChannel]:
             channel.committed or channel.target_token is None,
             max(0, channel.rows - channel.rejected),
             channel.partition,
+            channel.unknown_columns,
         )
         for channel in report.channels
     ]
@@ -248,6 +249,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
         "bytes": report.bytes,
         "dead_lettered": report.dead_lettered,
         "undecoded": report.undecoded,
+        "unknown_columns": report.unknown_columns,
         "seconds": report.seconds,
         "channels": {
             channel.channel: {

@@ -54,6 +54,8 @@ class FilesLook:
 
     def look(self) -> FilesVerdict:
         """Look once; after an error the next look has a new source, from settings that may have changed."""
+        if not self.watch.wanted.total:
+            return self.watch.verdict()
         look = look_at(self._connected(), [self.watch.question])
         if look.error is not None:
             self.close()

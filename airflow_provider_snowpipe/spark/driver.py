@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.streaming.errors import AuthenticationError, Sour
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.unknown_columns import add_counts
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -96,6 +97,7 @@ class Run:
             except SourcePositionError as error:
                 raise SourcePositionError(f"channel {name!r}: {error}") from None
         source.compare_with_last_run(plan.pipe.address(plan.account_url), self._partitions, self._committed)
+        source.check_identity(self._client, self._partitions, self._committed)
 
     def load(self, spark: SparkContext) -> None:
         """Find each channel's place in the source and send what lies behind it, one task a channel.
@@ -232,6 +234,7 @@ class Run:
                 retries=before.retries + result.retries,
                 dead_lettered=before.dead_lettered + result.dead_lettered,
                 undecoded=before.undecoded + result.undecoded,
+                unknown_columns=add_counts(before.unknown_columns, result.unknown_columns),
                 complete=result.complete,
             )
         if failed:
@@ -261,6 +264,7 @@ class Run:
             retries=result.retries,
             dead_lettered=result.dead_lettered,
             undecoded=result.undecoded,
+            unknown_columns=result.unknown_columns,
             inserted_before=start.rows_inserted,
             errors_before=start.rows_error_count,
             rejected_before=self.rejected_before[name],

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.unknown_columns import OnUnknown
 
 PLAN_VERSION = 2
 
@@ -42,7 +43,10 @@ class JobPlan:
     :param check_rows: with ``abort``, True fails the run before a row is sent that does not fit ``columns``
     :param dead_letter_path: where such rows go: a directory or a URL that all executors reach, or
         ``kafka:<topic>`` for a topic of a Kafka source's cluster
-    :param columns: the table's columns, for the check
+    :param columns: the table's columns, for the checks
+    :param unknown_columns: what becomes of keys that match none of ``columns``, where those are given:
+        ``warn`` counts them, and refuses rows of which no key matches; ``fail`` refuses the first one;
+        ``ignore`` does not look
     :param on_data_loss: ``fail``: the run fails if the committed position is not in the source any more;
         ``skip``: it goes on with what the source still has after that position
     :param wait_for_commit: False ends the run when the service has received the rows, committed or not
@@ -68,6 +72,7 @@ class JobPlan:
     check_rows: bool = False
     dead_letter_path: str | None = None
     columns: tuple[TableColumn, ...] = ()
+    unknown_columns: OnUnknown = "warn"
     on_data_loss: OnDataLoss = "fail"
     wait_for_commit: bool = True
     commit_timeout: float = 600.0

@@ -6,13 +6,14 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.unknown_columns import add_counts
 
-REPORT_VERSION = 6
+REPORT_VERSION = 7
 START_FILE = "start.json"
 """Beside the report: rows that were skipped before the run began, by channel."""
 
@@ -47,6 +48,7 @@ class ChannelReport:
     :param rejected_before: rows that it had skipped before the first try that could not report any more
     :param undecoded: records that the run skipped because they cannot be decoded, not among ``rows``;
         of tries that could not report any more nothing tells
+    :param unknown_columns: rows with a key that matches no column of the table, by key; at most 20 keys
     """
 
     channel: str
@@ -70,6 +72,7 @@ class ChannelReport:
     errors_before: int = 0
     rejected_before: int = 0
     undecoded: int = 0
+    unknown_columns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,14 @@ class RunReport:
         return sum(channel.undecoded for channel in self.channels)
 
     @property
+    def unknown_columns(self) -> dict[str, int]:
+        """Rows over all channels with a key that matches no column of the table, by key."""
+        found: dict[str, int] = {}
+        for channel in self.channels:
+            found = add_counts(found, channel.unknown_columns)
+        return found
+
+    @property
     def bytes(self) -> int:
         """Bytes of NDJSON over all channels."""
         return sum(channel.bytes for channel in self.channels)
@@ -128,7 +139,7 @@ class RunReport:
                 f"the run report is not of version {REPORT_VERSION}: install one version of "
                 "airflow-provider-snowpipe where Airflow and where Spark run"
             )
-        wanted = {field.name for field in fields(ChannelReport)}
+        wanted = {one.name for one in fields(ChannelReport)}
         try:
             channels = tuple(
                 ChannelReport(**{name: channel[name] for name in wanted}) for channel in data["channels"]

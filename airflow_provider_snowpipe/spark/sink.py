@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder
-from airflow_provider_snowpipe.spark.row_gate import OpenLetters, RowGate, undecoded_error
+from airflow_provider_snowpipe.spark.row_gate import Admission, OpenLetters, undecoded_error
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.source import SourcePartition
@@ -27,7 +27,9 @@ from airflow_provider_snowpipe.streaming.errors import AuthenticationError, Snow
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from airflow_provider_snowpipe.streaming.transport import Timeouts, Transports
+from airflow_provider_snowpipe.streaming.unknown_columns import OnUnknown
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.plan import JobPlan
@@ -49,6 +51,8 @@ class SinkSettings:
     :param row_rules: how rows are checked before they are sent, None if they are not
     :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
     :param skips_undecoded: True skips and counts records that cannot be decoded, where no place for them is
+    :param columns: the table's columns, which keys of rows are held against; none where they are not
+    :param unknown_columns: what becomes of keys that match none of them
     """
 
     account_url: str
@@ -60,6 +64,8 @@ class SinkSettings:
     row_rules: RowRules | None = None
     sdk_profile: str | None = None
     skips_undecoded: bool = False
+    columns: tuple[TableColumn, ...] = ()
+    unknown_columns: OnUnknown = "ignore"
 
     @classmethod
     def of(cls, plan: JobPlan) -> SinkSettings:
@@ -74,6 +80,8 @@ class SinkSettings:
             row_rules=plan.row_rules(),
             sdk_profile=plan.sdk_profile,
             skips_undecoded=plan.on_error == "continue",
+            columns=plan.columns,
+            unknown_columns=plan.unknown_columns,
         )
 
 
@@ -111,6 +119,7 @@ class PartitionResult:
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside by this attempt, not among ``rows``
     :param undecoded: records skipped by this attempt because they cannot be decoded, likewise
+    :param unknown_columns: rows sent by this attempt that have a key which matches no column, by key
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can mend, None for success
@@ -130,6 +139,7 @@ class PartitionResult:
     retries: int = 0
     dead_lettered: int = 0
     undecoded: int = 0
+    unknown_columns: Mapping[str, int] = field(default_factory=dict)
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -225,7 +235,7 @@ class _Sink:
         self._bytes = 0
         self._undecoded = 0
         self._passed: Offset | None = None
-        self._gate: RowGate | None = None
+        self._admission: Admission
 
     def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
         settings, name = self._settings, self._name
@@ -239,8 +249,15 @@ class _Sink:
             self._open(client, offset_class, gaps_legal=gaps_legal) as channel,
         ):
             committed = channel.committed
-            if settings.row_rules is not None:
-                self._gate = RowGate(settings.row_rules, name, offset_class, committed, self._open_letters)
+            self._admission = Admission(
+                settings.row_rules,
+                settings.columns,
+                settings.unknown_columns,
+                name,
+                offset_class,
+                committed,
+                self._open_letters,
+            )
             began = time.monotonic()
             complete = self._send(channel, committed)
             channel.flush()
@@ -248,8 +265,7 @@ class _Sink:
             sent = channel.sent
             if sent is not None and settings.wait_for_commit:
                 channel.wait_for_commit(sent, timeout=settings.commit_timeout)
-                if self._gate is not None:
-                    self._gate.settle(sent)
+                self._admission.settle(sent)
             waited = time.monotonic() - received
         return PartitionResult(
             channel=name,
@@ -263,8 +279,9 @@ class _Sink:
             request_seconds=channel.counters.seconds,
             longest_request=channel.counters.longest_seconds,
             retries=client.retries,
-            dead_lettered=0 if self._gate is None else self._gate.dead_lettered,
+            dead_lettered=self._admission.dead_lettered,
             undecoded=self._undecoded,
+            unknown_columns=self._admission.unknown_columns,
             complete=complete,
         )
 
@@ -316,9 +333,8 @@ class _Sink:
 
     def _admitted(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if there is none."""
-        if self._gate is not None:
-            return self._gate.admit(part)
-        if part.undecoded and not self._settings.skips_undecoded:
-            raise undecoded_error(self._name, part.undecoded)
-        self._undecoded += len(part.undecoded)
-        return part if part.rows else None
+        if not self._admission.checks_values:
+            if part.undecoded and not self._settings.skips_undecoded:
+                raise undecoded_error(self._name, part.undecoded)
+            self._undecoded += len(part.undecoded)
+        return self._admission.admit(part)

@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.dead_letters import DeadLetterPlace
     from airflow_provider_snowpipe.streaming.batch import Part
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 OnDataLoss = Literal["fail", "skip"]
 PlaceT = TypeVar("PlaceT")
@@ -232,11 +233,27 @@ class Source(ABC):
         :raises SourcePositionError: if rows before a committed position would never be read
         """
 
+    def check_identity(  # noqa: B027  most sources have no identity beside their name
+        self,
+        client: SnowpipeClient,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+    ) -> None:
+        """Refuse another source under the same name, and keep what tells it from this one in the pipe.
+
+        Called on the driver behind :meth:`compare_with_last_run`, before any channel is opened for rows.
+
+        :param client: the client of the channels' pipe
+        :param partitions: the partitions by channel
+        :param committed: the committed position of each channel, None for NULL
+        :raises SourcePositionError: if the committed positions are those of another source
+        """
+
     @abstractmethod
     def partitions(self) -> tuple[Partition, ...]:
-        """List the partitions with their present ends, ordered by name; at least one.
+        """List the partitions with their present ends, ordered by name; none where there is nothing to load.
 
-        :raises SourcePositionError: if the source is not there or is empty
+        :raises SourcePositionError: if the source is not there
         :raises ConfigurationError: if it is not what the spec says
         """
 

@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from airflow_provider_snowpipe.spark.source import SourcePartition, SourceSpec
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.block_lines import BlockLines
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.table_ddl import common_types
 
 SAMPLE_ROWS = 1000
 """Rows from which columns are inferred, over all partitions."""
 _MOST_PARTITIONS = 20
 
 
-def first_rows(
-    spec: SourceSpec, secrets: SourceSecrets | None = None, count: int = SAMPLE_ROWS
-) -> list[bytes]:
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """The first rows of a source.
+
+    :param lines: the rows as NDJSON
+    :param types: types of columns, by name, where the source's own schema says them
+    """
+
+    lines: list[bytes]
+    types: Mapping[str, str]
+
+
+def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: int = SAMPLE_ROWS) -> FirstRows:
     """Read the first rows of a source's first partitions, as NDJSON.
 
     :param spec: the source
     :param secrets: its passwords and keys
     :param count: rows in all
+    :return: no line where the source has no row
     :raises ConfigurationError: if only Spark can read the source
-    :raises SourcePositionError: if the source has no row, or cannot be seen from this machine
+    :raises SourcePositionError: if the source cannot be seen from this machine
     """
     partitions = open_source(spec, "fail", secrets or SourceSecrets()).partitions()[:_MOST_PARTITIONS]
-    share = max(1, count // len(partitions))
+    share = max(1, count // max(1, len(partitions)))
     found: list[bytes] = []
+    types: dict[str, str] = {}
     for partition in partitions:
         if not isinstance(partition, SourcePartition):
             raise ConfigurationError(
@@ -40,16 +53,13 @@ def first_rows(
         place = partition.resume(None)
         if place is None:
             continue
-        parts = partition.read(place, BatchLimits(rows=share))
-        found += islice(_rows(BlockLines.of(part.body) for part in parts), share)
-    if not found:
-        raise SourcePositionError(
-            f"source {spec.address!r} has no row yet from which columns could be inferred: make the table "
-            "first, or run when there are rows"
-        )
-    return found
-
-
-def _rows(blocks: Iterator[BlockLines]) -> Iterator[bytes]:
-    for block in blocks:
-        yield from (block.row(row) for row in range(block.rows))
+        got = 0
+        for part in partition.read(place, BatchLimits(rows=share)):
+            lines = BlockLines.of(part.body)
+            taken = min(lines.rows, share - got)
+            found += [lines.row(row) for row in range(taken)]
+            types = common_types(types, part.types)
+            got += taken
+            if got == share:
+                break
+    return FirstRows(found, types)

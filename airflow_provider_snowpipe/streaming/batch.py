@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -49,6 +49,7 @@ class Part:
     :param positions: tells the position of a row by its number from 0; None where rows, or lines, follow each
         other without a gap
     :param undecoded: the records from ``start`` to ``end`` that are no rows, because they cannot be decoded
+    :param types: types of columns, by name, where the source has a schema that says more than the rows
     """
 
     body: bytes | memoryview = field(repr=False)
@@ -57,6 +58,7 @@ class Part:
     rows: int
     positions: Callable[[int], Offset] | None = field(default=None, repr=False, compare=False)
     undecoded: tuple[Undecoded, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class SourcePositionError(SnowpipeError):
 
 
 class SourceMissingError(SourcePositionError):
-    """The source's directory is not there, or holds no file; neither says that rows were lost."""
+    """The source's directory is not there, or it has no row to make columns of; no row was lost by that."""
 
     retryable = True
     retry_reason = "the directory may be mounted again, and files may arrive"
@@ -237,6 +237,12 @@ class UnfitRowsError(SnowpipeError):
 
     retryable = False
     retry_reason = "the same rows would not fit the table again"
+
+
+class UnknownColumnsError(UnfitRowsError):
+    """Rows have keys for which the table has no column; neither they nor a row after them were sent."""
+
+    retry_reason = "the same keys match no column again"
 
 
 class DeadLetterError(SnowpipeError):

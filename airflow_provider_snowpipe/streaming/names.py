@@ -10,6 +10,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 DEFAULT_PIPE_SUFFIX = "-STREAMING"
 ELASTIC_CHANNEL = "ELASTIC"
 MAX_NAME_LENGTH = 255
+TOPIC_ID_SUFFIX = "__topic_id"
+"""Ends the name of a channel that holds no rows: its offset token is the id of a Kafka topic."""
 
 
 def quote_identifier(name: str) -> str:

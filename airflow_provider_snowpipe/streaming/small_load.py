@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import RowsRejectedError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.rows import NumberedRows, check_batch
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
@@ -35,6 +39,8 @@ class SmallLoad:
     :param request_seconds: time that their answers took together
     :param longest_request: the longest of them, seconds
     :param retries: requests that had to be repeated
+    :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``
+    :param unknown_columns: rows that have a key which matches no column of the table, by key
     """
 
     channel: str
@@ -52,6 +58,8 @@ class SmallLoad:
     request_seconds: float = 0.0
     longest_request: float = 0.0
     retries: int = 0
+    dead_lettered: int = 0
+    unknown_columns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class AppendRules:
     """How rows are appended.
 
     :param batch: the batch that the rows' positions are of, None where a column numbers them
-    :param on_error: ``abort`` raises when the service skips a row, ``continue`` reports it
+    :param on_error: ``continue`` reports rows that the service skips, everything else raises
     :param on_older_batch: ``fail`` raises when the channel has gone on to a later batch, ``skip`` sends none
     :param wait_for_commit: False returns when the rows are received
     :param commit_timeout: seconds to wait for the commit, and before it for that of an earlier writer's rows
@@ -117,8 +125,31 @@ def rejected_by_earlier_tries(
     return int(rows.offsets[0] <= position <= rows.offsets[-1])
 
 
+class RowsAdmitted(Protocol):
+    """What rows pass before they are sent."""
+
+    @property
+    def dead_lettered(self) -> int:
+        """Rows put aside so far."""
+
+    @property
+    def unknown_columns(self) -> Mapping[str, int]:
+        """Rows so far that have a key which matches no column, by key."""
+
+    def admit(self, part: Part) -> Part | None:
+        """The part with the rows that are to be sent, None if it has none."""
+
+    def settle(self, committed: Offset | None) -> None:
+        """Clear away what an attempt left that was shut out meanwhile."""
+
+
 def append_to_channel(
-    client: SnowpipeClient, channel: str, rows: NumberedRows, offset_class: type[Offset], rules: AppendRules
+    client: SnowpipeClient,
+    channel: str,
+    rows: NumberedRows,
+    offset_class: type[Offset],
+    rules: AppendRules,
+    admission: Callable[[Offset | None], RowsAdmitted] | None = None,
 ) -> SmallLoad:
     """Append rows after the committed ones, and wait for their commit.
 
@@ -127,6 +158,8 @@ def append_to_channel(
     :param rows: all rows, in order
     :param offset_class: the format of their positions
     :param rules: how rows are appended
+    :param admission: makes the check of rows before they are sent, from the committed position
+    :raises UnfitRowsError: if a row does not fit and there is no place for it; it was not sent
     :raises UncommittedRowsError: if an earlier writer's rows are not committed in time; nothing was sent
     :raises RowsRejectedError: if the service skipped rows and that is an error
     :raises CommitTimeoutError: if the commit takes too long
@@ -144,14 +177,19 @@ def append_to_channel(
         from_token = writer.status_at_open.committed
         wanted = rows_to_send(rows, writer.committed, rules, channel=channel)
         began = time.monotonic()
-        for body, start, end, count in wanted.parts():
-            writer.append(body, start, end, rows=count)
+        admitted = None if admission is None else admission(writer.committed)
+        passed = _append(writer, wanted, admitted)
         writer.flush()
         received = time.monotonic()
-        if rules.wait_for_commit:
+        if rules.wait_for_commit and passed is None:
             status = writer.wait_for_commit(timeout=rules.commit_timeout)
+            if admitted is not None:
+                admitted.settle(writer.sent)
         committed = time.monotonic()
         counters, found = writer.counters, writer.status_at_open
+    if passed is not None:
+        _set_token(client, TokenChange(channel, str(passed), found.committed))
+        status = found
     baseline = found.rows_error_count - rejected_by_earlier_tries(rows, wanted, found, offset_class)
     if status is None and not wanted.lines:
         status = found
@@ -164,7 +202,7 @@ def append_to_channel(
         skipped=len(rows.lines) - len(wanted.lines),
         raw_bytes=counters.raw_bytes,
         rejected=rejected,
-        committed=rules.wait_for_commit or not wanted.lines,
+        committed=rules.wait_for_commit or not wanted.lines or passed is not None,
         rejected_baseline=baseline,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,
@@ -172,8 +210,10 @@ def append_to_channel(
         request_seconds=counters.seconds,
         longest_request=counters.longest_seconds,
         retries=client.retries,
+        dead_lettered=0 if admitted is None else admitted.dead_lettered,
+        unknown_columns={} if admitted is None else admitted.unknown_columns,
     )
-    if rejected and rules.on_error == "abort":
+    if rejected and rules.on_error != "continue":
         last = None if status is None else status.last_error_message
         raise RowsRejectedError(
             f"channel {channel!r}: the service rejected {rejected} of {len(rows.lines)} row(s) and committed "
@@ -184,3 +224,44 @@ def append_to_channel(
             last_error=last,
         )
     return load
+
+
+def _append(writer: Channel, rows: NumberedRows, admitted: RowsAdmitted | None) -> Offset | None:
+    """Append the rows that are admitted.
+
+    One part is held back until the next one has rows, so that its append passes what is put aside behind it.
+
+    :return: the last position, if none of the rows is sent, so that no append carries it
+    """
+    held: Part | None = None
+    passed: Offset | None = None
+    first = 0
+    for body, start, end, count in rows.parts():
+        offsets = rows.offsets[first : first + count]
+        first += count
+        part: Part | None = Part(body, start, end, count, offsets.__getitem__)
+        if admitted is not None and part is not None:
+            part = admitted.admit(part)
+        if part is not None:
+            _send(writer, held)
+            held, passed = part, None
+        elif held is not None:
+            held = replace(held, end=end)
+        else:
+            passed = end
+    _send(writer, held)
+    return passed
+
+
+def _send(writer: Channel, part: Part | None) -> None:
+    if part is not None:
+        writer.append(part.body, part.start, part.end, rows=part.rows)
+
+
+def _set_token(client: SnowpipeClient, change: TokenChange) -> None:
+    """Set the token behind rows of which none is sent, as opening a channel with a token does."""
+
+    def set_token(channel: str, token: str) -> None:
+        client.open_channel(channel, offset_token=token)
+
+    compare_and_set(client, change, set_token=set_token)

@@ -135,6 +135,8 @@ class SnowpipeFilesLoadedTrigger(SharedWaitTrigger[HistoryLook]):
             watch = self._watch()
         except ConfigurationError as error:
             return _failure(FilesFailure.CONFIGURATION, str(error))
+        if not watch.wanted.total:
+            return self._event(watch.verdict())
         left = self.timeout if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with asyncio.timeout(left) as limit:
@@ -164,7 +166,7 @@ class SnowpipeFilesLoadedTrigger(SharedWaitTrigger[HistoryLook]):
     def _wanted(self) -> WantedFiles:
         """The files, which are named or counted; only a worker lists them."""
         if self.prefix is None:
-            return WantedFiles(tuple(file_names(self.files)))
+            return WantedFiles(tuple(file_names(self.files, may_be_none=True)))
         return WantedFiles((), self.prefix, number_of_files(self.count))
 
     def _poll(self) -> HistoryPoll:

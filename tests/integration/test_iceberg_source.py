@@ -81,7 +81,7 @@ def test_what_is_refused_leaves_channel_and_table_as_they_were(loads):
 def test_columns_of_a_new_table_are_known_before_the_job_starts(loads):
     loads.lake.append(range(4))
 
-    assert sorted(first_rows(source_spec(loads.lake.source())))[0] == b'{"ID":0,"FILE":"g0","NOTE":"x"}'
+    assert sorted(first_rows(source_spec(loads.lake.source())).lines)[0] == b'{"ID":0,"FILE":"g0","NOTE":"x"}'
 
 
 def test_job_loads_and_its_plan_holds_no_file_of_the_table(local_service, tmp_path, shared_spark):

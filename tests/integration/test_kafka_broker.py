@@ -18,12 +18,13 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.memory_source import InProcessSpark
 from tests.spark_groups import load
 from tests.spark_job import SparkJob, ids_in, numbered_name, wait_until
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars
@@ -214,6 +215,39 @@ def test_group_with_members_keeps_its_offsets_and_the_error_says_so(broker, topi
     assert group_offsets(broker.address, group, topic, 1) == [3]
 
 
+def test_topic_that_was_deleted_made_again_and_has_outgrown_the_token_stops_the_run_with_both_ids(
+    broker, topic, local_service, tmp_path, capfd
+):
+    service, spark = local_service, InProcessSpark()
+    service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR)")
+    job = SparkJob(service, tmp_path / "runs", topic, _spec(broker, topic, group_id=f"g-{topic}"))
+    create_topic(broker.address, topic)
+    produce(broker.address, topic, numbered(range(50)))
+    load(job, spark)
+    old = _topic_id(broker, topic)
+    assert "no id" not in capfd.readouterr().err
+
+    admin = _admin(broker)
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, seconds=60, what="no topic")
+    create_topic(broker.address, topic)
+    produce(broker.address, topic, numbered(range(100, 180)))
+    new = _topic_id(broker, topic)
+
+    with pytest.raises(SourcePositionError, match="offset 49") as caught:
+        load(job, spark)
+    assert old != new
+    assert all(repr(one) in str(caught.value) for one in (old, new))
+    assert (ids_in(service, topic), job.committed("0")) == (list(range(50)), {"0": "49"})
+
+    anew = {"channel_prefix": "again"}
+    load(SparkJob(service, tmp_path / "anew", topic, job.source, anew), spark)
+    assert ids_in(service, topic) == [*range(50), *range(100, 180)]
+    load(job, spark, on_data_loss="skip")
+    assert ids_in(service, topic) == sorted([*range(50), *range(100, 180), *range(150, 180)])
+    load(job, spark)
+
+
 def test_sparks_own_source_is_chosen_where_its_jars_are_and_loads_the_same_as_the_client_in_turns(
     broker, topic, spark, local_service, tmp_path, capfd
 ):
@@ -282,7 +316,17 @@ def test_stream_leaves_out_aborted_transactions_and_goes_on_where_a_job_has_ende
     assert sorted(door.ids()) == list(range(205))
 
 
+def _admin(broker):
+    return AdminClient({"bootstrap.servers": broker.address})
+
+
+def _topic_id(broker, topic):
+    admin = _admin(broker)  # an answer is lost with its client
+    found = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+    return str(found.topic_id)
+
+
 def _delete(broker, topic, before):
-    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin = _admin(broker)
     for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
         future.result(30)

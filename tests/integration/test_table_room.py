@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.table_room import TableRoom
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError, SqlError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from tests.airflow_connections import SetConnection, pem, private_key, set_connection
 from tests.local_connection import connect, connect_by_form, context
@@ -61,8 +61,12 @@ def test_columns_are_described_with_what_a_check_needs(
         "DEFAULT 'x', AT TIMESTAMP_TZ, PRICE NUMBER(8,3), RAW BINARY(4), V VARIANT)"
     )
 
-    columns = SnowpipeHook(define(local_service, set_connection), table=table).table_columns()
+    hook = SnowpipeHook(define(local_service, set_connection), table=table)
+    columns = hook.table_columns()
 
+    assert hook.columns_for_keys() == columns
+    local_service.sql(f"ALTER TABLE LOCAL.PUBLIC.{table} SET ENABLE_SCHEMA_EVOLUTION = TRUE")
+    assert hook.columns_for_keys() == (), "its keys become columns"
     assert [(one.name, one.type, one.nullable, one.fills_itself) for one in columns] == [
         ("ID", "NUMBER(38,0)", False, True),
         ("NAME", "VARCHAR(5)", False, True),
@@ -79,7 +83,8 @@ def test_table_that_is_missing_is_named_where_rows_are_to_be_checked(hook: Snowp
 
 
 def test_account_is_not_asked_where_nothing_concerns_columns(hook: SnowpipeHook) -> None:
-    assert _room().prepare(hook, FileSourceSpec(path="/none"), print)["columns"] == ()
+    wishes = _room(unknown_columns="ignore").prepare(hook, FileSourceSpec(path="/none"), print)
+    assert (wishes["columns"], wishes["unknown_columns"]) == ((), "ignore")
 
 
 def test_table_is_made_once_and_then_widened_as_the_author_says(
@@ -87,8 +92,8 @@ def test_table_is_made_once_and_then_widened_as_the_author_says(
 ) -> None:
     first = _source(tmp_path / "first", {"id": 1, "at": "2026-01-02T03:04:05Z"}, {"id": 2, "v": {"a": 1}})
     made = _room(create_table="if_missing").prepare(hook, first, print)["columns"]
-    assert made == ()  # nothing is checked with on_error="abort" alone
     described = hook.table_columns()
+    assert made == described
     assert [(one.name, one.type) for one in described] == [
         ("ID", "NUMBER(38,0)"),
         ("AT", "TIMESTAMP_TZ(9)"),
@@ -113,7 +118,11 @@ def test_table_is_made_once_and_then_widened_as_the_author_says(
 
 
 def test_source_that_this_worker_does_not_see_is_named(hook: SnowpipeHook, tmp_path: Path) -> None:
-    with pytest.raises(SourcePositionError, match="nowhere' does not exist"):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceMissingError, match="no row"):
+        _room(create_table="if_missing").prepare(hook, FileSourceSpec(path=str(tmp_path / "empty")), print)
+    _room(evolve_columns=True).prepare(hook, FileSourceSpec(path=str(tmp_path / "empty")), print)
+    with pytest.raises(SourceMissingError, match="nowhere' does not exist"):
         _room(create_table="if_missing").prepare(hook, FileSourceSpec(path=str(tmp_path / "nowhere")), print)
 
 

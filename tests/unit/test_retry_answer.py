@@ -52,6 +52,7 @@ ANSWERS: list[tuple[SnowpipeError, bool]] = [
     (errors.UncommittedRowsError("x", channel="c", http_status=409), True),
     (errors.SqlError("x"), True),
     (errors.UnfitRowsError("x"), False),
+    (errors.UnknownColumnsError("x"), False),
     (errors.DeadLetterError("x"), True),
     (errors.NothingStagedError("x"), True),
     (errors.StagedFileDiffersError("x"), False),

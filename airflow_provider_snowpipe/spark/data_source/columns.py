@@ -27,7 +27,7 @@ _kept: dict[tuple[object, ...], _Kept] = {}
 
 
 def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
-    """Describe the table if the options want rows checked; nothing otherwise.
+    """Describe the table if the options want rows or columns checked; nothing otherwise.
 
     Kept for a minute, since each micro-batch asks twice.
 
@@ -35,7 +35,7 @@ def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
     :raises SqlError: if the table cannot be described
     :raises ConfigurationError: if there are no usable credentials, or the table has no column
     """
-    if not options.checks_rows:
+    if not options.needs_columns:
         return ()
     table = table_of(options.pipe)
     key = (options.account_url, options.ca_bundle, table, *credentials_stamp(options.credentials_file))

@@ -11,6 +11,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
 from airflow_provider_snowpipe.streaming.ndjson import BinaryFormat, NdjsonOptions, NonFinite
+from airflow_provider_snowpipe.streaming.unknown_columns import UNKNOWN_COLUMNS, OnUnknown
 
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options of ``writeStream`` that Spark hands on to the sink (observed with PySpark 4.2)."""
@@ -37,6 +38,8 @@ class WriteOptions:
         ``dead_letter`` puts rows that do not fit aside before the others are sent
     :param check_rows: with ``abort``: fail at the first row that does not fit, before it is sent
     :param dead_letter_path: where ``dead_letter`` puts rows, None otherwise
+    :param unknown_columns: what becomes of columns for which the table has none: ``warn`` names them in the
+        log, ``fail`` refuses the write, ``ignore`` does not look; None for ``warn`` where rows are checked
     :param report_path: file on the driver that each batch leaves its report in, None for none
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch of rows is closed and sent
@@ -58,6 +61,7 @@ class WriteOptions:
     on_error: Literal["abort", "continue", "dead_letter"]
     check_rows: bool
     dead_letter_path: str | None
+    unknown_columns: OnUnknown | None
     report_path: str | None
     commit_timeout: float
     limits: BatchLimits
@@ -96,6 +100,7 @@ class WriteOptions:
             on_error=values["onError"],
             check_rows=values["checkRows"],
             dead_letter_path=values["deadLetterPath"],
+            unknown_columns=values["unknownColumns"],
             report_path=values["reportPath"],
             commit_timeout=values["commitTimeout"],
             limits=BatchLimits(raw_bytes=values["batchBytes"], compression=values["compression"]),
@@ -109,6 +114,11 @@ class WriteOptions:
     def checks_rows(self) -> bool:
         """True if rows are held against the table's columns before they are sent."""
         return self.check_rows or self.on_error == "dead_letter"
+
+    @property
+    def needs_columns(self) -> bool:
+        """True if the table's columns have to be known."""
+        return self.checks_rows or self.unknown_columns in ("warn", "fail")
 
     def channel(self, part: str | int) -> str:
         """Name a channel: the prefix and a partition's number or a column's value."""
@@ -164,6 +174,7 @@ OPTIONS: dict[str, _Option] = {
     "onError": _Option(option_values.one_of("abort", "continue", "dead_letter"), "abort"),
     "checkRows": _Option(option_values.truth, False),
     "deadLetterPath": _Option(option_values.dead_letters),
+    "unknownColumns": _Option(option_values.one_of(*UNKNOWN_COLUMNS)),
     "reportPath": _Option(option_values.file),
     "commitTimeout": _Option(option_values.seconds, 600.0),
     "batchBytes": _Option(option_values.count(1), BatchLimits().raw_bytes),
@@ -233,6 +244,11 @@ def _check_row_options(values: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             "option checkRows is true, but onError is 'continue': rows are checked before they are sent with "
             "abort or dead_letter"
+        )
+    if values["unknownColumns"] in ("warn", "fail") and values["table"] is None:
+        raise ConfigurationError(
+            f"option unknownColumns is {values['unknownColumns']!r}, but rows go through pipe "
+            f"{values['pipe']!r}, which may transform them: give the option table instead, or drop it"
         )
     if (on_error == "dead_letter" or values["checkRows"]) and values["table"] is None:
         raise ConfigurationError(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    EncodingError,
+    UnknownColumnsError,
+)
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 _PLAIN = re.compile(
     r"boolean|byte|short|integer|long|float|double|decimal\(\d+,\s*-?\d+\)|string( collate .*)?|char\(\d+\)"
@@ -49,6 +54,30 @@ def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
         if field["type"] == "variant":
             continue
         _check_type(field["name"], field["type"])
+
+
+def unknown_columns(
+    schema: Mapping[str, Any], options: WriteOptions, table: Sequence[TableColumn]
+) -> list[str]:
+    """The columns that are sent and for which the table has none; their values are passed over.
+
+    :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
+    :param options: which columns are not sent, and what becomes of unknown ones
+    :param table: the table's columns, none where they are not known
+    :raises UnknownColumnsError: if there are some and the options refuse them, or no column has one
+    """
+    if not table or options.unknown_columns == "ignore":
+        return []
+    known = {column.name.upper() for column in table}
+    sent = [field["name"] for field in schema["fields"] if field["name"] not in options.omit_columns]
+    unknown = [name for name in sent if name.upper() not in known]
+    if unknown and (options.unknown_columns == "fail" or len(unknown) == len(sent)):
+        raise UnknownColumnsError(
+            f"table {options.pipe.default_table!r} has no column for {', '.join(unknown)} of the DataFrame; "
+            f"it has {', '.join(column.name for column in table)}. Nothing was sent: rename the columns, "
+            "omit them (omitColumns), or add them to the table"
+        )
+    return unknown
 
 
 def is_integer(schema: Mapping[str, Any], column: str | None) -> bool:

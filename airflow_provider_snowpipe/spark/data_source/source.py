@@ -35,7 +35,12 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
 )
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.outcomes import TaskOutcome
-from airflow_provider_snowpipe.spark.data_source.schema import check_schema, is_integer, variant_columns
+from airflow_provider_snowpipe.spark.data_source.schema import (
+    check_schema,
+    is_integer,
+    unknown_columns,
+    variant_columns,
+)
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
@@ -98,8 +103,7 @@ class SnowpipeDataSource(DataSource):
         """
         options = self._checked(schema, overwrite)
         options.for_batch()
-        form = RowForm.of(schema, options)
-        return BatchWriter(options, prepare(options, integer_offsets=form.integer_offsets), form)
+        return BatchWriter(options, *self._prepared(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's name
         """Check a ``df.writeStream`` and prepare one micro-batch of it, or its commit.
@@ -108,8 +112,15 @@ class SnowpipeDataSource(DataSource):
         """
         options = self._checked(schema, overwrite)
         options.for_stream()
+        return StreamWriter(options, *self._prepared(schema, options))
+
+    def _prepared(self, schema: StructType, options: WriteOptions) -> tuple[Prepared, RowForm]:
         form = RowForm.of(schema, options)
-        return StreamWriter(options, prepare(options, integer_offsets=form.integer_offsets), form)
+        prepared = prepare(options, integer_offsets=form.integer_offsets)
+        unknown = unknown_columns(schema.jsonValue(), options, prepared.columns)
+        if unknown:
+            say(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
+        return prepared, form
 
     def _checked(self, schema: StructType, overwrite: bool) -> WriteOptions:
         options = WriteOptions.parse(self.options)

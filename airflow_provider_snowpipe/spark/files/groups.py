@@ -7,6 +7,7 @@ fixed end however the files grow meanwhile.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+
+log = logging.getLogger(__name__)
 
 LISTING_FOLDER = "_snowpipe"
 """Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
@@ -73,7 +76,7 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
 
     :param spec: the source
     :return: the groups ordered by partition name; each has at least one file
-    :raises SourceMissingError: if the path is missing or no file matches
+    :raises SourceMissingError: if the path is missing
     :raises ConfigurationError: if a file belongs to no group, if names do not sort as their numbers do, or if
         one file is reached by two paths
     """
@@ -90,10 +93,11 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
     groups = tuple(_group(partition, files, spec, reached) for partition, files in sorted(found.items()))
     if not groups:
         places = {"directory": "in its subdirectories", "partition": "below it"}
-        where = places.get(spec.group_by, "in it")
-        raise SourceMissingError(
-            f"source path {spec.path!r}: no file {where} matches {spec.glob!r}; check "
-            "the path and the pattern. Nothing was read or sent"
+        log.warning(
+            "source path %r: no file %s matches %r, so that there is nothing to load",
+            spec.path,
+            places.get(spec.group_by, "in it"),
+            spec.glob,
         )
     return groups
 

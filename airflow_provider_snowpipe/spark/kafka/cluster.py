@@ -121,6 +121,38 @@ class KafkaCluster:
                 raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
         return {(one.topic, one.partition): one.offset for one in found if one.offset >= _NO_OFFSET}
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
+        """Read the ids of topics; None for one whose brokers tell none.
+
+        Brokers before Kafka 2.8 have no ids, and some that only speak its protocol give every topic the id 0.
+        Without a controller nobody answers (librdkafka's mock has none), which is not waited for.
+
+        :param topics: names of topics that exist
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+        from confluent_kafka.admin import AdminClient
+
+        names = sorted(set(topics))
+        known = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout))
+        if not names or known.controller_id not in known.brokers:
+            return dict.fromkeys(names)
+        admin = AdminClient({**self._settings.config(), "error_cb": self._said})
+        answers = admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
+        found: dict[str, str | None] = {}
+        for name in names:
+            try:
+                uuid = answers[name].result(self._timeout + 1).topic_id
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:
+                    raise kafka_error(
+                        error.args[0], f"topic {name!r}", self._settings, self._said.text
+                    ) from None
+                found[name] = None
+                continue
+            bits = uuid.get_most_significant_bits() or uuid.get_least_significant_bits()
+            found[name] = str(uuid) if bits else None
+        return found
+
     def mean_bytes(self, partition: TopicAndNumber, start: int) -> float | None:
         """Estimate the bytes of a record's value from the first ones after an offset; None for no record.
 

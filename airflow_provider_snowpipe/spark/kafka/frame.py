@@ -26,9 +26,10 @@ from airflow_provider_snowpipe.spark.kafka.rows import RowWriter
 from airflow_provider_snowpipe.spark.kafka.source import KafkaPartition, KafkaSource
 from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
 from airflow_provider_snowpipe.spark.layout import pin_layout
-from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Source
+from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Partition, Source
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
@@ -67,6 +68,18 @@ class KafkaFrameSource(FrameSource):
     def finish(self, committed: Mapping[str, Offset]) -> None:
         """Move the group's offsets behind the committed records."""
         self._topics.finish(committed)
+
+    def check_identity(
+        self,
+        client: SnowpipeClient,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+    ) -> None:
+        """Refuse topics that were deleted and made again, as the other reader does."""
+        own = {
+            name: one.partition for name, one in partitions.items() if isinstance(one, KafkaFramePartition)
+        }
+        self._topics.check_identity(client, own, committed)
 
     def use(self, session: SparkSession) -> None:
         """Take the session, and make sure that it has Spark's Kafka source."""

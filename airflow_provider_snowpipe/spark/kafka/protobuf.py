@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.spark.kafka.registry import SchemaRegistry
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.table_ddl import common_types
 
 _SERIALIZED = "serialized"
 _WELL_KNOWN = (
@@ -19,6 +20,12 @@ _WELL_KNOWN = (
     "timestamp",
     "wrappers",
 )
+_MESSAGES = {
+    "google.protobuf.Timestamp": "TIMESTAMP_TZ(9)",
+    "google.protobuf.BytesValue": "BINARY(8388608)",
+    "google.protobuf.Int64Value": "NUMBER(38,0)",
+    "google.protobuf.UInt64Value": "NUMBER(38,0)",
+}
 
 
 class MessageReader:
@@ -37,6 +44,8 @@ class MessageReader:
             ) from None
         self._registry = registry
         self._classes: dict[tuple[int, tuple[int, ...]], Any] = {}
+        self.types: dict[str, str] = {}
+        """Types of the columns, by field, as the messages met so far declare them."""
 
     def as_json(self, number: int, value: bytes) -> bytes:
         """Write a message as one line of JSON, with the field names of its schema.
@@ -66,6 +75,8 @@ class MessageReader:
         found = messages[path[0]]
         for index in path[1:]:
             found = found.nested_types[index]
+        types = {field.name: kind for field in found.fields if (kind := _column_type(field))}
+        self.types.update(common_types(self.types, types))
         self._classes[number, path] = GetMessageClass(found)
         return self._classes[number, path]
 
@@ -80,6 +91,25 @@ class MessageReader:
         file.name = name
         pool.Add(file)
         return pool.FindFileByName(name)
+
+
+def _column_type(field: Any) -> str | None:
+    """The type of a field's column, None where the JSON form of its values says as much."""
+    repeated = getattr(field, "is_repeated", None)
+    if field.label == field.LABEL_REPEATED if repeated is None else repeated:
+        return "VARIANT"
+    if field.cpp_type == field.CPPTYPE_MESSAGE:
+        return _MESSAGES.get(field.message_type.full_name)
+    if field.type == field.TYPE_BYTES:
+        return "BINARY(8388608)"
+    if field.cpp_type in (
+        field.CPPTYPE_INT32,
+        field.CPPTYPE_INT64,
+        field.CPPTYPE_UINT32,
+        field.CPPTYPE_UINT64,
+    ):
+        return "NUMBER(38,0)"
+    return "FLOAT" if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT) else None
 
 
 def _add_well_known(pool: Any) -> None:

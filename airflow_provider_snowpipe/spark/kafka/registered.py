@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.spark.kafka.registry import SchemaRegistry, schem
 from airflow_provider_snowpipe.spark.kafka.values import Faults, ValueWriter
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
+from airflow_provider_snowpipe.streaming.table_ddl import column_type, common_types
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.kafka.records import Records
@@ -134,6 +135,8 @@ class AvroValues(RegisteredValues):
             rows = rows_of(json.loads(found.schema_str))
         except EncodingError as error:
             raise EncodingError(f"names the Avro schema {number}: {error}") from None
+        types = {field.name: kind for field in rows.arrow if (kind := column_type(field.type))}
+        self.types = common_types(self.types, types)
         self._known[number] = replace(rows, read_schema=self._avro.parse_schema(rows.read_schema))
         return self._known[number]
 
@@ -144,6 +147,7 @@ class ProtobufValues(RegisteredValues):
     def __init__(self, where: str, registry: SchemaRegistry) -> None:
         super().__init__(where, registry)
         self._messages = MessageReader(registry)
+        self.types = self._messages.types
 
     def _decoded(self, number: int, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
         from google.protobuf.message import DecodeError

@@ -66,7 +66,15 @@ class RowWriter:
             rows = merged(metadata, rows, is_object)
         body = body_of(add_line_ends(rows))
         offsets = records.offsets
-        return Part(body, start, end, len(records), lambda row: IntegerOffset(int(offsets[row])), undecoded)
+        return Part(
+            body,
+            start,
+            end,
+            len(records),
+            lambda row: IntegerOffset(int(offsets[row])),
+            undecoded,
+            self._values.types,
+        )
 
     def _undecoded(self, records: Records, row: int, reason: str) -> Undecoded:
         offset = int(records.offsets[row])

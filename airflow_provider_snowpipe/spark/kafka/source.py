@@ -13,10 +13,12 @@ from airflow_provider_snowpipe.spark.kafka.cluster import Bounds, KafkaCluster, 
 from airflow_provider_snowpipe.spark.kafka.letters import DeadLetterTopic
 from airflow_provider_snowpipe.spark.kafka.options import REGISTRY_TOKEN, REGISTRY_USER_INFO, SECRETS
 from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
+from airflow_provider_snowpipe.spark.kafka.topic_ids import TopicIds
 from airflow_provider_snowpipe.spark.row_rules import letter_topic
-from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Source, SourcePartition
+from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
@@ -72,6 +74,18 @@ class KafkaSource(Source):
             for topic, number in bounds
         )
         return self._listed
+
+    def check_identity(
+        self,
+        client: SnowpipeClient,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+    ) -> None:
+        """Refuse topics that were deleted and made again since the positions were committed."""
+        own = {name: one for name, one in partitions.items() if isinstance(one, KafkaPartition)}
+        with KafkaCluster(self._settings) as cluster:
+            ids = cluster.topic_ids({one.topic for one in own.values()})
+        TopicIds(client, self._on_data_loss).check(own, committed, ids)
 
     def finish(self, committed: Mapping[str, Offset]) -> None:
         """Move the group's offsets behind the committed records; elsewhere keep where the source began."""

@@ -42,7 +42,7 @@ class StreamPlaces:
         :raises SnowpipeError: if the cluster or the service cannot be asked
         """
         known = self._look()
-        committed = self._committed(known)
+        committed = self._committed(known, checked=True)
         self._keep_start(committed)
         return _offset({one: committed.get(one, partition.first - 1) + 1 for one, partition in known.items()})
 
@@ -80,7 +80,7 @@ class StreamPlaces:
             known = self._look()
         begins = {one: begins.get(one, known[one].bounds.earliest) for one in ends if one in known}
         if not self._started:
-            committed = self._committed(known)
+            committed = self._committed(known, checked=True)
             begins |= {one: offset + 1 for one, offset in committed.items() if one in begins}
             self._keep_start(committed)
         ranges = [
@@ -115,20 +115,28 @@ class StreamPlaces:
         self._known = {(one.topic, one.number): one for one in self._source.partitions()}
         return self._known
 
-    def _committed(self, known: Mapping[TopicAndNumber, KafkaPartition]) -> _Places:
-        """The offsets that channels have committed; others have none."""
+    def _committed(self, known: Mapping[TopicAndNumber, KafkaPartition], *, checked: bool = False) -> _Places:
+        """The offsets that channels have committed; others have none.
+
+        :param known: the topic-partitions
+        :param checked: True makes sure that the offsets are of these topics
+        """
         options = self._options
         names = {options.channel(partition.name): one for one, partition in known.items()}
         credentials = standing_secrets(options.credentials_file)[0]
         with SnowpipeClient(
             options.account_url, credentials, options.pipe, ca_bundle=options.ca_bundle
         ) as client:
-            found = client.channel_statuses(list(names))
-        return {
-            names[name]: IntegerOffset.parse(status.committed, channel=name).value
-            for name, status in found.items()
-            if status.committed is not None
-        }
+            offsets = {
+                name: None
+                if status.committed is None
+                else IntegerOffset.parse(status.committed, channel=name)
+                for name, status in client.channel_statuses(list(names)).items()
+            }
+            if checked:
+                own = {name: known[one] for name, one in names.items()}
+                self._source.check_identity(client, own, offsets)
+        return {names[name]: offset.value for name, offset in offsets.items() if offset is not None}
 
     def _of(self, known: Mapping[TopicAndNumber, KafkaPartition], one: TopicAndNumber) -> KafkaPartition:
         if one not in known:

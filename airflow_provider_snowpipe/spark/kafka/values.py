@@ -58,6 +58,8 @@ class ValueWriter(ABC):
 
     def __init__(self, where: str) -> None:
         self._where = where
+        self.types: dict[str, str] = {}
+        """Types of columns, by name, as the schemas of the values met so far say them."""
 
     @abstractmethod
     def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:

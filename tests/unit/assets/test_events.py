@@ -106,6 +106,12 @@ def test_rows_that_a_task_does_not_know_are_left_out():
     assert "rows" not in event_extra("P", [LoadedChannel("c", "1", True)])
 
 
+def test_keys_without_a_column_are_told_only_where_there_are_any():
+    loaded = [LoadedChannel(name, "1", True, 2, None, {"KIMD": 1}) for name in "ab"]
+    assert event_extra("P", loaded)["unknown_columns"] == {"KIMD": 2}
+    assert "unknown_columns" not in event_extra("P", [LoadedChannel("c", "1", True, 2)])
+
+
 def test_assets_of_other_tables_are_left_alone(caplog):
     from airflow.providers.common.compat.sdk import Asset
 

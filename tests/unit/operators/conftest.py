@@ -15,6 +15,12 @@ from tests.fake_snowpipe import PAT, URL, FakeSnowpipe, snowpipe
 __all__ = ["snowpipe"]
 
 
+@pytest.fixture(autouse=True)
+def no_columns_for_keys(monkeypatch):
+    """No SQL, which nobody answers here."""
+    monkeypatch.setattr(SnowpipeHook, "columns_for_keys", lambda _: ())
+
+
 @pytest.fixture
 def make(snowpipe, set_connection, monkeypatch):
     """Make an operator on the pipe, whose SQL side sets any token that it is told to."""

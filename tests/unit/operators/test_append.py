@@ -5,12 +5,15 @@ import json
 from decimal import Decimal
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from tests.local_connection import context
 from tests.outlet_events import OutletEvents
 
@@ -43,6 +46,8 @@ class TestRows:
             "skipped": 0,
             "bytes": sum(len(json.dumps(row, separators=(",", ":"))) + 1 for row in ROWS),
             "rejected": 0,
+            "dead_lettered": 0,
+            "unknown_columns": {},
             "committed": True,
         }
         assert snowpipe.channels["c"].rows == ROWS
@@ -120,6 +125,72 @@ class TestRows:
         assert not snowpipe.appends()
 
 
+@pytest.fixture
+def table(monkeypatch):
+    """A table that SQL makes and widens; what its columns are."""
+    columns = [TableColumn("ID", "NUMBER(38,0)"), TableColumn("NAME", "VARCHAR")]
+
+    def run_sql(_, statement):
+        columns.append(TableColumn("NEW" if statement.startswith("ALTER") else "MADE", "VARCHAR"))
+
+    for name in ("table_columns", "columns_for_keys"):
+        monkeypatch.setattr(SnowpipeHook, name, lambda _: tuple(columns))
+    monkeypatch.setattr(SnowpipeHook, "run_sql", run_sql)
+    return columns
+
+
+class TestRowsThatDoNotFit:
+    BAD, STRANGE = {"ID": "no number"}, {"IDD": 9}
+
+    @pytest.mark.parametrize(
+        ("rows", "good", "bad", "to"),
+        [
+            ([{"ID": 1}, BAD, {"ID": 3}, STRANGE, BAD], [{"ID": 1}, {"ID": 3}], 3, "5:5"),
+            ([BAD, STRANGE], [], 2, "5:2"),
+        ],
+        ids=["some", "all"],
+    )
+    def test_are_put_aside_and_the_token_passes_them(
+        self, snowpipe, table, append, tmp_path, rows, good, bad, to
+    ):
+        options = {"rows": rows, "batch": 5, "on_error": "dead_letter", "dead_letter_path": str(tmp_path)}
+
+        value = append(**options)
+
+        assert (value["rows"], value["dead_lettered"], value["rejected"]) == (len(good), bad, 0)
+        assert (value["to"], value["committed"], snowpipe.channels["c"].committed) == (to, True, to)
+        assert snowpipe.channels["c"].rows == good
+        (file,) = tmp_path.rglob("*.parquet")
+        assert len(pq.read_table(file)) == bad
+        assert append(**options)["skipped"] == len(rows), "nothing is read again"
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"rows": [{"ID": 1}, BAD], "check_rows": True}, "UnfitRowsError"),
+            ({"rows": [{"ID": 1}, STRANGE]}, "UnknownColumnsError"),
+            ({"rows": [{"ID": 1, "IDD": 2}], "unknown_columns": "fail"}, "UnknownColumnsError"),
+            ({"rows": [{"ID": 1, "IDD": 2}], "evolve_columns": False}, "ConfigurationError"),
+        ],
+        ids=["value", "no key", "a key", "evolve"],
+    )
+    def test_are_refused_before_one_is_sent(self, snowpipe, table, append, options, error):
+        with pytest.raises(AirflowFailException, match=error):
+            append(**options)
+        assert snowpipe.appends() == []
+
+    def test_keys_without_a_column_are_told_or_ignored_or_made_columns(self, table, append):
+        rows = [{"ID": number, "NEW": "x"} for number in range(3)]
+
+        assert append(rows=rows, batch=1)["unknown_columns"] == {"NEW": 3}
+        assert append(rows=rows, batch=2, unknown_columns="ignore")["unknown_columns"] == {}
+        assert append(rows=rows, batch=3, evolve_columns=True)["unknown_columns"] == {}
+
+    def test_may_make_the_table(self, table, append):
+        assert append(rows=[{"MADE": 1}], create_table="if_missing")["unknown_columns"] == {}
+        assert table[-1].name == "MADE"
+
+
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_lines_of_a_file_are_appended_within_the_limit(snowpipe, append, tmp_path, scheme):
     file = tmp_path / "rows.ndjson"
@@ -175,6 +246,9 @@ def test_channel_is_named_by_dag_task_and_map_index(append):
         ({"offset_format": "integer"}, "token_column"),
         ({"token_column": "ID", "batch": 1}, "drop"),
         ({"max_rows": 0}, "max_rows"),
+        ({"unknown_columns": "x"}, "unknown_columns"),
+        ({"on_error": "dead_letter"}, "dead_letter_path"),
+        ({"on_error": "dead_letter", "dead_letter_path": "kafka:t"}, "Kafka"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_read(task, options, text):

@@ -796,3 +796,13 @@ class TestOptions:
         assert load.run("r3", options={"on_error": "CONTINUE"}, on_error="continue")["rejected"] == 1
         load.assert_every_row_is_there_once()
         assert load.account.tokens[A] == "1.ndjson:3"
+
+
+@pytest.mark.parametrize("path", ["auto", "copy", "pipe"])
+def test_folder_without_a_file_is_a_load_of_no_rows(load: Load, path: str) -> None:
+    load.path = path
+
+    value = load.run()
+
+    taken = "copy" if path == "auto" else path
+    assert (value["path"], value["rows_loaded"], load.account.rows) == (taken, 0, [])

@@ -17,10 +17,12 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.operators.process import runs
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.operators.table_room import TableRoom
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from tests.airflow_connections import PASSPHRASE, SetConnection
 from tests.metrics_receiver import Receiver, receiver
 
@@ -352,3 +354,51 @@ def _until(condition: Any, seconds: float = 240) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.02)
+
+
+class DescribedTable:
+    """A hook whose table has these columns for keys, or cannot be described."""
+
+    def __init__(self, known: Any) -> None:
+        self.known = known
+
+    def table_columns(self) -> Any:
+        return (TableColumn("A", "DATE"),)
+
+    def columns_for_keys(self) -> Any:
+        if isinstance(self.known, Exception):
+            raise self.known
+        return self.known
+
+
+class TestColumnsForKeys:
+    ONE = (TableColumn("ID", "DATE"),)
+
+    @pytest.mark.parametrize(
+        ("known", "wishes", "columns", "policy"),
+        [
+            (ONE, {}, ONE, "warn"),
+            (ONE, {"unknown_columns": "fail"}, ONE, "fail"),
+            (ONE, {"unknown_columns": "ignore"}, (), "ignore"),
+            ((), {}, (), "ignore"),
+            ((), {"check_rows": True}, (TableColumn("A", "DATE"),), "ignore"),
+            (SqlError("no rights", errno=1), {}, (), "ignore"),
+        ],
+        ids=["warn", "fail", "ignore", "widens itself", "widens itself, checked", "not described"],
+    )
+    def test_are_the_tables_where_keys_have_to_match_and_can(
+        self, known: Any, wishes: Any, columns: Any, policy: str
+    ) -> None:
+        said: list[Any] = []
+        room = TableRoom(**{"on_error": "abort", "check_rows": False, "dead_letter_path": None,
+                            "create_table": None, "evolve_columns": None, **wishes})  # fmt: skip
+
+        rules = room.rules(DescribedTable(known), lambda *words: said.append(words))  # type: ignore[arg-type]
+
+        assert (rules["columns"], rules["unknown_columns"]) == (columns, policy)
+        assert len(said) == isinstance(known, Exception)
+
+    def test_fail_needs_a_table_that_can_be_described(self) -> None:
+        room = TableRoom("abort", False, None, None, None, "fail")
+        with pytest.raises(SqlError):
+            room.rules(DescribedTable(SqlError("no rights", errno=1)), print)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.local_connection import TaskInstance
 
 
 def make(**options: Any) -> SnowpipeFilesLoadedSensor:
@@ -46,6 +47,13 @@ def make(**options: Any) -> SnowpipeFilesLoadedSensor:
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options, text):
     with pytest.raises(ConfigurationError, match=text):
         make(deferrable=options.pop("deferrable", False), **options)
+
+
+@pytest.mark.parametrize("files", [[], "[]"])
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_no_file_is_nothing_to_wait_for(files: Any, deferrable: bool) -> None:
+    sensor = make(files=files, deferrable=deferrable, snowflake_conn_id="is_never_asked")
+    assert sensor.execute({"ti": TaskInstance()}) == {}  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(

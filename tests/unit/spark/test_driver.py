@@ -8,6 +8,7 @@ import pytest
 from airflow_provider_snowpipe.spark.driver import Run
 from airflow_provider_snowpipe.spark.failures import TaskFailedError
 from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.report import RunReport
 from airflow_provider_snowpipe.spark.sink import PartitionResult
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -110,6 +111,15 @@ def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):
     assert by_channel(run, "from_token") == {"job_src_p": "3", "job_src_q": "3"}
     assert by_channel(run, "rows") == {"job_src_p": 2, "job_src_q": 0}
     assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3"}
+
+
+def test_source_without_a_partition_is_a_run_of_no_rows(snowpipe, make_run):
+    run = make_run(P)
+    run.source.own = ()
+
+    whole(run)
+
+    assert (run.channels, snowpipe.did("open", "append"), run.source.bookmark) == ((), [], {})
 
 
 class TestPrepare:
@@ -410,3 +420,64 @@ class TestVerify:
         whole(run)
 
         assert run.source.bookmark == {"p": IntegerOffset(2)}
+
+
+class TestUnknownColumns:
+    """Keys of rows for which the table has no column."""
+
+    COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
+    MISSPELT = MemoryPartition("p", ({"ID": 0}, {"id": 1, "KIMD": "x"}, {"ID": 2, "KIMD": "y"}))
+    STRANGE = MemoryPartition("p", ({"ID": 0}, {"schema": {}, "payload": {"ID": 1}}))
+
+    def test_they_are_counted_and_reported_over_all_channels(self, snowpipe, make_run):
+        run = make_run(self.MISSPELT, MemoryPartition("q", ({"ID": 0, "KIMD": "z"},)), columns=self.COLUMNS)
+
+        whole(run)
+
+        report = RunReport.from_json(RunReport("app", run.channels, 1.0).to_json())
+        assert report.unknown_columns == {"KIMD": 3}
+        assert by_channel(run, "unknown_columns") == {"job_src_p": {"KIMD": 2}, "job_src_q": {"KIMD": 1}}
+        assert by_channel(run, "rows") == {"job_src_p": 3, "job_src_q": 1}
+
+    @pytest.mark.parametrize(
+        ("rules", "partition", "key"),
+        [
+            ({"unknown_columns": "fail"}, MISSPELT, "KIMD"),
+            ({}, STRANGE, "payload"),
+            ({"on_error": "continue"}, STRANGE, "payload"),
+            ({"check_rows": True}, STRANGE, "payload"),
+        ],
+        ids=["fail", "no key matches", "continue", "checked"],
+    )
+    def test_run_is_refused_before_the_row_is_sent(self, snowpipe, make_run, rules, partition, key):
+        run = make_run(partition, columns=self.COLUMNS, **rules)
+
+        with pytest.raises(TaskFailedError, match=key) as caught:
+            load(run)
+
+        assert (caught.value.error_type, caught.value.retryable) == ("UnknownColumnsError", False)
+        assert "job_src_p" in str(caught.value)
+        assert snowpipe.did("append") == []
+
+    @pytest.mark.parametrize("rules", [{"columns": ()}, {"columns": COLUMNS, "unknown_columns": "ignore"}])
+    def test_nothing_is_looked_at_without_columns_or_where_it_is_ignored(self, snowpipe, make_run, rules):
+        run = make_run(self.STRANGE, **rules)
+
+        whole(run)
+
+        assert by_channel(run, "rows") == {"job_src_p": 2}
+        assert by_channel(run, "unknown_columns") == {"job_src_p": {}}
+
+    def test_row_of_which_no_key_matches_is_put_aside_where_there_is_a_place(
+        self, snowpipe, make_run, tmp_path
+    ):
+        run = make_run(
+            self.STRANGE, columns=self.COLUMNS, on_error="dead_letter", dead_letter_path=str(tmp_path)
+        )
+
+        whole(run)
+
+        (file,) = tmp_path.rglob("*.parquet")
+        (letter,) = pq.read_table(file).to_pylist()
+        assert (letter["position"], letter["column"]) == ("1", None)
+        assert (ids(snowpipe), snowpipe.channels["job_src_p"].committed) == ([0], "1")

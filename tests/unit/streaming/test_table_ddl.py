@@ -1,5 +1,6 @@
 import json
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -7,7 +8,9 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from airflow_provider_snowpipe.streaming.table_ddl import (
     add_columns,
+    column_type,
     columns_of_rows,
+    common_types,
     create_table_if_missing,
     missing_columns,
     table_of,
@@ -73,3 +76,29 @@ def test_missing_columns_are_found_without_regard_to_case():
 def test_pipe_of_its_own_has_no_columns_to_ask_for():
     with pytest.raises(ConfigurationError, match="is not a table's default pipe"):
         table_of(PipeName("D", "S", "MINE"))
+
+
+@pytest.mark.parametrize(
+    ("arrow", "kind"),
+    [
+        (pa.decimal128(9, 2), "NUMBER(9,2)"),
+        (pa.decimal256(50, 2), None),
+        (pa.large_binary(), "BINARY(8388608)"),
+        (pa.binary(16), "BINARY(8388608)"),
+        (pa.timestamp("us"), "TIMESTAMP_NTZ(9)"),
+        (pa.time64("us"), "TIME(9)"),
+        (pa.map_(pa.string(), pa.int32()), "VARIANT"),
+        (pa.null(), None),
+    ],
+    ids=str,
+)
+def test_type_of_a_schema_is_the_columns(arrow, kind):
+    assert column_type(arrow) == kind
+
+
+def test_two_schemas_agree_on_a_type_that_takes_both():
+    one = {"A": "NUMBER(9,2)", "B": "NUMBER(9,2)", "C": "DATE", "D": "DATE"}
+    other = {"A": "NUMBER(12,4)", "B": "FLOAT", "C": "VARIANT", "D": "BOOLEAN", "E": "DATE"}
+    assert list(common_types(one, other).values()) == [
+        "NUMBER(12,4)", "FLOAT", "VARIANT", "VARCHAR(16777216)", "DATE",
+    ]  # fmt: skip

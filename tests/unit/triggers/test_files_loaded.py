@@ -84,6 +84,10 @@ def test_survives_the_round_trip_through_json():
     assert SnowpipeFilesLoadedTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
 
 
+def test_no_file_is_one_event_at_once():
+    assert events(make("is_never_asked", files=[])) == [{"status": "success", "files": {}}]
+
+
 def test_sends_one_event_when_the_last_file_is_loaded(service, conn_id):
     service.on("loadHistoryScan", report())
     service.on("insertReport", report(), report("a"), report("c"), report("b"))

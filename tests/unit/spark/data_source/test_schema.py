@@ -20,8 +20,9 @@ from pyspark.sql.types import (
 )
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.schema import check_schema, is_integer
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
+from airflow_provider_snowpipe.spark.data_source.schema import check_schema, is_integer, unknown_columns
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError, UnknownColumnsError
+from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 
 def _options(**more):
@@ -109,3 +110,25 @@ def test_integer_columns_are_told_from_text():
     schema = StructType([StructField("a", LongType()), StructField("b", StringType())]).jsonValue()
 
     assert [is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "found"),
+    [
+        (["id", "KIND"], {}, []),
+        (["ID", "KIMD", "OTHER"], {"omitColumns": "OTHER"}, ["KIMD"]),
+        (["KIMD"], {"unknownColumns": "ignore"}, []),
+        (["KIMD"], {}, UnknownColumnsError),
+        (["ID", "KIMD"], {"unknownColumns": "fail"}, UnknownColumnsError),
+    ],
+)
+def test_columns_for_which_the_table_has_none_are_named_or_refused(names, options, found):
+    schema = StructType([StructField(name, StringType()) for name in names]).jsonValue()
+    table = [TableColumn("ID", "NUMBER(38,0)"), TableColumn("Kind", "VARCHAR")]
+
+    if found is UnknownColumnsError:
+        with pytest.raises(UnknownColumnsError, match="KIMD"):
+            unknown_columns(schema, _options(**options), table)
+    else:
+        assert unknown_columns(schema, _options(**options), table) == found
+    assert unknown_columns(schema, _options(**options), ()) == []

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     SourceUnavailableError,
 )
+from airflow_provider_snowpipe.streaming.table_ddl import columns_of_rows
 from tests.schema_registry import RegistryService
 
 pytest.importorskip("confluent_kafka.schema_registry", reason="the extra 'kafka' is not installed")
@@ -79,6 +80,20 @@ def _part(registry, values, kind="avro", secrets=None, **changes):
 
 def _lines(part):
     return [json.loads(line, parse_float=Decimal) for line in bytes(part.body).splitlines()]
+
+
+def test_types_of_avro_schemas_make_the_columns(registry):
+    part = _part(registry, [_avro(1, FIRST, ROW), _avro(70000, SECOND, {**ROW, "TAGS": ["x"]})])
+
+    columns = columns_of_rows(bytes(part.body).splitlines(), part.types)
+
+    assert [(one.name, one.type) for one in columns] == [
+        ("ID", "NUMBER(38,0)"),
+        ("PRICE", "NUMBER(9,2)"),
+        ("AT", "TIMESTAMP_TZ(9)"),
+        ("NOTE", "VARCHAR(16777216)"),
+        ("TAGS", "VARIANT"),
+    ]
 
 
 def test_avro_records_become_rows_with_every_digit(registry):
@@ -195,18 +210,17 @@ def test_protobuf_messages_become_their_own_json(registry):
     nested = GetMessageClass(pool.FindMessageTypeByName("shop.Order.Line"))(sku="x")
     head = b"\0" + struct.pack(">I", 5)
 
-    rows = _lines(
-        _part(
-            registry,
-            [
-                head + b"\x02\x02" + order.SerializeToString(),
-                head + b"\x04\x02\x00" + nested.SerializeToString(),
-            ],
-            "protobuf",
-        )
+    part = _part(
+        registry,
+        [
+            head + b"\x02\x02" + order.SerializeToString(),
+            head + b"\x04\x02\x00" + nested.SerializeToString(),
+        ],
+        "protobuf",
     )
 
-    assert rows == [
+    assert part.types == {"order_id": "NUMBER(38,0)", "at": "TIMESTAMP_TZ(9)"}
+    assert _lines(part) == [
         {"order_id": "9007199254740993", "note": "ä", "at": "2023-11-14T22:13:20.000005Z"},
         {"sku": "x"},
     ]
