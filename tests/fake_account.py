@@ -101,7 +101,10 @@ class FakeAccount:
         self.holds = False
         """True lets statements run and files wait until :meth:`finish`."""
         self.staged_at = "Sun, 01 Nov 2026 12:00:00 GMT"
-        """When LIST says that the files were staged."""
+        """When LIST says that a file was staged which was put by no statement, or is put from now on."""
+        self.stage_urls: dict[str, str] = {}
+        """What the external ones stand for."""
+        self.put_at: dict[tuple[str, str], str] = {}
         self.names_skipped = True
         """False leaves files that COPY skips out of its result."""
         self._copied: set[tuple[str, str, str]] = set()
@@ -152,9 +155,9 @@ class FakeAccount:
             ("PUT ", "PUT", self._put),
             ("GET ", "GET", self._get),
             ("REMOVE ", "REMOVE", self._remove),
-            ("DESCRIBE STAGE ", "DESCRIBE", lambda *_: []),
+            ("DESCRIBE STAGE ", "DESCRIBE", self._describe_stage),
             ("DESCRIBE PIPE ", "DESCRIBE", self._describe_pipe),
-            ("SHOW PIPES IN DATABASE ", "SHOW", self._show_pipes),
+            ("SHOW PIPES IN ", "SHOW", self._show_pipes),
             ("SELECT SYSTEM$PIPE_STATUS(", "PIPE STATUS", self._pipe_status),
             ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
             ("SELECT FILE_NAME", "HISTORY", self._copy_history),
@@ -232,7 +235,7 @@ class FakeAccount:
             if not skipped and limit is not None and size >= int(limit[1]):
                 break
             size += 0 if skipped else len(content)
-            result, kept = _loaded(_listed(stage, folder + name), content, options, skipped=skipped)
+            result, kept = _loaded(self._listed(stage, folder + name), content, options, skipped=skipped)
             results.append(result)
             rows += kept
             if not skipped:
@@ -271,10 +274,10 @@ class FakeAccount:
         stage, path = _place(values[0])
         return [
             {
-                "name": _listed(stage, name),
+                "name": self._listed(stage, name),
                 "size": len(content),
                 "md5": _md5(content),
-                "last_modified": self.staged_at,
+                "last_modified": self.put_at.get((stage, name), self.staged_at),
             }
             for name, content in sorted(self.stages.get(stage, {}).items())
             if name.startswith(path)
@@ -287,7 +290,7 @@ class FakeAccount:
         staged, name = self.stages.setdefault(stage, {}), f"{path}/{file.name}".removeprefix("/")
         if name in staged and "OVERWRITE = TRUE" not in statement:
             return [{"status": "SKIPPED"}]
-        staged[name] = file.read_bytes()
+        staged[name], self.put_at[stage, name] = file.read_bytes(), self.staged_at
         return [{"status": "UPLOADED"}]
 
     def _get(self, statement: str, _: list[str]) -> list[Row]:
@@ -308,8 +311,18 @@ class FakeAccount:
             raise StatementError(MISSING, "the pipe does not exist or not authorized")
         return [{"definition": pipe.statement, "notification_channel": _channel(pipe)}]
 
-    def _show_pipes(self, *_: Any) -> list[Row]:
+    def _listed(self, stage: str, path: str) -> str:
+        if (url := self.stage_urls.get(stage)) is not None:
+            return f"{url.rstrip('/')}/{path}"
+        return path if stage[0] in "%~" else f"{stage.lower()}/{path}"
+
+    def _describe_stage(self, statement: str, _: list[str]) -> list[Row]:
+        url = self.stage_urls.get(statement.rpartition(".")[2].replace('"', ""))
+        return [{"property": "URL", "property_value": json.dumps([url])}] if url else []
+
+    def _show_pipes(self, statement: str, _: list[str]) -> list[Row]:
         names = ("database_name", "schema_name", "name")
+        inside = statement.removeprefix("SHOW PIPES IN ").replace('"', "").replace("DATABASE ", "")
         return [
             {
                 **dict(zip(names, name.split("."), strict=True)),
@@ -320,6 +333,7 @@ class FakeAccount:
                 "kind": "STAGE",
             }
             for name, pipe in self.pipes.items()
+            if inside in ("ACCOUNT", name.partition(".")[0])
         ]
 
     def _pipe_status(self, _: str, values: list[str]) -> list[Row]:
@@ -380,10 +394,6 @@ def _place(location: str) -> tuple[str, str]:
     """Stage and path of a location, whether it is written in quotes or not."""
     reference = StageReference.parse(_texts(location)[0] if location.startswith("'") else location)
     return reference.name.replace('"', ""), reference.path
-
-
-def _listed(stage: str, path: str) -> str:
-    return path if stage[0] in "%~" else f"{stage.lower()}/{path}"
 
 
 def _texts(written: str) -> list[str]:

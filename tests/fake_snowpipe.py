@@ -111,6 +111,7 @@ class FakeChannel:
     rows_error_count: int = 0
     last_error_message: str | None = None
     last_error_offset: str | None = None
+    last_error_at_ms: int | None = None
     session: int = 0
     next_append: int = 0
     received: list[Call] = field(default_factory=list)
@@ -146,7 +147,7 @@ class FakeChannel:
             "rows_inserted": self.rows_inserted, "rows_error_count": self.rows_error_count,
             "rows_parsed": self.rows_inserted + self.rows_error_count,
             "last_error_offset_upper_bound": self.last_error_offset,
-            "last_error_message": self.last_error_message, "last_error_timestamp_ms": None,
+            "last_error_message": self.last_error_message, "last_error_timestamp_ms": self.last_error_at_ms,
             "snowflake_avg_processing_latency_ms": 5,
         }  # fmt: skip
 

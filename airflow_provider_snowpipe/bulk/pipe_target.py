@@ -115,8 +115,25 @@ class ListedPipe:
         :param path: its path below the stage
         :param stage: the stage, with its database and schema
         """
-        if _place(stage) != _place(self.target.stage) or not path.startswith(self.target.stage.path):
-            return False
+        is_there = self.loads_from(stage) and path.startswith(self.target.stage.path)
+        return is_there and self._matches(path)
+
+    def takes_url(self, url: str, stage_url: str) -> bool:
+        """True for a file that lies where the pipe loads from, by way of another external stage.
+
+        :param url: the file's URL
+        :param stage_url: what the pipe's own stage stands for
+        """
+        return url.startswith(f"{stage_url.rstrip('/')}/{self.target.stage.path}") and self._matches(url)
+
+    def loads_from(self, stage: StageReference) -> bool:
+        """True for the stage of the pipe.
+
+        :param stage: a stage, with its database and schema
+        """
+        return _place(stage) == _place(self.target.stage)
+
+    def _matches(self, path: str) -> bool:
         try:
             # A part that matches is enough: whatever the pipe matches as a whole is then among it.
             return self.pattern is None or re.search(self.pattern, path) is not None

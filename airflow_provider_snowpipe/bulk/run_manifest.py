@@ -1,8 +1,8 @@
 """Manifests: which staged files are one piece of work, written when all are staged and none is loaded.
 
-Files that an attempt leaves behind when it dies are in no manifest, and nobody loads them. Once there is a
-manifest, every later attempt takes its files, so that what COPY is told to load is the same each time; and
-COPY itself, or load history, says which of them it has loaded.
+Files that an attempt leaves behind when it dies are in no manifest, and nobody loads them. Each attempt
+writes a manifest of its own, and the one that was staged first counts: every attempt takes its files, so that
+what COPY is told to load is the same each time. COPY itself, or load history, says which it has loaded.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, F
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
 
 MANIFEST_VERSION = 1
-MANIFEST_NAME = "manifest.json"
 OUTCOME_NAME = "loaded.json"
 """Written when the files are in the table; it holds the task's value."""
 ATTEMPT_NAME = "attempt.json"
-"""The manifest of one attempt, in its own folder: no other attempt can replace it."""
+"""The manifest of an attempt, in the attempt's own folder: no other attempt replaces it."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=-]+")
 _LONGEST_NAME = 80
 
@@ -146,7 +145,8 @@ def refuse_loaded_folder(folder: str, work: str, history: Iterable[FileLoad]) ->
 def refuse_other_files(manifest: RunManifest, folder: str, history: Iterable[FileLoad]) -> None:
     """Refuse to load the files of a manifest where other files of its folder are in the table.
 
-    A manifest whose writer was thought dead may come late, over the one that the others went by.
+    That nobody can have loaded who went by the manifest that was staged first; asked all the same just before
+    COPY, since what says so are the clocks of a stage.
 
     :param manifest: the manifest
     :param folder: its folder's own name
@@ -158,7 +158,7 @@ def refuse_other_files(manifest: RunManifest, folder: str, history: Iterable[Fil
     if others:
         raise FilesGivenTwiceError(
             f"COPY has loaded {len(others):,} files of {manifest.work} that are not in the manifest of "
-            f"folder {folder!r}, the first one {others[0]!r}: another try has replaced the manifest. Compare "
+            f"folder {folder!r}, the first one {others[0]!r}: another try has gone by another one. Compare "
             "the table with the source; to load all of it once more, give another run_key",
             files=tuple(others),
         )

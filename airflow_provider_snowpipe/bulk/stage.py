@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
@@ -71,3 +73,18 @@ class StageReference:
         if "://" in listed or self.name[0] in "%~":
             return listed
         return listed.partition("/")[2]
+
+
+def staged_at(value: object) -> dt.datetime | None:
+    """The time at which a file was staged, as LIST writes it: ``Sun, 22 Nov 2026 14:00:00 GMT``.
+
+    :param value: the column ``last_modified``
+    :returns: None where it says no time
+    """
+    if isinstance(value, dt.datetime):
+        return value
+    try:
+        found = parsedate_to_datetime(str(value or ""))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)

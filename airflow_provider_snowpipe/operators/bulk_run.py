@@ -67,7 +67,7 @@ class BulkRun:
             manifest, attempt = self._staged(write)
         if manifest.attempt != attempt:
             self.say("another try has staged %d files, which are the ones", len(manifest.files))
-            done = self.stage.outcome() or self._loaded_before(manifest)
+        done = self.stage.outcome() or self._loaded_before(manifest)
         return self._settled(manifest, done, copy)
 
     def resume(self, copy: Copy) -> dict[str, Any]:
@@ -77,17 +77,18 @@ class BulkRun:
         :raises ConfigurationError: if the manifest is gone
         :raises FilesGivenTwiceError: if files are in the table that the manifest does not have
         """
+        done = self.stage.outcome()
+        if done is not None:
+            return done
         manifest = self.stage.manifest()
         if manifest is None:
             raise ConfigurationError(
                 f"{self.stage.location} has lost its manifest while COPY was running: compare the table with "
                 "the source before you load again, under another run_key"
             )
-        done = self.stage.outcome()
-        if done is None:
-            folder = self.stage.folder
-            refuse_other_files(manifest, folder, self.hook.loads_in_folder(self.table, folder))
-        return self._settled(manifest, done, copy)
+        folder = self.stage.folder
+        refuse_other_files(manifest, folder, self.hook.loads_in_folder(self.table, folder))
+        return self._settled(manifest, None, copy)
 
     def _staged(self, write: Write) -> tuple[RunManifest, str]:
         """Write the rows and stage them; from its end on, this run has the manifest's files and no others.

@@ -29,11 +29,14 @@ class ChannelDriverOperator(SparkDriverOperator):
         self._if_it_runs = "shuts that one out of its channels if it still runs"
 
     @abstractmethod
-    def _plan_for(self, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
+    def _plan_for(
+        self, directory: Path, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
+    ) -> JobPlan:
         """Write plan and credentials, and make the plan the application's argument.
 
         :param directory: the driver's place
         :param rejected_before: rows skipped before the first try that has not reported, by channel
+        :param rejected_since_ms: where a retry does not know them, since when skipped rows are its own
         """
 
     @abstractmethod
@@ -45,7 +48,7 @@ class ChannelDriverOperator(SparkDriverOperator):
         """
 
     def _prepare(self, place: DriverPlace, memory: DriverMemory) -> None:
-        self._plan_for(Path(place.directory), memory.rejected_before())
+        self._plan_for(Path(place.directory), memory.rejected_before(), memory.rejected_since_ms())
 
     def _ended(self, place: DriverPlace) -> SentLoad | None:
         report = report_or_none(str(place.report_path))

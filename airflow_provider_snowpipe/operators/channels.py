@@ -215,6 +215,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
                 token,
                 look=self._look,
                 set_token=set_token,
+                planned=status,
                 observe_seconds=self.observe_seconds,
                 allow_active_writer=self.allow_active_writer,
             )

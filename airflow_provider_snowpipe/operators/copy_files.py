@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
@@ -19,9 +18,9 @@ from airflow_provider_snowpipe.bulk.copy_run import RunIdentity, StagedFile
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.pipe_statement import PIPE_STATUS
 from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
-from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe
+from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, written
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.stage import StageReference, staged_at
 from airflow_provider_snowpipe.bulk.two_loaders import (
     NOT_AUTHORIZED,
     PipeBesideCopy,
@@ -43,6 +42,8 @@ from airflow_provider_snowpipe.streaming.listing import full_name
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
 log = logging.getLogger(__name__)
+_MOST_SHOWN = 10_000
+"""Rows of a SHOW command at most (page "SHOW <objects>")."""
 
 _MOST_NAMED = 5
 _KEPT_IN = "airflow_snowpipe/forced_copies"
@@ -226,6 +227,8 @@ def refuse_files_for_waiting_pipes(
 ) -> None:
     """Refuse files that a pipe over the table has in its queue, or is told of by events.
 
+    Asked are the pipes of all databases, and those that reach the same files through another external stage.
+
     :param hook: asks the account
     :param table: the table
     :param choice: names the stage
@@ -238,7 +241,13 @@ def refuse_files_for_waiting_pipes(
     with hook.sql_session("ask the pipes over a table") as run:
         beside = []
         for pipe in _pipes_over((database, schema, table), run):
-            files = {one.path: one.staged_at for one in staged.files if pipe.takes(one.path, stage)}
+            url = None if pipe.loads_from(stage) or staged.url is None else _url_of(pipe, hook)
+            files = {
+                one.path: one.staged_at
+                for one in staged.files
+                if pipe.takes(one.path, stage)
+                or (url is not None and pipe.takes_url(f"{str(staged.url).rstrip('/')}/{one.path}", url))
+            }
             if files:
                 status = _status_of(pipe, run)
                 beside.append(PipeBesideCopy(pipe, status, tuple(files), announced_to(pipe, files)))
@@ -248,7 +257,9 @@ def refuse_files_for_waiting_pipes(
 def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
     found = []
     try:
-        rows = run(f"SHOW PIPES IN DATABASE {quote_identifier(table[0])}", None)
+        rows = run("SHOW PIPES IN ACCOUNT", None)
+        if len(rows) >= _MOST_SHOWN:
+            rows = [*rows, *run(f"SHOW PIPES IN DATABASE {quote_identifier(table[0])}", None)]
     except SqlError as error:
         if error.errno not in NOT_AUTHORIZED:
             raise
@@ -266,6 +277,17 @@ def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
     return found
 
 
+def _url_of(pipe: ListedPipe, hook: SnowpipeBulkHook) -> str | None:
+    """What the external stage of a pipe stands for; None for another kind, or one that does not show."""
+    try:
+        return hook.stage_url(written(pipe.target.stage))
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("where pipe %s loads from is not known: %s", pipe.name, error)
+        return None
+
+
 def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
     name = pipe.name
     try:
@@ -278,17 +300,6 @@ def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
     return PipeStatus.read(next(iter(row.values())))
 
 
-def _staged_at(value: object) -> dt.datetime | None:
-    """A moment as LIST writes it, ``Sun, 22 Nov 2026 14:00:00 GMT``."""
-    if isinstance(value, dt.datetime):
-        return value
-    try:
-        found = parsedate_to_datetime(str(value or ""))
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
-
-
 def _below_stage(
     listed: Sequence[dict[str, Any]], reference: StageReference, url: str | None
 ) -> dict[str, StagedFile]:
@@ -296,6 +307,6 @@ def _below_stage(
     for row in listed:
         path = path_below(reference.relative(str(row["name"])), url)
         mark, size = str(row.get("md5") or row.get("last_modified") or ""), row.get("size")
-        staged_at = _staged_at(row.get("last_modified"))
-        found[path] = StagedFile(path, mark, None if size is None else int(size), staged_at)
+        since = staged_at(row.get("last_modified"))
+        found[path] = StagedFile(path, mark, None if size is None else int(size), since)
     return found

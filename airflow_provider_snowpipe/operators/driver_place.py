@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import socket
 import tempfile
@@ -20,6 +21,8 @@ DIRECTORY_PREFIX = "snowpipe-"
 _DRIVER_KEY = "snowpipe_driver"
 _REJECTED_KEY = "snowpipe_rejected_before"
 _SENT_KEY = "snowpipe_sent"
+_CLOCKS = dt.timedelta(minutes=1)
+"""By so much the clocks of Airflow and Snowflake may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class DriverPlace:
 class DriverMemory:
     """What a task instance knows from one try to the next, in the task state that Airflow has since 3.3.
 
-    Before that, and with ``durable=False``, it knows nothing.
+    Before that, and with ``durable=False``, it knows only whether this is a retry, and of which run.
 
     :param context: the task's context
     :param durable: False forgets everything
@@ -119,6 +122,8 @@ class DriverMemory:
     def __init__(self, context: Context, *, durable: bool) -> None:
         values: Any = context
         self._store = values.get("task_state_store") if durable else None
+        self._try_number = max(1, getattr(values.get("ti"), "try_number", 1))
+        self._run_began = getattr(values.get("dag_run"), "start_date", None)
 
     def place(self) -> DriverPlace | None:
         """Where the try before put its driver, None if there was none or it ended in order."""
@@ -128,6 +133,19 @@ class DriverMemory:
         """Rows that were skipped before the first of the tries that have not reported yet, by channel."""
         kept: Mapping[str, int] = self._get(_REJECTED_KEY) or {}
         return kept
+
+    def rejected_since_ms(self) -> int | None:
+        """From when on rows that were skipped are of this task, where no earlier try could say what it found.
+
+        The run's start, less what clocks may differ by: so what another run had skipped in the time between
+        is reported once more rather than what an earlier try had skipped is not. None for a first try, and
+        where there is a task state, which is exact.
+        """
+        if self._store is not None or self._try_number == 1:
+            return None
+        if self._run_began is None:
+            return 0
+        return int((self._run_began - _CLOCKS).timestamp() * 1_000)
 
     def keep_place(self, place: DriverPlace) -> None:
         """Remember where the driver is about to run.

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.run_manifest import (
-    ATTEMPT_NAME,
-    MANIFEST_NAME,
-    OUTCOME_NAME,
-    RunManifest,
-)
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.run_manifest import ATTEMPT_NAME, OUTCOME_NAME, RunManifest
+from airflow_provider_snowpipe.bulk.stage import StageReference, staged_at
 from airflow_provider_snowpipe.bulk.stage_upload import SourceFile, Staging
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
-from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
+
+SETTLED_AFTER = 2.0
+"""Seconds: one, which LIST does not divide, and one that the clocks of a stage's machines may differ by."""
+_NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
 class RunStage:
@@ -48,7 +48,7 @@ class RunStage:
         url = hook.stage_url(stage)
         self.url = None if url is None else f"{url.rstrip('/')}/{self.reference.path}"
         self._conn_id = storage_conn_id
-        self._present: frozenset[str] | None = None
+        self._present: dict[str, dt.datetime | None] | None = None
         self._upload: StageUpload | None = None
 
     @property
@@ -57,12 +57,11 @@ class RunStage:
         return f"@{self.reference.owner}{self.reference.name}/{self.reference.path}"
 
     def manifest(self) -> RunManifest | None:
-        """Read the manifest, None where the work has none yet.
+        """Read the manifest that counts, None where the work has none yet.
 
         :raises ConfigurationError: if it is of another release
         """
-        text = self._read(MANIFEST_NAME)
-        return None if text is None else RunManifest.from_json(text, f"{self.location}/{MANIFEST_NAME}")
+        return self._first() if _attempts(self._known()) else None
 
     def outcome(self) -> dict[str, Any] | None:
         """Read what came of the work, None where it is not known to be done."""
@@ -73,36 +72,15 @@ class RunStage:
         return found
 
     def keep_manifest(self, manifest: RunManifest) -> RunManifest:
-        """Write the manifest unless there is one; the one that counts.
+        """Write the manifest of an attempt; the one that counts, which may be another's.
 
-        A PUT that leaves what is there looks first and uploads then, so that an attempt which stalls between
-        the two replaces the manifest of a later one. So each attempt writes under a name of its own first,
-        and looks again after the manifest: of two attempts, the one that finds a newer one loads nothing.
+        An attempt that stalls may write late, whatever it saw before. So each writes under a name of its own,
+        which nobody replaces, and of several the one that was staged first counts.
 
         :param manifest: the manifest; its files are staged
-        :raises FilesGivenTwiceError: if another attempt has begun, or done the work, in the meantime
         """
-        before = _attempts(self._names() if self._present is None else self._present)
-        own = f"{manifest.attempt}/{ATTEMPT_NAME}"
-        self._write(own, manifest.to_json())
-        self._present = None
-        kept = self.manifest()
-        if kept is None:
-            self._write(MANIFEST_NAME, manifest.to_json())
-            kept = self.manifest() or manifest
-        if kept.attempt != manifest.attempt:
-            self._present = None  # who was faster may have done more since
-            return kept
-        self._present = self._names()
-        newer = _attempts(self._present) - before - {own}
-        if newer or OUTCOME_NAME in self._present:
-            raise FilesGivenTwiceError(
-                f"another try of {manifest.work} has begun while this one stalled, and may have loaded its "
-                f"own files in {self.location}: this try loads nothing. See what became of the other one; if "
-                "it has failed, try again",
-                files=tuple(manifest.names),
-            )
-        return kept
+        self._write(f"{manifest.attempt}/{ATTEMPT_NAME}", manifest.to_json())
+        return self._first() or manifest
 
     def keep_outcome(self, value: dict[str, Any]) -> None:
         """Write what came of the work: from now on nothing of it is done again.
@@ -132,13 +110,12 @@ class RunStage:
             self._upload.stop()
 
     def sweep(self) -> None:
-        """Remove every file but manifest and outcome, also what attempts have left that died.
+        """Remove every file but the outcome, also what attempts have left that died.
 
         :raises SqlError: if a statement fails
         """
-        kept = (MANIFEST_NAME, OUTCOME_NAME)
         database, schema = self._hook.place()
-        tops = {name.partition("/")[0] for name in self._names()} - set(kept)
+        tops = {name.partition("/")[0] for name in self._names()} - {OUTCOME_NAME}
         with self._hook.sql_session("remove staged files") as run:
             for top in sorted(tops):
                 run("REMOVE %s", (self.reference.location(top, database=database, schema=schema),))
@@ -146,13 +123,11 @@ class RunStage:
     def _read(self, name: str) -> str | None:
         if self.url is not None:
             return read_text(storage_path(f"{self.url}/{name}", self._conn_id))
-        if self._present is None:
-            self._present = self._names()
-        if name not in self._present:
+        if name not in self._known():
             return None
         with TemporaryDirectory(prefix="snowpipe-get-") as folder:
             self._hook.get_file(f"{self.location}/{name}", folder)
-            return Path(folder, name).read_text(encoding="utf-8")
+            return Path(folder, name.rpartition("/")[2]).read_text(encoding="utf-8")
 
     def _write(self, name: str, text: str) -> None:
         """Write a small file where there is none of that name."""
@@ -167,16 +142,37 @@ class RunStage:
             database, schema = self._hook.place()
             place = self.reference.location("", database=database, schema=schema)
             self._hook.put_file(f"{folder}/{base}", f"{place.rstrip('/')}/{below}")
-        self._present = (self._present or frozenset()) | {name}
 
-    def _names(self) -> frozenset[str]:
-        """The files' paths below the folder."""
-        listed = self._hook.list_files(self.location)
-        return frozenset(f"/{row['name']}".rpartition(f"/{self.folder}/")[2] for row in listed)
+    def _first(self) -> RunManifest | None:
+        """The manifest that was staged first, None where there is none.
+
+        LIST says when in whole seconds. So it is asked when enough of them have passed that no manifest can
+        come any more which would be older than, or as old as, one that is there.
+        """
+        time.sleep(SETTLED_AFTER)
+        self._present = self._names()
+        found = _attempts(self._present)
+        if not found:
+            return None
+        first = min(found, key=lambda name: (found[name] or _NEVER, name))
+        text = self._read(first)
+        return None if text is None else RunManifest.from_json(text, f"{self.location}/{first}")
+
+    def _known(self) -> Mapping[str, dt.datetime | None]:
+        if self._present is None:
+            self._present = self._names()
+        return self._present
+
+    def _names(self) -> dict[str, dt.datetime | None]:
+        """The files' paths below the folder, and when they were staged."""
+        return {
+            f"/{row['name']}".rpartition(f"/{self.folder}/")[2]: staged_at(row.get("last_modified"))
+            for row in self._hook.list_files(self.location)
+        }
 
 
-def _attempts(names: frozenset[str]) -> frozenset[str]:
-    return frozenset(name for name in names if name.endswith(f"/{ATTEMPT_NAME}"))
+def _attempts(names: Mapping[str, dt.datetime | None]) -> dict[str, dt.datetime | None]:
+    return {name: at for name, at in names.items() if name.endswith(f"/{ATTEMPT_NAME}")}
 
 
 class _Folder:

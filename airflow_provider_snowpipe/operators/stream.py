@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -284,12 +285,14 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         prefix, source_name = self._prefix(source), self.source_name or source.default_name
         leave_channel_page(context["ti"], pipe_page(hook, f"{prefix}_{source_name}_"))
 
-    def _plan_for(self, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
+    def _plan_for(
+        self, directory: Path, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
+    ) -> JobPlan:
         from airflow_provider_snowpipe.spark.credentials import write_credentials
         from airflow_provider_snowpipe.spark.plan import write_plan
 
         hook = self._pipe_hook()
-        plan = self._plan(hook, directory, rejected_before)
+        plan = replace(self._plan(hook, directory, rejected_before), rejected_since_ms=rejected_since_ms)
         path = directory / "plan.json"
         write_plan(plan, path)
         self.application_args = [str(path)]

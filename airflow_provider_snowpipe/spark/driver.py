@@ -87,8 +87,11 @@ class Run:
                 None if committed is None else self._offsets.parse(committed, channel=name)
             )
         self._refuse_other_spellings()
+        since = plan.rejected_since_ms
         self.rejected_before = {
-            name: plan.rejected_before.get(name, status.rows_error_count)
+            name: plan.rejected_before.get(
+                name, status.rows_error_count - (0 if since is None else status.rejected_since(since))
+            )
             for name, status in self._start.items()
         }
         for name, position in self._committed.items():

@@ -56,6 +56,8 @@ class JobPlan:
         carries the rows, in files where they are many; None for this package's own client
     :param rejected_before: rows skipped before an earlier try of the same run began, by channel; what that
         try skipped counts as this one's, since nobody has reported it. Other channels count from now on
+    :param rejected_since_ms: for a retry that knows of no such counts: a channel whose last skipped row is
+        not older than this time, milliseconds since 1970, counts from one row earlier. None for a first try
     """
 
     application: str
@@ -79,6 +81,7 @@ class JobPlan:
     limits: BatchLimits = field(default_factory=BatchLimits)
     sdk_profile: str | None = None
     rejected_before: Mapping[str, int] = field(default_factory=dict)
+    rejected_since_ms: int | None = None
 
     def __post_init__(self) -> None:
         for key in ("application", "account_url", "channel_prefix", "source_name"):

@@ -121,6 +121,7 @@ def reset_offset_token(
     *,
     look: Callable[[], ChannelLook],
     set_token: SetToken,
+    planned: ChannelStatus | None = None,
     observe_seconds: float = 10.0,
     allow_active_writer: bool = False,
 ) -> OffsetReset:
@@ -134,6 +135,7 @@ def reset_offset_token(
     :param token: the new offset token
     :param look: looks at the channel once
     :param set_token: sets the token of a channel by the system function
+    :param planned: the channel as whoever wants the new token has seen it, None for as it is now
     :param observe_seconds: how long the channel is watched
     :param allow_active_writer: True does not watch, discards rows that are not committed, and replaces
         whatever token is committed when the writer has been shut out
@@ -154,7 +156,7 @@ def reset_offset_token(
         )
     if not allow_active_writer:
         _refuse_while_written_to(channel, first, look, observe_seconds)
-    change = TokenChange.after(first.status, token)
+    change = TokenChange.after(planned or first.status, token)
     found = compare_and_set(client, change, set_token=set_token, overwrite=allow_active_writer)
     return OffsetReset(channel, found.committed, token)
 

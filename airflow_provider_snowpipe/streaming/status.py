@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ class ChannelStatus:
     :param rows_error_count: rows skipped because they did not fit
     :param last_error_offset_upper_bound: the last skipped row lies at or before this offset token
     :param last_error_message: the service's text for it
+    :param last_error_at_ms: when that was, milliseconds since 1970
     :param created_on_ms: creation time, milliseconds since 1970
     :param latency_ms: average time from append to commit, milliseconds
     """
@@ -42,6 +44,7 @@ class ChannelStatus:
     rows_error_count: int = 0
     last_error_offset_upper_bound: str | None = None
     last_error_message: str | None = None
+    last_error_at_ms: int | None = None
     created_on_ms: int | None = None
     latency_ms: int | None = None
 
@@ -60,6 +63,17 @@ class ChannelStatus:
         """The status for people: the code, unless a usable channel has rows that the service rejected."""
         return REJECTED_ROWS if self.is_valid and self.rows_error_count else self.code
 
+    def rejected_since(self, since_ms: int) -> int:
+        """Rows that it has surely, or may have, rejected since a time: the last one, or none.
+
+        A channel counts rejected rows over its whole life, and says of the last one alone when that was. One
+        whose time it does not say counts, since nobody may have reported it.
+
+        :param since_ms: the time, milliseconds since 1970
+        """
+        last = self.last_error_at_ms
+        return int(self.rows_error_count > 0 and (last is None or last >= since_ms))
+
     @classmethod
     def missing(cls, channel: str) -> ChannelStatus:
         """Build the status of a channel that the service left out of its answer."""
@@ -69,8 +83,8 @@ class ChannelStatus:
     def from_json(cls, body: Mapping[str, Any], *, channel: str | None = None) -> ChannelStatus:
         """Read the object of an open or bulk status answer.
 
-        The documentation and SDK 1.9.1 name two fields differently (``rows_errors`` and
-        ``rows_error_count``); both are read.
+        The documentation and SDK 1.9.1 name two fields differently (``rows_errors`` and ``rows_error_count``,
+        ``last_error_timestamp`` and ``last_error_timestamp_ms``); both are read.
 
         :param body: the JSON object
         :param channel: the name asked for, where the object is keyed by it
@@ -78,6 +92,9 @@ class ChannelStatus:
         errors = body.get("rows_error_count")
         if errors is None:
             errors = body.get("rows_errors", 0)
+        last = body.get("last_error_timestamp_ms")
+        if last is None:
+            last = body.get("last_error_timestamp")
         name = channel if channel is not None else str(body.get("channel_name", ""))
         return cls(
             channel=name,
@@ -88,6 +105,7 @@ class ChannelStatus:
             rows_error_count=int(errors or 0),
             last_error_offset_upper_bound=_text(body.get("last_error_offset_upper_bound")),
             last_error_message=_text(body.get("last_error_message")),
+            last_error_at_ms=_milliseconds(last),
             created_on_ms=_integer(body.get("created_on_ms")),
             latency_ms=_integer(body.get("snowflake_avg_processing_latency_ms")),
         )
@@ -99,3 +117,16 @@ def _text(value: object) -> str | None:
 
 def _integer(value: object) -> int | None:
     return int(value) if isinstance(value, int | float | str) and value != "" else None
+
+
+def _milliseconds(value: object) -> int | None:
+    """A time as milliseconds since 1970: a number of them, or ISO 8601; None for anything else."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float) or str(value).isdigit():
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    try:
+        found = dt.datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return int((found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp() * 1_000)

@@ -128,7 +128,7 @@ class Load:
         assert self.retry(3, keeps_state=keeps_state) == done
         assert ids(self.service, self.table) == list(range(ROWS))
         assert self.applications == applications
-        assert self.staged() == ["loaded.json", "manifest.json"]
+        assert self.staged() == ["loaded.json"]
         assert not keeps_state or FileState(self.state_file).values() == {}
 
 
@@ -231,7 +231,7 @@ def test_a_copy_whose_worker_was_killed_before_its_answer_counts_once(load: Load
     load.service.admin("faults", set=f"slow-statement={HELD}")
     with load.worker() as worker:
         load.wait(load.is_held, worker, "COPY")
-    assert "manifest.json" in load.staged()
+    assert "attempt.json" in load.staged()
     assert ids(load.service, load.table) == []
 
     if comes == "before-the-retry":

@@ -217,7 +217,7 @@ class TestOnce:
 
         assert bulk.ids() == list(range(1_000))
         assert (done["rows_loaded"], len(done["files"]) > 1) == (1_000, True)
-        assert bulk.staged() == ["loaded.json", "manifest.json"]
+        assert bulk.staged() == ["loaded.json"]
         assert events.made[asset.uri].extra == {"committed": True, "rows": 1_000, "loader": "COPY"}
         assert task.task_lineage is not None
         assert (task.task_lineage.rows, len(task.task_lineage.sources)) == (1_000, 1)

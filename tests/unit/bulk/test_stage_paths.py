@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from snowflake.connector.converter import SnowflakeConverter
 
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_pipe_admin import KnownPipe
@@ -19,6 +21,7 @@ from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Sta
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.local.sql.split import split_statements
 from airflow_provider_snowpipe.local.stages.settings import read_literal, read_settings
+from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.local_catalog import LocalCatalog, local_catalog
@@ -116,6 +119,36 @@ def test_put_get_and_list_take_the_path_as_it_is(path: str) -> None:
     assert read_literal(read_literal(upload.removeprefix("PUT "))[1])[0] == meant(path).rstrip("/")
 
 
+@each_hard_path
+@given(PATHS)
+def test_remove_takes_the_path_as_it_is_and_leaves_the_outcome(path: str) -> None:
+    hook = SnowpipeBulkHook("c", table=None, pipe="ANY", database="DB", schema="S")
+    inner = path.strip("/")
+    below = f"{inner}/run" if inner else "run"
+    listed = [{"name": f"st/{below}/{name}"} for name in ("a1/part-1", "a1/attempt.json", "loaded.json")]
+    removed: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SnowpipeBulkHook, "place", lambda _: ("DB", "S"))
+        patch.setattr(SnowpipeBulkHook, "stage_url", lambda *_: None)
+        patch.setattr(SnowpipeBulkHook, "list_files", lambda *_: listed)
+        patch.setattr(
+            SnowpipeBulkHook,
+            "sql_session",
+            lambda *_: nullcontext(lambda *given: removed.append(_bound(*given))),
+        )
+        RunStage(hook, f"@ST/{path}", "run").sweep()
+
+    (statement,) = removed
+    assert read_literal(statement.removeprefix("REMOVE ")) == (f'@"DB"."S".ST/{below}/a1', "")
+    assert len(split_statements(statement)) == 1
+
+
+def _bound(statement: str, values: tuple[str, ...]) -> str:
+    """The text that the connector sends for a statement and its values."""
+    converter = SnowflakeConverter()
+    return statement % tuple(converter.quote(converter.escape(converter.to_snowflake(one))) for one in values)
+
+
 @pytest.mark.parametrize("path", ["a\0b", "a\ud800b"], ids=["nul", "surrogate"])
 def test_a_letter_that_no_statement_can_have_is_refused_with_the_path(path: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
@@ -167,6 +200,9 @@ class TestLocalService:
         assert [row["name"] for row in local.sql("SELECT name FROM t")] == ["2.csv"]
         listed = local.sql(f"LIST {copy.statement().partition(' FROM ')[2].rpartition(' ON_ERROR')[0]}")
         assert len(listed) == 3
+        local.sql(_bound("REMOVE %s", (f"@LOCAL.PUBLIC.S/{folder}/2.csv",)))
+        left = {str(row["name"]).removeprefix("s/") for row in local.sql("LIST @S")}
+        assert left == {f"{folder}/1.csv", f"{folder}/3.csv", "a/1.csv"}
         assert len(split_statements(copy.statement())) == 1
 
     def test_a_transformation_reads_from_the_path_as_well(self, local: LocalCatalog) -> None:

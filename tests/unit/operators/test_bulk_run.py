@@ -5,24 +5,25 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.run_manifest import MANIFEST_NAME, OUTCOME_NAME, RunManifest, run_folder
+from airflow_provider_snowpipe.bulk.run_manifest import ATTEMPT_NAME, OUTCOME_NAME, RunManifest, run_folder
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators import run_stage
 from airflow_provider_snowpipe.operators.bulk_run import BulkRun
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.spark.bulk.write_plan import WriteReport, WrittenFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
-from tests.fake_account import AFTER, CrashError, FakeAccount
+from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount
 from tests.unit.operators.account_in_task import install, task_context
 
 ROWS = [["r1", "r2"], ["r3"]]
-CALLS = 16
+CALLS = 15
 """Calls of one load that nothing disturbs."""
 WORK = ("d", "r1", "load", "-1")
 
@@ -80,6 +81,7 @@ class Load:
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    monkeypatch.setattr(run_stage, "SETTLED_AFTER", 0.0)
     return Load(tmp_path, monkeypatch)
 
 
@@ -89,7 +91,7 @@ def test_files_manifest_copy_and_outcome_follow_each_other(load: Load) -> None:
     load.assert_every_row_is_there_once()
     assert (done["rows_loaded"], done["rows"], len(done["files"])) == (3, 3, 2)
     steps = [call for call in load.account.calls if call in ("PUT", "submit")]
-    assert steps == ["PUT", "PUT", "PUT", "PUT", "submit", "PUT"]
+    assert steps == ["PUT", "PUT", "PUT", "submit", "PUT"]
     assert len(load.account.calls) == CALLS
 
 
@@ -183,7 +185,7 @@ def test_a_manifest_that_lacks_files_that_were_loaded_is_refused(load: Load) -> 
     load.load()
     staged = load.account.stages["S"]
     del staged[load.staged(OUTCOME_NAME)[0]]
-    manifest = load.staged(MANIFEST_NAME)[0]
+    manifest = load.staged(ATTEMPT_NAME)[0]
     staged[manifest] = staged[manifest].replace(b"a1", b"a0")
     with pytest.raises(FilesGivenTwiceError):
         load.load(try_number=2)
@@ -206,27 +208,39 @@ def test_a_copy_that_comes_back_is_settled_once(load: Load) -> None:
     load.assert_every_row_is_there_once()
 
 
-@pytest.mark.parametrize("sweeps", [False, True], ids=["kept", "swept"])
-def test_a_stalled_try_that_replaces_the_manifest_loads_nothing(
-    load: Load, monkeypatch: pytest.MonkeyPatch, sweeps: bool
+@pytest.mark.parametrize("then", ["loads", "loads-and-sweeps", "dies-before-copy", "dies-while-copy-runs"])
+def test_a_stalled_try_whose_manifest_comes_late_changes_nothing(
+    load: Load, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    """Its PUT has found no manifest, and uploads when the next try has loaded its own files."""
-    slow, put, stalled = load.bulk_run(), SnowpipeBulkHook.put_file, list[str]()
+    """Its PUT uploads when the next try has staged files of its own and has loaded them, or was killed."""
+    account, slow, put, stalled = load.account, load.bulk_run(), SnowpipeBulkHook.put_file, list[str]()
 
-    def looks_then_uploads(hook: SnowpipeBulkHook, path: str, location: str) -> None:
-        if stalled or not path.endswith(MANIFEST_NAME):
-            put(hook, path, location)
+    def stalls(hook: SnowpipeBulkHook, path: str, location: str) -> None:
+        if not stalled and path.endswith(ATTEMPT_NAME):
+            stalled.append(path)
+            second_try()
+            account.staged_at = "Sun, 01 Nov 2026 13:00:00 GMT"
+        put(hook, path, location)
+
+    def second_try() -> None:
+        if then.startswith("loads"):
+            load.load(try_number=2)
+            if then.endswith("sweeps"):
+                load.bulk_run().stage.sweep()
             return
-        stalled.append(path)
-        load.load(try_number=2)
-        if sweeps:
-            load.bulk_run().stage.sweep()
-        for name in load.staged(MANIFEST_NAME):
-            load.account.stages["S"][name] = Path(path).read_bytes()
+        account.holds = True
+        account.fault("submit", BEFORE if then == "dies-before-copy" else AFTER, CrashError())
+        with pytest.raises(CrashError):
+            load.load(try_number=2)
 
-    monkeypatch.setattr(SnowpipeBulkHook, "put_file", looks_then_uploads)
-    with pytest.raises(FilesGivenTwiceError):
+    monkeypatch.setattr(SnowpipeBulkHook, "put_file", stalls)
+    known = account._known
+    monkeypatch.setattr(account, "_known", lambda *given: (account.finish(), known(*given))[1])
+    with suppress(FilesGivenTwiceError):
         slow.load(load.write, lambda manifest: load.copy(slow, 1, manifest))
+    account.holds = False
+    load.load(try_number=3)
+    account.finish()
 
     load.assert_every_row_is_there_once()
 
@@ -235,7 +249,7 @@ def test_a_copy_that_comes_back_to_another_manifest_is_refused(load: Load) -> No
     load.account.fault("submit", AFTER, CrashError())
     with pytest.raises(CrashError):
         load.load()
-    manifest = load.staged(MANIFEST_NAME)[0]
+    manifest = load.staged(ATTEMPT_NAME)[0]
     load.account.stages["S"][manifest] = load.account.stages["S"][manifest].replace(b"a1", b"a0")
     run = load.bulk_run()
     with pytest.raises(FilesGivenTwiceError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.operators.channels import (
     SnowpipeDropChannelOperator,
@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     ChannelInvalidError,
     ConfigurationError,
+    OffsetTokenMovedError,
     UncommittedRowsError,
     WriterActiveError,
 )
@@ -119,6 +120,15 @@ class TestReset:
         assert "AGAIN" in printed
         with pytest.raises(ChannelFencedError):
             append("a:4")
+
+    def test_a_run_after_the_token_was_shown_stops_it(self, snowpipe, run):
+        """A task that stalls there goes on when somebody else has reset the token and loaded the rows."""
+        append = send(snowpipe, "c", "a:5")
+        snowpipe.fault(after="status", do=lambda: append("a:6"))
+
+        with pytest.raises((AirflowException, OffsetTokenMovedError)):
+            run(Reset)
+        assert snowpipe.channels["c"].committed == "a:6"
 
     def test_refuses_while_somebody_writes_and_changes_nothing(self, snowpipe, run):
         append, numbers = send(snowpipe, "c", "a:1"), iter(range(2, 99))

@@ -218,6 +218,33 @@ class TestPipes:
         assert sorted(copying.account.rows) == rows_of(*FILES)
         assert "PIPE STATUS" not in copying.account.calls
 
+    @pytest.mark.parametrize(
+        ("name", "statement", "urls"),
+        [
+            ("FAR.AWAY.P", "COPY INTO LOCAL.PUBLIC.T FROM @LOCAL.PUBLIC.S", {}),
+            ("LOCAL.AWAY.P", "COPY INTO PUBLIC.T FROM @PUBLIC.S", {}),
+            (PIPE, "COPY INTO t FROM @OTHER", {"S": "s3://b/in", "OTHER": "s3://b/in/"}),
+            (PIPE, "COPY INTO t FROM @OTHER/in", {"S": "s3://b/in/", "OTHER": "s3://b"}),
+            ("FAR.AWAY.P", "COPY INTO LOCAL.PUBLIC.T FROM @OTHER", {"S": "s3://b/in/", "OTHER": "s3://b/"}),
+            (PIPE, "COPY INTO t FROM @OTHER", {"S": "s3://b/in/", "OTHER": "s3://b/out/"}),
+            (PIPE, "COPY INTO t FROM @OTHER", {"S": "s3://b/in/", "OTHER": "s3://b/i/"}),
+        ],
+        ids=["database", "schema", "same-url", "url-below", "database-and-url", "other-url", "other-folder"],
+    )  # fmt: skip
+    def test_pipes_of_other_places_over_the_same_table_and_location_are_asked(
+        self, copying: Copying, name: str, statement: str, urls: dict[str, str]
+    ) -> None:
+        account = copying.account
+        pipe = account.pipes[name] = Pipe(statement)
+        pipe.queue, account.stage_urls = ["a"], urls
+        if urls.get("OTHER") in ("s3://b/out/", "s3://b/i/"):
+            copying.run({})
+            return
+        with pytest.raises(AirflowException) as refused:
+            copying.run({})
+        assert name in str(refused.value)
+        assert account.rows == []
+
     def test_a_pattern_that_only_snowflake_reads_counts_as_matching(
         self, copying: Copying, pipe: Pipe
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import stat
@@ -9,12 +10,14 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
 from airflow_provider_snowpipe.operators.process import runs
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.table_room import TableRoom
@@ -25,6 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlEr
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from tests.airflow_connections import PASSPHRASE, SetConnection
 from tests.metrics_receiver import Receiver, receiver
+from tests.stream_worker import FileState
 
 __all__ = ["receiver"]
 
@@ -44,6 +48,7 @@ class TaskInstance:
 
     def __init__(self) -> None:
         self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", "manual__1", -1
+        self.try_number = 1
         self.xcoms: dict[str, Any] = {}
 
     def xcom_push(self, key: str, value: Any) -> None:
@@ -116,6 +121,22 @@ def run(operator: SnowpipeStreamOperator) -> tuple[dict[str, Any], TaskInstance]
 
 @pytest.mark.usefixtures("connections")
 class TestSubmission:
+    @pytest.mark.parametrize(
+        ("try_number", "state", "since"), [(1, None, None), (2, None, 940_000), (2, {}, None)]
+    )
+    def test_retry_without_a_task_state_knows_since_when_rejected_rows_are_its_own(
+        self, tmp_path: Path, try_number: int, state: Any, since: int | None
+    ) -> None:
+        instance, run = TaskInstance(), SimpleNamespace(start_date=dt.datetime.fromtimestamp(1_000, dt.UTC))
+        instance.try_number = try_number
+        store = None if state is None else FileState(tmp_path / "state")
+        context: Any = {"ti": instance, "dag_run": run, "task_state_store": store}
+        operator = make(name="app")
+        operator._prepare(DriverPlace.here(tmp_path), DriverMemory(context, durable=True))
+
+        plan = read_plan(tmp_path / "plan.json")
+        assert (plan.rejected_since_ms, plan.rejected_before) == (since, {})
+
     def test_no_secret_is_on_the_command_line_or_in_a_setting(
         self, tmp_path: Path, encrypted_pem: str
     ) -> None:

@@ -398,6 +398,24 @@ class TestVerify:
         assert refused.value.rejected == 1
         assert snowpipe.did("append") == ["append job_src_p 0..5"]
 
+    @pytest.mark.parametrize(("rejected_at", "known", "expected"), [
+        (2_000, {}, 1), (2_001, {}, 1), (None, {}, 1), (1_999, {}, 0), (2_001, {"job_src_p": 3}, 0),
+    ])  # fmt: skip
+    def test_next_try_that_was_told_nothing_goes_by_the_time_of_the_last_rejection(
+        self, snowpipe, make_run, rejected_at, known, expected
+    ):
+        snowpipe.channel("job_src_p", committed="5", rows_error_count=3, last_error_at_ms=rejected_at)
+        run = make_run(P, Q, rejected_since_ms=2_000, rejected_before=known)
+        load(run)
+
+        if expected:
+            with pytest.raises(RowsRejectedError):
+                run.verify()
+        else:
+            run.verify()
+
+        assert by_channel(run, "rejected") == {"job_src_p": expected, "job_src_q": 0}
+
     def test_run_that_does_not_wait_reports_what_it_sent_and_nothing_as_committed(self, snowpipe, make_run):
         snowpipe.holds_commits = True
         run = make_run(P, wait_for_commit=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -40,6 +42,24 @@ def test_both_spellings_of_the_error_counter_are_read() -> None:
     base = {"channel_name": "c", "channel_status_code": "SUCCESS", "last_committed_offset_token": "5"}
     assert ChannelStatus.from_json({**base, "rows_error_count": 3}).rows_error_count == 3
     assert ChannelStatus.from_json({**base, "rows_errors": 4}).rows_error_count == 4
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"last_error_timestamp_ms": 5_000},
+        {"last_error_timestamp_ms": "5000"},
+        {"last_error_timestamp": 5_000},
+        {"last_error_timestamp": "1970-01-01T00:00:05Z"},
+        {"last_error_timestamp": "1970-01-01T00:00:05"},
+        {"last_error_timestamp": "yesterday"},
+    ],
+)
+def test_the_time_of_the_last_rejected_row_is_read_as_it_is_spelled(last: dict[str, Any]) -> None:
+    status = ChannelStatus.from_json({"channel_name": "c", "rows_error_count": 1, **last})
+    unknown = last == {"last_error_timestamp": "yesterday"}
+    assert status.last_error_at_ms == (None if unknown else 5_000)
+    assert [status.rejected_since(since) for since in (4_999, 5_000, 5_001)] == [1, 1, int(unknown)]
 
 
 def test_a_missing_channel_has_a_status_that_says_so() -> None:
