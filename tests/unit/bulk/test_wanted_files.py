@@ -132,6 +132,13 @@ def test_arguments_that_do_not_go_together_are_refused(options: dict[str, Any], 
         FileChoice(**options).check()
 
 
+@pytest.mark.parametrize("arguments", [((),), (("a",), "b"), ((), "b", 0)])
+def test_wanted_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        WantedFiles(*arguments)
+    assert WantedFiles((), "b", 1).count == 1
+
+
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [

@@ -116,8 +116,9 @@ def test_file_line_refuses_a_digest() -> None:
         FileLineOffset.parse("a.ndjson@9f3a1200c4d5e6f7:600", channel="c")
 
 
-def test_other_partitions_token_fails_the_wait() -> None:
-    wanted = CommitTargets.parse({"c": "orders:10:500"}, "topic:partition:offset")
+@pytest.mark.parametrize("told", ["topic:partition:offset", "lexicographic"])
+def test_other_partitions_token_fails_the_wait(told: str) -> None:
+    wanted = CommitTargets.parse({"c": "orders:10:500"}, told)
 
     assert wait(wanted, "orders:7:900") is WaitState.FAILED
 
