@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import multiprocessing
 import shutil
 import sys
 import time
@@ -23,7 +24,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
-from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,6 +151,8 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     from mutmut.stats import status_by_exit_code
     from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
+    # Workers that make the mutants take the modules from the settings below, not anew from pyproject.toml.
+    multiprocessing.set_start_method("fork", force=True)
     shutil.rmtree(ROOT / "mutants", ignore_errors=True)
     settings = config()
     settings.only_mutate = [f"{PACKAGE}/{module}.py" for module in modules]
@@ -189,7 +191,7 @@ def run_all(
             for path in settings["pytest_add_cli_args_test_selection"]
             if path.split("/")[2:3] == [folder]
         ]
-        with ProcessPoolExecutor(1, get_context("spawn")) as apart:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
             found += apart.submit(run, list(own), tests or selected, processes).result()
     return found
 
