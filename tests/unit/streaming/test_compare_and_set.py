@@ -222,7 +222,7 @@ def test_killed_at_a_call_has_set_nothing_and_the_next_try_sets_it(
     assert snowpipe.channels["c"].committed == "99"
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(60))
 def test_race_of_a_stream_against_a_load_of_the_rest_loses_and_doubles_nothing(
     snowpipe: FakeSnowpipe, set_token: SetToken, seed: int
 ) -> None:
