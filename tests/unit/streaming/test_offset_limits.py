@@ -134,3 +134,7 @@ def test_class_that_is_no_offset_is_refused() -> None:
 def test_negative_numbers_are_refused_by_name(make: Callable[[], Offset], name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{name} is -1: "):
         make()
+
+
+def test_next_text_is_the_smallest_one_behind() -> None:
+    assert LexicographicOffset("a").next() == LexicographicOffset("a\0")
