@@ -3,7 +3,8 @@
     python scripts/mutants.py [--tests PATH]… [--processes N] [MODULE]…      a module: streaming/progress
 
 mutmut changes one expression at a time in a copy (``mutants/``; the working tree is never touched) and runs
-the unit tests that reach it. The modules, the tests and what is left as it is are ``[tool.mutmut]`` of
+the unit tests that reach it, of those that lie in the same folder as the module: ``tests/unit/streaming`` for
+``streaming/progress``. The modules, the tests and what is left as it is are ``[tool.mutmut]`` of
 pyproject.toml. A mutant that no test notices has to be on a list of tests/mutants.toml, with the reason. Exit
 code 1: a survivor that is on no list, a mutant without a verdict, or less than 90 % killed.
 """
@@ -13,13 +14,16 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import multiprocessing
 import shutil
 import sys
 import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -134,10 +138,10 @@ def counts(mutants: Sequence[Mutant]) -> str:
 
 
 def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mutant]:
-    """Run mutmut anew and collect what it found.
+    """Run mutmut anew and collect what it found. It is made for one run in a process.
 
-    :param modules: mutate these alone; all of pyproject.toml when empty
-    :param tests: run these unit tests alone; those of pyproject.toml when empty
+    :param modules: mutate these
+    :param tests: the unit tests that they are shown to
     :param processes: how many mutants are tested at a time
     """
     # Not above: the unit test of this script runs where mutmut is not installed.
@@ -147,12 +151,13 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     from mutmut.stats import status_by_exit_code
     from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
+    # Workers that make the mutants take the modules from the settings below, not anew from pyproject.toml.
+    multiprocessing.set_start_method("fork", force=True)
     shutil.rmtree(ROOT / "mutants", ignore_errors=True)
     settings = config()
-    settings.only_mutate = chosen(modules, settings.only_mutate)
-    if tests:
-        selected = settings.pytest_add_cli_args_test_selection
-        selected[:] = [*tests, *(option for option in selected if not option.startswith("tests/"))]
+    settings.only_mutate = [f"{PACKAGE}/{module}.py" for module in modules]
+    selected = settings.pytest_add_cli_args_test_selection
+    selected[:] = [*tests, *(option for option in selected if not option.startswith("tests/"))]
     mutmut_cli._run((), processes)
     found: list[Mutant] = []
     for data, key, outcome in mutmut_cli.collect_source_file_mutation_data(mutant_names=())[0]:
@@ -164,18 +169,46 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     return found
 
 
+def run_all(
+    settings: Mapping[str, Sequence[str]], modules: Iterable[str], tests: Sequence[str], processes: int
+) -> list[Mutant]:
+    """Run mutmut once for each folder of modules, with the tests of that folder.
+
+    Tests of another folder reach a module as well; they are slow, and nearly all that they notice its own
+    tests do too.
+
+    :param settings: ``[tool.mutmut]`` of pyproject.toml
+    :param modules: mutate these alone; all of pyproject.toml when empty
+    :param tests: run these unit tests alone; those of pyproject.toml when empty
+    :param processes: how many mutants are tested at a time
+    """
+    found: list[Mutant] = []
+    for folder, own in groupby(
+        sorted(chosen(modules, settings["only_mutate"])), lambda one: one.split("/")[0]
+    ):
+        selected = [
+            path
+            for path in settings["pytest_add_cli_args_test_selection"]
+            if path.split("/")[2:3] == [folder]
+        ]
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+            found += apart.submit(run, list(own), tests or selected, processes).result()
+    return found
+
+
 def chosen(modules: Iterable[str], all_files: Sequence[str]) -> list[str]:
-    """The files of the modules named, or all.
+    """The modules named, or all.
 
     :param modules: as ``streaming/progress``
     :param all_files: the files of pyproject.toml
     :raises SystemExit: if a module is not one of them
     """
-    files = [f"{PACKAGE}/{module.removesuffix('.py')}.py" for module in modules]
-    unknown = [file for file in files if file not in all_files]
+    known = [file.removeprefix(f"{PACKAGE}/").removesuffix(".py") for file in all_files]
+    named = [module.removesuffix(".py") for module in modules]
+    unknown = [module for module in named if module not in known]
     if unknown:
         raise SystemExit(f"not in [tool.mutmut] of pyproject.toml: {', '.join(unknown)}")
-    return files or list(all_files)
+    return named or known
 
 
 def main() -> int:
@@ -187,7 +220,8 @@ def main() -> int:
     options = parser.parse_args()
     accepted = read_accepted(ACCEPTED.read_text())
     began = time.monotonic()
-    mutants = run(options.modules, options.tests, options.processes)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    mutants = run_all(settings, options.modules, options.tests, options.processes)
     sources = {mutant.module: (ROOT / PACKAGE / f"{mutant.module}.py").read_text() for mutant in mutants}
     report, passed = judge(mutants, accepted, sources)
     print("\n".join(report))

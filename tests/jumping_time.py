@@ -15,6 +15,7 @@ _WAITING = (
     "streaming.lifecycle",
     "streaming.reset",
     "streaming.retry",
+    "streaming.small_load",
     "spark.sink",
 )
 """The modules that wait, or ask how long a token lives."""

@@ -94,6 +94,7 @@ class MemoryFramePartition(FramePartition):
     name: str
     rows: Sequence[Mapping[str, Any]]
     seconds_per_part: float = 0.0
+    gaps_legal: bool = False
     offset_class = IntegerOffset
 
     def check(self, committed: Offset | None) -> None: ...
@@ -159,6 +160,7 @@ class MemoryFrame:
     task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None
 
     def mapInArrow(self, task: Any, schema: str) -> MemoryFrame:  # noqa: N802  Spark's name
+        assert schema == "result binary"
         return MemoryFrame(self.partitions, task)
 
     def collect(self) -> list[tuple[bytes]]:

@@ -190,7 +190,7 @@ def _evidence(loads: Sequence[FileLoad]) -> str:
 def _is_elsewhere(load: FileLoad, path: str, files: StagedPaths) -> bool:
     """True when a load is surely of another stage's file; one that does not tell counts as the same."""
     if "://" in load.location:
-        name = f"{load.location.rstrip('/')}/{load.path.lstrip('/')}"
+        name = f"{load.location.rstrip('/')}/{load.path}"
         return files.url is None or name != f"{files.url.rstrip('/')}/{path}"
     named = _FULL_NAME.fullmatch(load.location.partition("/")[0])
     return named is not None and _spelled(named[3]) != _spelled(files.stage.name)

@@ -226,15 +226,6 @@ def watch_channels(client: SnowpipeClient, channels: Sequence[str], observe_seco
                 raise _active(name, "; ".join(signs))
 
 
-def look_at_status(client: SnowpipeClient, channel: str) -> ChannelLook:
-    """Look at a channel through its status alone, where ``SHOW CHANNELS`` is not asked.
-
-    :param client: the pipe's client
-    :param channel: the channel's name
-    """
-    return ChannelLook(client.channel_statuses([channel])[channel])
-
-
 def _refuse_while_written_to(
     channel: str, first: ChannelLook, look: Callable[[], ChannelLook], observe_seconds: float
 ) -> None:

@@ -145,7 +145,7 @@ def test_modules_are_chosen_from_those_of_pyproject():
         "airflow_provider_snowpipe/streaming/progress.py",
         "airflow_provider_snowpipe/streaming/retry.py",
     ]
-    assert mutants.chosen([], files) == files
-    assert mutants.chosen(["streaming/retry"], files) == files[1:]
+    assert mutants.chosen([], files) == ["streaming/progress", "streaming/retry"]
+    assert mutants.chosen(["streaming/retry.py"], files) == ["streaming/retry"]
     with pytest.raises(SystemExit):
         mutants.chosen(["streaming/other"], files)

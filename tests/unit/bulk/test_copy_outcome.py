@@ -48,7 +48,8 @@ def test_files_that_failed_are_named_with_their_first_error() -> None:
 
     outcome.require("report", "T")
     with pytest.raises(
-        FilesRejectedError, match=r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad"
+        FilesRejectedError,
+        match=r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad.*\(line 3\)\. Mend",
     ) as told:
         outcome.require("fail", "T")
     assert (told.value.files, told.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
@@ -57,20 +58,32 @@ def test_files_that_failed_are_named_with_their_first_error() -> None:
         outcome.require("ignore", "T")
 
 
-def test_many_bad_files_are_counted() -> None:
-    outcome = CopyOutcome.read([row(f"{n}.csv", "LOAD_FAILED", 0, 1, "bad") for n in range(5)], STAGE)
+@pytest.mark.parametrize(("bad", "text"), [(3, r"\(line 3\)\. Mend"), (5, "; and 2 more")])
+def test_many_bad_files_are_counted(bad: int, text: str) -> None:
+    outcome = CopyOutcome.read([row(f"{n}.csv", "LOAD_FAILED", 0, 1, "bad") for n in range(bad)], STAGE)
 
-    with pytest.raises(FilesRejectedError, match="; and 2 more"):
+    with pytest.raises(FilesRejectedError, match=text):
         outcome.require("fail", "T")
 
 
 class TestHistory:
     def history(self, path: str, hours_ago: int, status: str = "LOADED") -> FileLoad:
-        return FileLoad(path, "D.S.S", status, 5, 5, loaded_at=NOW - dt.timedelta(hours=hours_ago))
+        return FileLoad(
+            path,
+            "D.S.S" if "/" in path else "D.S.S/in/",
+            status,
+            5,
+            5,
+            loaded_at=NOW - dt.timedelta(hours=hours_ago),
+        )
 
     def test_a_skipped_file_has_the_load_that_history_tells(self) -> None:
         outcome = CopyOutcome.read([row("a.csv"), row("b.csv", "LOAD_SKIPPED", 0)], STAGE)
-        history = [self.history("in/b.csv", 9), self.history("in/b.csv", 5)]
+        history = [
+            self.history("in/b.csv", 9),
+            self.history("b.csv", 5),
+            self.history("in/b.csv", 2, "LOADING"),
+        ]
         found = outcome.with_history(outcome.skipped(), history, NOW - dt.timedelta(hours=1))
 
         assert [load.path for load in found.loads] == ["in/a.csv"]
@@ -87,11 +100,11 @@ class TestHistory:
     def test_a_file_that_history_forgot_stays_skipped(self) -> None:
         found = CopyOutcome().with_history(["in/a.csv"], [], NOW)
 
-        assert [(load.path, load.status) for load in found.before] == [("in/a.csv", "LOAD_SKIPPED")]
+        assert found.before == (FileLoad("in/a.csv", "", "LOAD_SKIPPED"),)
         found.require("fail", "T")
 
     def test_a_file_that_was_loaded_in_part_before_is_still_bad(self) -> None:
-        found = CopyOutcome().with_history(["a"], [self.history("a", 9, "PARTIALLY_LOADED")], NOW)
+        found = CopyOutcome().with_history(["in/a"], [self.history("a", 9, "PARTIALLY_LOADED")], NOW)
 
         with pytest.raises(FilesRejectedError, match="PARTIALLY_LOADED"):
             found.require("fail", "T")

@@ -97,6 +97,24 @@ def test_a_result_of_copy_tells_counts_as_text() -> None:
     assert FileLoad.from_copy_result(row) == FileLoad("s/a", "", "LOADED", 2, 2, 0)
 
 
+def test_first_error_is_told_on_one_line_with_its_place() -> None:
+    assert str(FirstError("a\n  b")) == "a b"
+    assert str(FirstError("a", 1, None, "C")) == "a (line 1, column C)"
+
+
+def test_first_error_of_a_copy_has_its_place() -> None:
+    place = {"first_error_line": 3, "first_error_character": 4, "first_error_column_name": "C"}
+    told = {"file": "a", "status": "LOAD_FAILED", "first_error": "bad", **place}
+
+    assert FileLoad.from_copy_result(told).first_error == FirstError("bad", 3, 4, "C")
+
+
+def test_error_of_the_system_stands_for_one_of_the_file() -> None:
+    load = FileLoad.from_report({**REPORT, "systemError": "broken"})
+
+    assert str(load.first_error) == "broken"
+
+
 @pytest.mark.parametrize("error", [None, FirstError("no", 1, 2, "C")], ids=repr)
 def test_a_tasks_value_brings_a_load_back(error: FirstError | None) -> None:
     load = FileLoad("a", "", "PARTIALLY_LOADED", 1, 2, 1, error)

@@ -216,8 +216,10 @@ class TestPipeHistory:
 class Source:
     def __init__(self, outcome: list[FileLoad] | Exception) -> None:
         self.outcome, self.closed = outcome, False
+        self.asked: list[tuple[Sequence[HistoryQuestion], dt.datetime]] = []
 
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
+        self.asked.append((questions, now))
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
@@ -239,7 +241,16 @@ class TestFallBack:
     def test_sql_answers_where_the_report_does_not(self, refusal: Exception) -> None:
         answer = [FileLoad("a", "S", "LOADED")]
 
-        assert ReportThenSql(Source(refusal), Source(answer)).loads([question("a")], NOW) == answer
+        report, sql, asked = Source(refusal), Source(answer), [question("a")]
+        assert ReportThenSql(report, sql).loads(asked, NOW) == answer
+        assert report.asked == sql.asked == [(asked, NOW)]
+
+    def test_one_look_asks_for_now(self) -> None:
+        source, asked = Source([]), [question("a")]
+
+        assert look_at(source, asked).loads == []
+        ((told, now),) = source.asked
+        assert (told, now.tzinfo) == (asked, dt.UTC)
 
     def test_an_error_of_both_is_that_of_sql(self) -> None:
         both = ReportThenSql(Source(ApiError("x", http_status=400)), Source(SqlError("no table")))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +61,7 @@ class TestPlan:
 
     def test_a_failure_of_before_is_before_the_loads_that_count(self) -> None:
         failed = load("c", "LOAD_FAILED", minutes_ago=3)
-        planned = Submission.planned(files("c", "d"), [failed], NOW)
+        planned = Submission.planned(files("a", "c", "d"), [failed, load("a", "LOADED")], NOW)
 
         assert failed.loaded_at is not None
         assert planned.since is not None
@@ -86,6 +88,7 @@ class TestRequests:
         assert ids(identity(1)) == ids(identity(3))
         assert ids(identity(1)) != ids(identity(1, task="u"))
         assert ids(identity(1)) != ids(identity(1), Submission(tuple(files("a"))))
+        assert ids(identity(1)) != [one for _, one in submission.requests("DB.S.OTHER", identity(1))]
 
     @pytest.mark.parametrize(
         ("count", "posts"), [(0, []), (5_000, [5_000]), (12_001, [5_000, 5_000, 2_001])], ids=str
@@ -101,6 +104,41 @@ class TestRequests:
     def test_a_path_that_no_pipe_takes_is_refused(self, path: str) -> None:
         with pytest.raises(ConfigurationError, match="takes paths of 1 to 1,024 bytes"):
             SubmittedFile(path)
+
+
+class TestOutcome:
+    def test_of_all_posts_is_summed_up(self) -> None:
+        asked: list[str] = []
+
+        class Client:
+            pipe = PIPE
+
+            def insert_files(self, part: Sequence[SubmittedFile], request_id: str) -> list[str]:
+                asked.append(request_id)
+                return [part[0].path]
+
+        work = Submission(tuple(files(*(str(number) for number in range(5_001)))))
+        done = work.submit(Client(), identity())  # type: ignore[arg-type]
+
+        assert (done.posts, done.unmatched) == (2, ("0", "5000"))
+        assert asked == [request_id for _, request_id in work.requests(str(PIPE), identity())]
+        assert done.taken() == [str(number) for number in range(1, 5_000)]
+
+    def test_is_json(self) -> None:
+        before = load("a", "LOADED")
+        planned = Submission.planned(files("a", "b", "c"), [before], NOW)
+
+        assert replace(planned, unmatched=("c",), posts=1).result("P") == {
+            "pipe": "P", "files": ["a", "b", "c"], "submitted": ["b"], "posts": 1, "unmatched": ["c"],
+            "loaded_before": {"a": before.result()},
+        }  # fmt: skip
+
+    @pytest.mark.parametrize(("count", "text"), [(5, "'3', '4'. The"), (6, "'3', '4' …. The")])
+    def test_names_five_files_that_the_pattern_leaves_out(self, count: int, text: str) -> None:
+        names = tuple(str(number) for number in range(count))
+
+        with pytest.raises(FilesRejectedError, match=re.escape(text)):
+            Submission(tuple(files(*names)), unmatched=names).require_matched("P")
 
 
 @pytest.fixture

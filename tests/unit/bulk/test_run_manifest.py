@@ -49,21 +49,22 @@ def test_a_folder_is_the_same_for_every_attempt_and_of_one_piece_of_work() -> No
     assert run_folder(names, "T") == run_folder(names, "T")
     assert run_folder(names, "T") != run_folder(names, "U")
     assert run_folder(("a", "b.c")) != run_folder(("a.b", "c"))
-    assert run_folder(names).startswith("d.manual__2026-01-01T00-00-00-00-00.t.-1-")
+    assert run_folder(names) == "d.manual__2026-01-01T00-00-00-00-00.t.-1-a6a329279e2055d3"
+    assert run_folder((".Xa", "b-.")).startswith("Xa.b-")
 
 
 def test_history_knows_files_by_the_end_of_their_paths() -> None:
     history = [
-        load(f"in/{FOLDER}/a1/one.parquet"),
-        load("a1/two.parquet", location=f"@DB.S.STAGE/in/{FOLDER}/"),
-        load(f"in/{FOLDER}/a0/one.parquet"),
         load(f"in/{FOLDER}/a1/two.parquet", pipe="DB.S.P"),
         load("other/a1/one.parquet"),
+        load(f"{FOLDER}/in/{FOLDER}/a1/one.parquet"),
+        load("a1/two.parquet", location=f"@DB.S.STAGE/in/{FOLDER}/"),
+        load(f"in/{FOLDER}/a0/one.parquet"),
     ]
 
     found = loaded_files(MANIFEST, FOLDER, history)
     assert {name: one.path for name, one in found.items()} == {
-        "a1/one.parquet": f"in/{FOLDER}/a1/one.parquet",
+        "a1/one.parquet": f"{FOLDER}/in/{FOLDER}/a1/one.parquet",
         "a1/two.parquet": "a1/two.parquet",
     }
 
@@ -75,6 +76,8 @@ def test_a_folder_of_which_files_are_loaded_is_refused_with_the_evidence() -> No
 
     with pytest.raises(FilesGivenTwiceError, match=r"1 files of d/r/t/-1 \(3 rows, the first one at 2026"):
         refuse_loaded_folder(FOLDER, "d/r/t/-1", [load(f"in/{FOLDER}/a1/one.parquet")])
+    with pytest.raises(FilesGivenTwiceError, match=r"\(3 rows\)"):
+        refuse_loaded_folder(FOLDER, "w", [load(f"in/{FOLDER}/a1/one.parquet", loaded_at=None)])
 
 
 def test_files_of_a_folder_that_its_manifest_does_not_have_are_refused_with_the_evidence() -> None:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, PipeTarget
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, loads_by_others, refuse_files_of_others
+from airflow_provider_snowpipe.bulk.two_loaders import (
+    PipeBesideCopy,
+    StagedPaths,
+    announced_to,
+    loads_by_others,
+    refuse_files_for_pipes,
+    refuse_files_of_others,
+)
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 PIPE = "DB.PUBLIC.P"
@@ -70,6 +82,7 @@ def test_loader_remembers_to_the_end_of_its_last_day(pipe: str | None, days: int
         ('@"my stage"', "DB.PUBLIC.my stage/", True),
         ('@"a""b"', 'DB.PUBLIC."a""b"/', True),
         ('@"a""b"', 'DB.PUBLIC."ab"/', False),
+        ('@"a""b"', 'DB.PUBLIC.a"b/', True),
         ("@S", "PUBLIC.OTHER/", True),
         ("@S", "", True),
     ],
@@ -87,12 +100,50 @@ def test_load_of_another_stage_does_not_count(stage: str, location: str, same: b
         ("s3://b/x", "s3://b/x", "in/a.csv", True),
         ("s3://b/x/", "s3://b/x", "in/a.csv", True),
         ("s3://b/x/", "s3://b/x/in/", "a.csv", True),
+        ("s3://b/X/", "s3://b/X/", "in/a.csv", True),
         ("s3://b/x/", "s3://b/y/", "in/a.csv", False),
         (None, "s3://b/x/", "in/a.csv", False),
     ],
 )
 def test_load_of_another_url_does_not_count(url: str | None, location: str, path: str, same: bool) -> None:
     assert bool(_others(_load(path, location=location), files=_files(url=url))) is same
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_pipe_is_told_of_what_came_when_it_was_there(is_told: bool) -> None:
+    minute, second = dt.timedelta(minutes=1), dt.timedelta(seconds=1)
+    target = PipeTarget(("DB", "S", "T"), StageReference.parse("@S"), is_told=is_told)
+    pipe = ListedPipe(PipeName("DB", "S", "P"), target, NOW)
+    files = {
+        "old": NOW - minute - second, "minute": NOW - minute, "new": NOW + minute, "unknown": None,
+    }  # fmt: skip
+
+    assert announced_to(pipe, files) == (("minute", "new", "unknown") if is_told else ())
+    assert announced_to(replace(pipe, created=None), files) == (tuple(files) if is_told else ())
+
+
+@pytest.mark.parametrize(
+    ("pending", "files", "announced", "text"),
+    [
+        (2, "abc", "", r"has 2 files in its queue, of which 'a', 'b', 'c' may"),
+        (None, "a", "bcde", r"does not show.* told of 'b', 'c', 'd' … by"),
+        (0, "a", "b", r"told of 'b' by"),
+        (0, "a", "", None),
+        (None, "a", "", None),
+    ],
+)
+def test_files_that_a_pipe_is_about_to_load_are_refused(
+    pending: int | None, files: str, announced: str, text: str | None
+) -> None:
+    pipe = ListedPipe(PipeName("DB", "S", "P"), PipeTarget(("DB", "S", "T"), StageReference.parse("@S")))
+    status = None if pending is None else PipeStatus("RUNNING", pending)
+    idle = PipeBesideCopy(pipe, PipeStatus("RUNNING"), ("x",))
+    beside = [idle, PipeBesideCopy(pipe, status, tuple(files), tuple(announced))]
+
+    with pytest.raises(FilesGivenTwiceError, match=text) if text else nullcontext() as told:
+        refuse_files_for_pipes(beside, table="T")
+    if told is not None:
+        assert told.value.files == tuple(files if pending else announced)
 
 
 @pytest.mark.parametrize(("loads", "more"), [(3, None), (4, "and 1 more"), (5, "and 2 more")])

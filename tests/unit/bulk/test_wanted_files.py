@@ -132,6 +132,30 @@ def test_arguments_that_do_not_go_together_are_refused(options: dict[str, Any], 
         FileChoice(**options).check()
 
 
+@pytest.mark.parametrize("arguments", [((),), (("a",), "b"), ((), "b", 0)])
+def test_wanted_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        WantedFiles(*arguments)
+    assert WantedFiles((), "b", 1).count == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"files": ["a"]}, WantedFiles(("a",))),
+        ({"files": ["a"], "stage": "@s/in"}, WantedFiles(("in/a",))),
+        ({"prefix": "d", "count": "2"}, WantedFiles((), "d", 2)),
+        ({"prefix": "", "count": 2}, WantedFiles((), "", 2)),
+        ({"prefix": "d", "count": 2, "stage": "@s/in"}, WantedFiles((), "in/d", 2)),
+    ],
+)
+def test_files_are_told_without_a_listing(options: dict[str, Any], wanted: WantedFiles) -> None:
+    choice = FileChoice(**options)
+
+    choice.check()
+    assert choice.wanted(lambda _stage, _prefix: pytest.fail("listed")) == wanted
+
+
 @pytest.mark.parametrize("count", [0, -1, "none"])
 def test_a_count_is_a_number_of_files(count: Any) -> None:
     with pytest.raises(ConfigurationError, match="count is"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -49,6 +50,26 @@ class Writer:
         with pytest.raises(Refusal) as refusal:
             self.append(token, request_id)
         return refusal.value.code
+
+
+def test_elastic_appends_are_numbered_taken_once_and_wait_for_their_commit():
+    writer = Writer()
+    numbers = []
+
+    def make(client, row):
+        numbers.append((client, row))
+        return Append(writer.channel, client, row, "r", split_lines(b""), None, None, 0.0)
+
+    taken = [writer.channel.accept_unordered(request, make, writer.queue.append) for request in "abcb"]
+
+    assert taken == [*writer.queue, None]
+    client = numbers[0][0]
+    assert numbers == [(client, 0), (client, 1), (client, 2)]
+    assert writer.channel.continuation_token == f"{client}_3"
+    for left in (2, 1, 0):
+        with pytest.raises(Refusal) if left else nullcontext():
+            writer.channel.committed_up_to(writer.channel.committed, 1)
+            writer.open(fail=True)
 
 
 def test_a_repeated_request_gets_its_answer_again_and_is_queued_once():

@@ -159,7 +159,7 @@ def test_the_longest_waiting_group_is_committed_first():
     assert group.appends == [first]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_no_append_is_lost_and_the_order_of_every_channel_is_kept(seed):
     chance = random.Random(seed)
     clocked = Clocked()
@@ -206,7 +206,7 @@ def test_without_clustering_batches_are_formed_in_the_order_of_arrival():
     assert [append for group in clocked.drain() for append in group.appends] == sent
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_group_that_is_due_is_never_empty_whatever_the_rounding(seed):
     chance = random.Random(seed)
     clocked = Clocked()

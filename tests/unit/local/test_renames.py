@@ -86,7 +86,14 @@ def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
 def test_everything_inside_has_the_new_name_now_and_after_a_restart(
     sql, tmp_path, statement, database, schema
 ):
+    engine = sql.catalog.database("D")
+    channel = engine.channels.open(
+        engine.pipes.resolve("S", "STREAMED"), "c", offset_token="7", fail_on_uncommitted_rows=False
+    )
     sql.run(statement)
+    pipe = sql.catalog.database(database).pipes.resolve(schema, "STREAMED")
+    assert sql.catalog.database(database).channels.find(pipe, "c") is channel
+    assert (channel.database, channel.pipe, channel.committed.offset_token) == (database, pipe, "7")
     assert sql.values("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA()") == [(database, schema)]
     quoted = (f'"{database}"', f'"{schema}"')
     comments = {r["name"]: r["comment"] for r in (*sql.run("SHOW DATABASES"), *sql.run("SHOW SCHEMAS"))}

@@ -1,11 +1,13 @@
 """The driver's steps: resume, rounds, and the committed tokens as the only evidence."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.spark.driver import Run
+from airflow_provider_snowpipe.spark import driver
+from airflow_provider_snowpipe.spark.driver import Run, elapsed, start_spark
 from airflow_provider_snowpipe.spark.failures import TaskFailedError
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.report import RunReport
@@ -120,6 +122,73 @@ def test_source_without_a_partition_is_a_run_of_no_rows(snowpipe, make_run):
     whole(run)
 
     assert (run.channels, snowpipe.did("open", "append"), run.source.bookmark) == ((), [], {})
+
+
+def test_report_sums_up_what_the_tasks_of_all_rounds_told(snowpipe, make_run):
+    snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=3)
+    run = make_run(P, wait_for_commit=False, rejected_before={"job_src_p": 1})
+    told = {
+        "rows": 1, "bytes": 2, "requests": 3, "retries": 5, "dead_lettered": 6, "undecoded": 7,
+        "append_seconds": 1.12324, "commit_seconds": 2.12324, "request_seconds": 3.12324,
+    }  # fmt: skip
+    run.prepare()
+    run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(1))}
+    for longest in (4.12324, 1.0):
+        run._take([PartitionResult("job_src_p", IntegerOffset(5), longest_request=longest, **told)])
+
+    run.verify()
+
+    assert [asdict(one) for one in run.channels] == [
+        {
+            **{name: round(2 * value, 3) for name, value in told.items()}, "longest_request": 4.123,
+            "channel": "job_src_p", "partition": "p", "from_token": "1", "to_token": "5", "target_token": "5",
+            "rejected": 0, "committed": False, "latency_ms": None, "inserted_before": 2, "errors_before": 3,
+            "rejected_before": 1, "unknown_columns": {},
+        }
+    ]  # fmt: skip
+
+
+def test_channel_without_rows_and_token_has_no_target(make_run):
+    run = make_run(MemoryPartition("p", ()), wait_for_commit=False)
+
+    whole(run)
+
+    assert (by_channel(run, "to_token"), by_channel(run, "target_token")) == (
+        {"job_src_p": None}, {"job_src_p": None},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_session_gets_the_settings_of_exactly_once_and_a_remote_one_the_package(monkeypatch, remote):
+    asked, given, session = [], [], object()
+
+    class Builder:
+        def __getattr__(self, call):
+            return lambda *values: (
+                asked.append((call, *values)) or (session if call == "getOrCreate" else self)
+            )
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
+    monkeypatch.setattr(driver, "is_connect", lambda spark: remote and spark is session)
+    monkeypatch.setattr(driver, "add_package", given.append)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    if remote:
+        monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+
+    assert start_spark("app") is session
+
+    zone, speculation = (
+        ("config", "spark.sql.session.timeZone", "UTC"),
+        ("config", "spark.speculation", "false"),
+    )
+    assert asked == [("appName", "app"), zone, *([] if remote else [speculation]), ("getOrCreate",)]
+    assert given == ([session] if remote else [])
+
+
+def test_elapsed_seconds_are_told_to_the_millisecond(monkeypatch):
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: 12.34567))
+
+    assert elapsed(2.0) == 10.346
 
 
 class TestPrepare:
@@ -345,7 +414,7 @@ class TestVerify:
         load(run)
         snowpipe.channels["job_src_q"].committed = token and "2"
 
-        with pytest.raises(CommitTimeoutError) as missing:
+        with pytest.raises(CommitTimeoutError, match="T-STREAMING") as missing:
             run.verify()
 
         assert (missing.value.channel, missing.value.target) == ("job_src_q", "3")
@@ -365,6 +434,7 @@ class TestVerify:
         before = len(snowpipe.did("status"))
 
         run.verify()
+        run.finish()
 
         assert [call.count(",") + 1 for call in snowpipe.did("status")[before:]] == [100, 1]
 
@@ -429,6 +499,9 @@ class TestVerify:
         assert by_channel(run, "committed") == {"job_src_p": False}
         assert run.source.bookmark == {}
         assert snowpipe.did()[calls:] == ["status job_src_p"]
+        snowpipe.channels["job_src_p"].committed = "a.log:1"
+        with pytest.raises(OffsetTokenError, match="job_src_p"):
+            run.finish()
 
     def test_bookmark_of_a_run_that_does_not_wait_is_what_is_committed_by_then(self, snowpipe, make_run):
         snowpipe.channel("job_src_p", committed="2")

@@ -1,5 +1,6 @@
 """Rows of a query on their way into channels: rounds, ends, and tasks that get what is not theirs."""
 
+import pickle
 from dataclasses import replace
 
 import pyarrow as pa
@@ -43,14 +44,14 @@ def ids(snowpipe, channel="cp"):
 
 
 def test_query_brings_each_channel_its_own_rows(snowpipe, run):
-    source = MemoryFrameSource([OWN, replace(OWN, name="q", rows=rows(3))])
+    source = MemoryFrameSource([OWN, replace(OWN, name="q", rows=rows(1))])
 
     results, left = run(source, None)
 
     assert [(one.channel, one.rows, one.position) for one in results] == [
-        ("cp", 6, IntegerOffset(5)), ("cq", 3, IntegerOffset(2)),
+        ("cp", 6, IntegerOffset(5)), ("cq", 1, IntegerOffset(0)),
     ]  # fmt: skip
-    assert (ids(snowpipe), ids(snowpipe, "cq"), left) == ([0, 1, 2, 3, 4, 5], [0, 1, 2], [])
+    assert (ids(snowpipe), ids(snowpipe, "cq"), left) == ([0, 1, 2, 3, 4, 5], [0], [])
 
 
 def test_second_round_asks_the_source_from_the_new_committed_position_on(snowpipe, run):
@@ -78,7 +79,8 @@ def test_channel_without_a_row_is_not_opened(snowpipe, run):
 
     (result,), left = run(source, None, [work])
 
-    assert (result.complete, result.error_type, result.rows, left) == (True, None, 0, [])
+    assert (result.channel, result.complete, result.error_type, result.rows) == ("cp", True, None, 0)
+    assert left == []
     assert snowpipe.calls == []
 
 
@@ -86,7 +88,7 @@ def test_channel_without_a_row_is_not_opened(snowpipe, run):
 def test_query_that_ends_before_the_end_that_was_fixed_is_no_success(run, loses, reached):
     (result,), _ = run(MemoryFrameSource([OWN], loses=loses), None)
 
-    assert result.error_type == "SourcePositionError"
+    assert (result.channel, result.error_type) == ("cp", "SourcePositionError")
     assert f"ended at {reached}" in result.error
     assert "position 5" in result.error
 
@@ -115,7 +117,23 @@ def test_task_with_rows_of_two_channels_sends_none_of_the_others(snowpipe):
     (batch,) = load_batches(SETTINGS, snowpipe.scoped_token(), works, iter([mixed]))
 
     assert b"ContinuityError" in batch.column(0)[0].as_py()
+    assert b"rows of ['cq']" in batch.column(0)[0].as_py()
     assert snowpipe.did("append") == []
+
+
+@pytest.mark.parametrize("gaps_legal", [True, False])
+def test_every_batch_is_loaded_and_gaps_between_them_are_the_partitions_to_allow(snowpipe, gaps_legal):
+    works = [FrameWork("cp", replace(OWN, gaps_legal=gaps_legal), None)]
+    batches = [
+        pa.record_batch({CHANNEL: [0], LINE: [f'{{"ID":{number}}}\n'], "number": [number]})
+        for number in (0, 1, 5)
+    ]
+
+    (batch,) = load_batches(SETTINGS, snowpipe.scoped_token(), works, iter(batches))
+
+    result = pickle.loads(batch.column(0)[0].as_py())  # noqa: S301  made here
+    assert result.error_type == (None if gaps_legal else "ContinuityError")
+    assert not gaps_legal or ids(snowpipe) == [0, 1, 5]
 
 
 def test_empty_batches_are_passed_over(snowpipe):

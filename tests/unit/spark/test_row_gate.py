@@ -1,11 +1,12 @@
 """The gate between source and channel, and the files of dead letters that attempts leave."""
 
+import datetime as dt
 from urllib.parse import quote
 
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.spark.dead_letters import DeadLetterFolder
+from airflow_provider_snowpipe.spark.dead_letters import SCHEMA, DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.spark.row_gate import RowGate
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.streaming.batch import Part
@@ -88,6 +89,49 @@ def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
     gate.settle(IntegerOffset(6))
 
     assert sorted(_positions(tmp_path)) == ["3", "5", "7"]
+
+
+def test_what_an_attempt_cleared_away_lies_between_its_first_row_and_its_commit(tmp_path):
+    zombie = _gate(tmp_path)
+    for first in (2, 3, 4, 5):
+        zombie.admit(_part(first, '"x"'))
+    gate = _gate(tmp_path)
+    gate._letters._left.clear()
+
+    gate.admit(_part(3, 3, 4))
+    gate.settle(IntegerOffset(4))
+
+    assert sorted(_positions(tmp_path)) == ["2", "5"]
+
+
+def test_file_that_another_attempt_clears_away_meanwhile_is_no_error(tmp_path):
+    _gate(tmp_path).admit(_part(3, '"x"'))
+    gate = _gate(tmp_path)
+    for file in tmp_path.rglob("*.parquet"):
+        file.unlink()
+
+    gate.admit(_part(3, 3))
+
+
+@pytest.mark.parametrize("url", [False, True])
+def test_file_of_dead_letters_has_the_columns_that_readers_know(tmp_path, url):
+    place = tmp_path / "new" / "er"
+    letters = DeadLetterFolder(f"file://{place}" if url else str(place), "c", FileLineOffset, None)
+    (row,) = [DeadLetter(None, 7, None, "bad", b"raw")]
+    before = dt.datetime.now(dt.UTC)
+
+    letters.write(FileLineOffset("a/b", 1), FileLineOffset("a/b", 2), [row], "app")
+
+    (file,) = place.rglob("*.parquet")
+    table = pq.read_table(file)
+    assert (file.parent.name, file.name) == ("c", "a%2Fb%3A1.parquet")
+    assert table.schema.equals(SCHEMA)
+    (told,) = table.to_pylist()
+    assert before <= told.pop("at") <= dt.datetime.now(dt.UTC)
+    assert told == {
+        "channel": "c", "position": None, "first_position": "a/b:1", "last_position": "a/b:2", "row": 7,
+        "column": None, "reason": "bad", "payload": b"raw", "application": "app", "key": None, "headers": [],
+    }  # fmt: skip
 
 
 def test_rows_before_the_first_that_an_attempt_reads_stay_put_aside(tmp_path):

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterFolder
+from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.answer import UnreachableError
@@ -24,7 +25,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from tests.fake_snowpipe import PIPE, ROW_SEQ_GAP, STALE, URL, KilledError, error
-from tests.memory_source import MemoryPartition, rows
+from tests.memory_source import MemoryPartition, MemorySpec, rows
 
 ONE_PART_A_REQUEST = BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000)
 SETTINGS = SinkSettings(URL, None, PIPE, wait_for_commit=True, commit_timeout=60.0, limits=ONE_PART_A_REQUEST)
@@ -53,6 +54,20 @@ class UndecodedPartition(MemoryPartition):
                 if part.start.value <= one <= part.end.value
             )  # fmt: skip
             yield replace(part, body=b"".join(kept), rows=len(kept), undecoded=lost)
+
+
+@pytest.mark.parametrize("on_error", ["abort", "continue"])
+def test_tasks_get_what_the_plan_says(on_error):
+    plan = JobPlan(
+        "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", ca_bundle="ca",
+        wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST, sdk_profile="/profile",
+        on_error=on_error,
+    )  # fmt: skip
+
+    assert SinkSettings.of(plan) == SinkSettings(
+        URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
+        row_rules=plan.row_rules(), sdk_profile="/profile", skips_undecoded=on_error == "continue",
+    )  # fmt: skip
 
 
 def work(partition=SIX, committed=None):

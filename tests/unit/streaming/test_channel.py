@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming.batch import Compressor, Part
 from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.channel_session import ChannelCounters
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     ChannelInvalidError,
@@ -50,6 +51,31 @@ def put(channel: Channel, first: int, last: int) -> None:
 
 def numbers(snowpipe: FakeSnowpipe) -> list[int]:
     return [row["n"] for row in snowpipe.channels["c"].rows]
+
+
+def test_counters_sum_up_the_answered_appends() -> None:
+    counters = ChannelCounters()
+    for seconds in (3.0, 2.0):
+        counters.answered(1, 2, 4, seconds)
+
+    assert counters == ChannelCounters(2, 4, 8, 2, 5.0, 3.0)
+
+
+def test_commit_of_an_earlier_position_and_the_end_of_its_time(
+    snowpipe: FakeSnowpipe, channel: Channel
+) -> None:
+    put(channel, 0, 4)
+    channel.flush()
+    snowpipe.holds_commits = True
+    put(channel, 5, 9)
+
+    status = channel.wait_for_commit(IntegerOffset(4), timeout=0)
+    assert status is not None
+    assert status.committed == "4"
+    slept = len(snowpipe.clock.slept)
+    with pytest.raises(CommitTimeoutError):
+        channel.wait_for_commit(timeout=10)
+    assert 5 <= sum(snowpipe.clock.slept[slept:]) <= 10
 
 
 def test_rows_arrive_in_order_with_the_token_of_the_last_one(

@@ -65,13 +65,19 @@ class TestLooks:
 
 
 class TestErrors:
-    def test_are_endured_and_told(self) -> None:
-        verdict = watch().see(failed(DOWN), 0.0)
+    def test_are_endured_and_told_with_what_is_known(self) -> None:
+        one = watch()
+        one.see(seen(c1="a:3"), 0.0)
 
-        assert state(verdict) == "waiting"
+        verdict = one.see(failed(DOWN), 0.0)
+
         assert str(verdict) == "look failed (1 in a row): service is away"
+        assert verdict is not None
+        assert (verdict.state, verdict.done, verdict.total) == (WaitState.WAITING, 0, 2)
+        assert verdict.tokens == {"c1": "a:3", "c2": None}
 
     def test_end_the_wait_when_they_come_in_a_row(self) -> None:
+        assert state(watch(max_consecutive_errors=1).see(failed(DOWN), 0.0)) == "failed"
         one = watch(max_consecutive_errors=3)
 
         verdicts = [one.see(failed(DOWN), float(now)) for now in range(3)]
@@ -94,13 +100,18 @@ class TestErrors:
         states = [state(one.see(failed(DOWN), float(now))) for now in range(0, 125, 5)]
 
         assert states.count("waiting") == 2
-        assert 90 <= 5 * states.index("failed") <= 120
+        assert 5 * states.index("failed") == 100
+        assert state(watch(interval=60.0).see(failed(DOWN), 0.0)) == "waiting"
 
     @pytest.mark.parametrize(
         "error", [DOWN, PipeFailedOverError("moved", http_status=410), OSError("disk"), TimeoutError("slow")]
     )
     def test_that_may_pass_do_not_end_the_wait(self, error: Exception) -> None:
-        assert state(watch().see(failed(error), 0.0)) == "waiting"
+        verdict = watch().see(failed(error), 0.0)
+
+        assert state(verdict) == "waiting"
+        own = isinstance(error, PipeFailedOverError | RetriesExhaustedError)
+        assert str(verdict).endswith(f"row): {error}" if own else f"row): {type(error).__name__}: {error}")
 
     @pytest.mark.parametrize(
         ("error", "reason"),
@@ -131,7 +142,7 @@ class TestStandstill:
         verdict = one.see(seen(c1="a:3", c2="a:4"), 1_600.0)
 
         assert verdict is not None
-        assert verdict.reason is FailureReason.STALLED
+        assert (verdict.reason, verdict.slowest) == (FailureReason.STALLED, None)
         assert verdict.message.startswith(
             "1 of 2 channels committed nothing for 600 s: 'c2' stands at a:4 since "
             "1970-01-01T00:16:40+00:00 (600 s), 6 before its target a:10. "
@@ -139,11 +150,20 @@ class TestStandstill:
 
     def test_counts_from_the_last_commit(self) -> None:
         one = watch(stall_seconds=10)
-        one.see(seen(c1="a:1", c2="a:10"), 0.0)
-        one.see(seen(c1="a:2", c2="a:10"), 9.0)
+        one.see(seen(c1="a:10", c2="a:1"), 0.0)
+        one.see(seen(c1="a:10", c2="a:2"), 9.0)
 
-        assert state(one.see(seen(c1="a:2", c2="a:10"), 18.0)) == "waiting"
-        assert state(one.see(seen(c1="a:2", c2="a:10"), 19.0)) == "failed"
+        assert state(one.see(seen(c1="a:10", c2="a:2"), 18.0)) == "waiting"
+        assert state(one.see(seen(c1="a:10", c2="a:2"), 19.0)) == "failed"
+
+    def test_hides_no_other_failure(self) -> None:
+        one = watch(stall_seconds=10)
+        one.see(seen(c1="a:1", c2="a:1"), 0.0)
+
+        verdict = one.see(StatusLook({"c1": ChannelStatus("c1", "ERR_X", "a:1")}), 20.0)
+
+        assert verdict is not None
+        assert (verdict.state, verdict.reason is FailureReason.STALLED) == (WaitState.FAILED, False)
 
     def test_of_a_channel_that_has_its_target_is_none(self) -> None:
         one = watch(stall_seconds=10)
@@ -167,17 +187,18 @@ class TestStandstill:
 
         assert "(5 s), before its target b" in str(one.see(seen(c1="a"), 5.0))
 
-    def test_of_many_channels_names_a_few_and_counts_the_others(self) -> None:
-        names = [f"c{number}" for number in range(8)]
+    @pytest.mark.parametrize(("channels", "more"), [(5, "a:10. "), (8, "; and 3 more. ")])
+    def test_of_many_channels_names_a_few_and_counts_the_others(self, channels: int, more: str) -> None:
+        names = [f"c{number}" for number in range(channels)]
         one = watch(dict.fromkeys(names, "a:10"), stall_seconds=1)
         one.see(seen(**dict.fromkeys(names)), 0.0)
 
         text = str(one.see(seen(**dict.fromkeys(names)), 5.0))
 
-        assert text.startswith("8 of 8 channels committed nothing")
+        assert text.startswith(f"{channels} of {channels} channels committed nothing")
         assert "'c4' stands" in text
         assert "'c5'" not in text
-        assert "; and 3 more. " in text
+        assert more in text
 
 
 def test_memory_moves_to_another_process() -> None:

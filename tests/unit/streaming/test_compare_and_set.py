@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,14 +14,26 @@ from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelError,
     ChannelFencedError,
+    ChannelInvalidError,
     CommitTimeoutError,
+    ConfigurationError,
+    OffsetTokenError,
     OffsetTokenMovedError,
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set, reset_offset_token
+from airflow_provider_snowpipe.streaming.reset import (
+    OffsetReset,
+    TokenChange,
+    compare_and_set,
+    direction,
+    fence,
+    reset_offset_token,
+    watch_channels,
+)
 from airflow_provider_snowpipe.streaming.restore import RestoreAction, RestoreStep, restore_channels
-from tests.fake_snowpipe import FakeSnowpipe, KilledError
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from tests.fake_snowpipe import MISSING, FakeSnowpipe, KilledError
 
 SetToken = Callable[[str, str], None]
 
@@ -139,8 +151,29 @@ def test_rows_streamed_while_the_token_is_set_are_found_when_it_is_read_back(
         stream(snowpipe, 12)
         set_token(channel, token)
 
-    with pytest.raises(OffsetTokenMovedError, match="overwritten"):
+    with pytest.raises(OffsetTokenMovedError, match=r"3 row\(s\).*overwritten") as raised:
         change(snowpipe, planned(snowpipe, "99"), set_late)
+
+    assert (raised.value.channel, raised.value.expected, raised.value.committed) == ("c", "99", "99")
+
+
+def test_fence_alone_compares_too(snowpipe: FakeSnowpipe) -> None:
+    stream(snowpipe, 9)
+
+    with snowpipe.client() as client, pytest.raises(OffsetTokenMovedError):
+        fence(client, TokenChange("c", "99", "8"))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_only_overwriting_discards_what_is_not_committed(
+    snowpipe: FakeSnowpipe, set_token: SetToken, overwrite: bool
+) -> None:
+    stream(snowpipe, 9)
+
+    change(snowpipe, TokenChange("c", "99", "9"), set_token, overwrite=overwrite)
+
+    opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
+    assert opens[1:] == [not overwrite] * 2
 
 
 def test_writer_that_opened_with_the_old_token_before_the_new_one_was_set_is_fenced(
@@ -168,7 +201,8 @@ def test_token_that_the_service_does_not_show_is_an_error_in_time(snowpipe: Fake
     with pytest.raises(CommitTimeoutError) as raised:
         change(snowpipe, planned(snowpipe, "99"), lambda channel, token: None)
 
-    assert (raised.value.committed, raised.value.target) == ("9", "99")
+    assert (raised.value.channel, raised.value.committed, raised.value.target) == ("c", "9", "99")
+    assert sum(snowpipe.clock.slept) == 30.5
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -227,52 +261,119 @@ def _stream_unless_fenced(snowpipe: FakeSnowpipe, last: int) -> None:
             stream(snowpipe, last)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "known", "text"),
+    [
+        ("5", "9", False, "the next writer"),
+        (None, "9", True, "rows up to the new token will not"),
+        ("9", "9", True, "the token stays"),
+        ("9", "5", True, "back: rows after the new token will be sent AGAIN"),
+        ("5", "9", True, "forward: rows between the two will NOT"),
+    ],
+)
+def test_moving_a_token_is_told_by_what_it_means_for_the_rows(
+    old: str | None, new: str, known: bool, text: str
+) -> None:
+    assert direction(old, new, IntegerOffset if known else None, "c").startswith(text)
+
+
+@pytest.mark.parametrize(("old", "new"), [("5", "a:b"), ("a:b", "5")])
+def test_tokens_of_another_format_are_refused_by_the_channel(old: str, new: str) -> None:
+    with pytest.raises(OffsetTokenError, match="'c'"):
+        direction(old, new, IntegerOffset, "c")
+
+
 class TestReset:
-    def test_run_that_ends_between_the_watch_and_the_fence_stops_it(
-        self, snowpipe: FakeSnowpipe, set_token: SetToken
-    ) -> None:
+    """A reset to row 43 of a channel that has committed row 57, and is looked at every half second."""
+
+    @pytest.fixture
+    def reset(self, snowpipe: FakeSnowpipe, set_token: SetToken) -> Iterator[Callable[..., Any]]:
         stream(snowpipe, 57)
         with snowpipe.client() as client:
-            status = client.channel_statuses(["c"])["c"]
-            snowpipe.fault(before="open", do=lambda: stream(snowpipe, 58))
+            before = client.channel_statuses(["c"])["c"]
 
-            with pytest.raises(OffsetTokenMovedError):
-                reset_offset_token(
-                    client,
-                    "c",
-                    "43",
-                    look=lambda: ChannelLook(status),
-                    set_token=set_token,
-                    observe_seconds=0,
-                )
+            def reset(new: str = "43", look: Any = lambda: ChannelLook(before), **options: Any) -> Any:
+                return reset_offset_token(client, "c", new, look=look, set_token=set_token, **options)
+
+            yield reset
+
+    def test_run_that_ends_between_the_watch_and_the_fence_stops_it(
+        self, snowpipe: FakeSnowpipe, reset: Callable[..., Any]
+    ) -> None:
+        snowpipe.fault(before="open", do=lambda: stream(snowpipe, 58))
+
+        with pytest.raises(OffsetTokenMovedError):
+            reset(observe_seconds=0)
 
         assert snowpipe.channels["c"].committed == "58"
 
     def test_overwriting_reports_the_token_that_was_really_there(
-        self, snowpipe: FakeSnowpipe, set_token: SetToken
+        self, snowpipe: FakeSnowpipe, reset: Callable[..., Any]
     ) -> None:
-        stream(snowpipe, 57)
-        with snowpipe.client() as client:
-            status = client.channel_statuses(["c"])["c"]
-            snowpipe.fault(before="open", channel="c", do=lambda: stream(snowpipe, 58))
-            done = reset_offset_token(
-                client,
-                "c",
-                "43",
-                look=lambda: ChannelLook(status),
-                set_token=set_token,
-                allow_active_writer=True,
-            )
+        snowpipe.fault(before="open", do=lambda: setattr(snowpipe.channels["c"], "committed", "58"))
 
-        assert (done.old, done.new) == ("58", "43")
+        done = reset(allow_active_writer=True)
+
+        assert str(done) == "offset token of channel 'c': 58 -> 43"
+        assert str(OffsetReset("c", None, "43")) == "offset token of channel 'c': NULL -> 43"
+        assert snowpipe.clock.slept == []
+
+    @pytest.mark.parametrize(("options", "seconds"), [({}, 10), ({"observe_seconds": 1.2}, 1.2)])
+    def test_channel_is_watched_for_as_long_as_told(
+        self, snowpipe: FakeSnowpipe, reset: Callable[..., Any], options: Any, seconds: float
+    ) -> None:
+        assert (reset(**options).old, snowpipe.channels["c"].committed) == ("57", "43")
+
+        assert snowpipe.clock.slept[0] == 0.5
+        assert sum(snowpipe.clock.slept) == pytest.approx(seconds)
+
+    def test_signs_of_a_writer_stop_it(self, snowpipe: FakeSnowpipe, reset: Callable[..., Any]) -> None:
+        looks = [ChannelLook(ChannelStatus("c", "SUCCESS", str(token))) for token in (57, 57, 58)]
+
+        with pytest.raises(WriterActiveError, match=r"'c'.*went from 57 to 58"):
+            reset(look=lambda: looks.pop(0))
+
+        assert (looks, snowpipe.channels["c"].committed) == ([], "57")
+
+    def test_empty_token_and_missing_channel_are_refused(
+        self, snowpipe: FakeSnowpipe, reset: Callable[..., Any]
+    ) -> None:
+        with pytest.raises(ConfigurationError, match="empty"):
+            reset("")
+        with pytest.raises(ChannelInvalidError) as gone:
+            reset(look=lambda: ChannelLook(ChannelStatus.missing("c")))
+
+        assert (gone.value.channel, gone.value.http_status, gone.value.code) == ("c", 404, MISSING)
+        assert snowpipe.channels["c"].committed == "57"
+
+
+class TestWatch:
+    def test_looks_at_all_channels_until_the_time_is_over(self, snowpipe: FakeSnowpipe) -> None:
+        with snowpipe.client() as client:
+            for name in ("a", "b"):
+                stream(snowpipe, 1, name)
+            snowpipe.calls.clear()
+            watch_channels(client, ["a", "b"], 1.2)
+            watch_channels(client, [], 1.2)
+
+        assert snowpipe.did("status") == ["status a,b"] * 4
+        assert snowpipe.clock.slept == pytest.approx([0.5, 0.5, 0.2])
+
+    def test_names_the_one_that_is_written_to(self, snowpipe: FakeSnowpipe) -> None:
+        stream(snowpipe, 1, "a")
+        stream(snowpipe, 1, "b")
+        snowpipe.fault(before="status", skip=2, channel="a,b", do=lambda: stream(snowpipe, 2, "b"))
+
+        with snowpipe.client() as client, pytest.raises(WriterActiveError, match=r"'b'.*went from 1 to 2"):
+            watch_channels(client, ["a", "b"], 10)
 
 
 class TestRestore:
     STEPS = (
+        RestoreStep("kept", RestoreAction.KEEP, "5", "5"),
         RestoreStep("a", RestoreAction.SET, None, "7"),
         RestoreStep("b", RestoreAction.SET, "49", "50", rows_inserted=50),
         RestoreStep("gone", RestoreAction.CREATE, None, "3"),
-        RestoreStep("kept", RestoreAction.KEEP, "5", "5"),
     )
 
     def test_channel_that_is_loaded_while_another_is_restored_keeps_its_token(
@@ -298,12 +399,25 @@ class TestRestore:
         assert snowpipe.channels["gone"].committed == "3"
         assert snowpipe.channels["b"].committed == "50"
 
+    def test_rows_that_came_under_the_planned_token_stop_it_unless_overwriting(
+        self, snowpipe: FakeSnowpipe, set_token: SetToken
+    ) -> None:
+        stream(snowpipe, 52, "b")
+        snowpipe.channels["b"].committed = "49"
+
+        with snowpipe.client() as client:
+            with pytest.raises(OffsetTokenMovedError):
+                restore_channels(client, self.STEPS[2:3], set_token=set_token)
+            restore_channels(client, self.STEPS[2:3], set_token=set_token, overwrite=True)
+
+        assert snowpipe.channels["b"].committed == "50"
+
     def test_channel_that_somebody_made_meanwhile_is_not_overwritten(
         self, snowpipe: FakeSnowpipe, set_token: SetToken
     ) -> None:
         stream(snowpipe, 6, "gone")
 
         with snowpipe.client() as client, pytest.raises(OffsetTokenMovedError):
-            restore_channels(client, self.STEPS[2:3], set_token=set_token)
+            restore_channels(client, self.STEPS[3:], set_token=set_token)
 
         assert snowpipe.channels["gone"].committed == "6"

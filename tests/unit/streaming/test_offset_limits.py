@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
@@ -117,3 +119,22 @@ def test_every_known_format_has_its_class() -> None:
 def test_class_that_is_no_offset_is_refused() -> None:
     with pytest.raises(ConfigurationError):
         offset_class("pathlib.Path")
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: FileLineOffset("a", -1), "line"),
+        (lambda: TopicPartitionOffset("t", -1, 0), "partition"),
+        (lambda: TopicPartitionOffset("t", 0, -1), "offset"),
+        (lambda: BatchRowOffset(-1, 0), "batch"),
+        (lambda: BatchRowOffset(0, -1), "row"),
+    ],
+)
+def test_negative_numbers_are_refused_by_name(make: Callable[[], Offset], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} is -1: "):
+        make()
+
+
+def test_next_text_is_the_smallest_one_behind() -> None:
+    assert LexicographicOffset("a").next() == LexicographicOffset("a\0")

@@ -37,9 +37,11 @@ def _statuses(**tokens: str | None) -> dict[str, ChannelStatus]:
 def test_channel_gets_the_backups_token_unless_it_has_it(
     committed: str | None, action: RestoreAction
 ) -> None:
-    steps = plan_restore(_backup(a="10"), _statuses(a=committed), IntegerOffset)
+    status = ChannelStatus("a", "SUCCESS", committed, rows_inserted=3)
 
-    assert steps == [RestoreStep("a", action, committed, "10")]
+    steps = plan_restore(_backup(a="10"), {"a": status}, IntegerOffset)
+
+    assert steps == [RestoreStep("a", action, committed, "10", rows_inserted=3)]
 
 
 def test_channel_that_is_gone_is_created_with_its_token() -> None:

@@ -1,5 +1,6 @@
 """Appending a bounded number of rows without Spark: every crash point, and what a repetition finds."""
 
+import datetime as dt
 import json
 
 import pytest
@@ -8,6 +9,9 @@ from airflow_provider_snowpipe.streaming.answer import UnreachableError
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     CommitTimeoutError,
+    ConfigurationError,
+    ContinuityError,
+    EncodingError,
     OffsetTokenError,
     PipeFailedOverError,
     RowsRejectedError,
@@ -18,11 +22,19 @@ from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerO
 from airflow_provider_snowpipe.streaming.rows import (
     NumberedRows,
     RowLimits,
+    lines_of_columns,
+    lines_of_ndjson,
     lines_of_rows,
     numbered_by_batch,
     numbered_by_column,
 )
-from airflow_provider_snowpipe.streaming.small_load import AppendRules, append_to_channel, rows_to_send
+from airflow_provider_snowpipe.streaming.small_load import (
+    AppendRules,
+    append_to_channel,
+    rejected_by_earlier_tries,
+    rows_to_send,
+)
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from tests.fake_snowpipe import STALE, KilledError, error
 
 ROWS = [{"ID": number} for number in range(1, 5)]
@@ -52,10 +64,21 @@ def test_rows_are_appended_and_their_commit_awaited(snowpipe, append):
     load = append()
 
     assert ids(snowpipe) == [1, 2, 3, 4]
+    assert (load.channel, load.raw_bytes) == ("c", 4 * len('{"ID":1}\n'))
     assert (load.from_token, load.target_token, load.rows, load.skipped, load.committed) == (
         None, "7:4", 4, 0, True,
     )  # fmt: skip
     assert snowpipe.did("append") == ["append c 7:1..7:4"]
+
+
+def test_seconds_are_those_of_the_append_its_requests_and_its_commit(snowpipe, append):
+    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(3))
+    snowpipe.fault(before="status", skip=1, do=lambda: snowpipe.clock.sleep(2))
+
+    load = append()
+
+    assert (load.append_seconds, load.request_seconds, load.longest_request) == (3, 3, 3)
+    assert load.commit_seconds == 2
 
 
 def test_keys_that_appear_only_in_later_rows_are_sent(snowpipe, append):
@@ -153,7 +176,8 @@ class TestCommittedBefore:
             append(batch=6)
 
         with pytest.raises(UncommittedRowsError):
-            append(batch=7)
+            append(batch=7, commit_timeout=20)
+        assert 10 < sum(snowpipe.clock.slept) <= 20
 
         opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
         assert all(opens)
@@ -193,7 +217,8 @@ class TestCommit:
                 append()
             assert (refused.value.channel, refused.value.rejected) == ("c", 2)
         else:
-            assert append(on_error="continue").rejected == 2
+            load = append(on_error="continue")
+            assert (load.rejected, load.rejected_baseline) == (2, 5)
         assert (ids(snowpipe), snowpipe.channels["c"].committed) == ([1, 4], "7:4")
 
 
@@ -227,6 +252,23 @@ def test_rows_of_an_older_batch_that_are_skipped_are_none():
     assert rows_to_send(
         numbered(), BatchRowOffset(8, 1), AppendRules(7, on_older_batch="skip"), channel="c"
     ) == NumberedRows((), ())
+
+
+@pytest.mark.parametrize(
+    ("last", "errors", "committed", "found"),
+    [
+        ("7:1", 3, 2, 1), ("7:4", 3, 2, 1), ("6:9", 3, 2, 0), ("7:5", 3, 2, 0), (None, 3, 2, 0),
+        ("7:1", 0, 2, 0), ("7:1", 3, 0, 0), (None, 0, 2, 0),
+    ],
+)  # fmt: skip
+def test_last_rejected_row_tells_whether_one_is_among_those_that_an_earlier_try_sent(
+    last, errors, committed, found
+):
+    rows = numbered()
+    left = rows.after(BatchRowOffset(7, committed))
+    status = ChannelStatus("c", "SUCCESS", rows_error_count=errors, last_error_offset_upper_bound=last)
+
+    assert rejected_by_earlier_tries(rows, left, status, BatchRowOffset) == found
 
 
 class TestRejectedByEarlierTries:
@@ -280,3 +322,81 @@ class TestRejectedByEarlierTries:
         with pytest.raises(RowsRejectedError) as raised:
             append()
         assert raised.value.rejected == 1
+
+
+class TestLines:
+    """What comes as a file or as the result of a query."""
+
+    def test_of_ndjson_are_cut_at_newlines_and_blank_ones_are_no_rows(self):
+        assert lines_of_ndjson(b'{"A":1}\r\n\n  \n{"A":2}', RowLimits(2, 21), "f") == [b'{"A":1}', b'{"A":2}']
+
+    def test_of_a_query_hold_its_columns_by_name(self):
+        rows = [(1, "x", dt.date(2026, 1, 2)), (2, None, None)]
+
+        lines = lines_of_columns(["ID", "T", "D"], rows, RowLimits(2, 100), "q")
+        for names, bad in ((["A"], [(1, 2)]), (["A", "B"], [(1, 2), (3,)])):
+            with pytest.raises(ValueError, match="zip"):
+                lines_of_columns(names, bad, RowLimits(), "q")
+
+        assert [json.loads(line) for line in lines] == [
+            {"ID": 1, "T": "x", "D": "2026-01-02"}, {"ID": 2, "T": None, "D": None},
+        ]  # fmt: skip
+        assert lines_of_columns(["ID"], [], RowLimits(), "q") == []
+
+    @pytest.mark.parametrize(
+        ("make", "size"),
+        [
+            (lambda limits: lines_of_ndjson(b"{}\n{}\n", limits, "here"), 6),
+            (lambda limits: lines_of_columns(["A"], [(1,), (2,)], limits, "here"), 16),
+            (lambda limits: lines_of_rows([{}, {}], limits), 6),
+        ],
+    )
+    def test_of_too_much_are_refused_by_where_they_come_from(self, make, size):
+        for limits in (RowLimits(1, size), RowLimits(2, size - 1)):
+            with pytest.raises(ConfigurationError, match=r"^(here|the rows): "):
+                make(limits)
+
+        assert len(make(RowLimits(2, size))) == 2
+
+    def test_of_values_without_a_common_type_are_refused_by_their_column(self):
+        with pytest.raises(EncodingError, match=r"q: column 'B'"):
+            lines_of_columns(["A", "B"], [(1, "x"), (2, 3)], RowLimits(), "q")
+
+    @pytest.mark.parametrize("row", [[1], "x", {"A": float("nan")}, {"A": object()}])
+    def test_of_what_is_no_row_are_refused_by_its_number(self, row):
+        with pytest.raises(EncodingError, match=r"^row 2 "):
+            lines_of_rows([{}, row], RowLimits())
+
+    def test_of_rows_are_compact_and_of_utf_8(self):
+        assert lines_of_rows([{"A": "é", "B": [1]}], RowLimits()) == ['{"A":"é","B":[1]}'.encode()]
+
+    def test_are_sent_in_bodies_of_a_quarter_of_a_mebibyte(self):
+        quarter = b"x" * (2**16 - 1)
+        one_short = [quarter, quarter, quarter, quarter[1:], b""]
+        lines = [*one_short, *[quarter] * 4, *one_short, b"last"]
+
+        parts = list(numbered_by_batch(lines, 7).parts())
+
+        assert [str(last) for _, _, last, _ in parts] == ["7:5", "7:9", "7:14", "7:15"]
+        assert [str(first) for _, first, _, _ in parts] == ["7:1", "7:6", "7:10", "7:15"]
+        assert [rows for _, _, _, rows in parts] == [5, 4, 5, 1]
+        assert b"".join(body for body, *_ in parts) == b"\n".join(lines) + b"\n"
+
+
+class TestNumberedByAColumn:
+    @pytest.mark.parametrize(
+        "line",
+        [b"{}", b'{"AT":null}', b'{"AT":true}', b'{"AT":1.5}', b'{"AT":[1]}', b'{"AT":{}}', b"[1]", b"x"],
+    )
+    def test_row_without_a_position_is_refused_by_its_number(self, line):
+        with pytest.raises(ConfigurationError, match=r"^row 2: "):
+            numbered_by_column([b'{"AT":1}', line], "AT", IntegerOffset, channel="c")
+
+    @pytest.mark.parametrize(
+        ("at", "kind", "text"), [(3, ContinuityError, "^row 3: "), ("x", OffsetTokenError, "'c'")]
+    )
+    def test_position_that_does_not_grow_or_is_of_another_format(self, at, kind, text):
+        lines = [json.dumps({"AT": one}).encode() for one in (1, 3, at)]
+
+        with pytest.raises(kind, match=text):
+            numbered_by_column(lines, "AT", IntegerOffset, channel="c")

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.data_source.batch_report import describe_abort
 from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity, SupersededError
-from airflow_provider_snowpipe.spark.data_source.gates import settle_batch
+from airflow_provider_snowpipe.spark.data_source.gates import identity_of, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen
@@ -47,7 +47,10 @@ def _settle(*tasks, options=OPTIONS):
             id="failed",
         ),
         pytest.param(
-            (LEFT, replace(RIGHT, complete=False)), AuthenticationError, "partitions .1. took", id="slow"
+            (LEFT, replace(RIGHT, complete=False)),
+            AuthenticationError,
+            "partitions .1. took",
+            id="slow",
         ),
         pytest.param(
             (LEFT, replace(RIGHT, channels=(ChannelOutcome("ds_1", superseded_by=9),))),
@@ -67,8 +70,9 @@ def _settle(*tasks, options=OPTIONS):
     ],
 )
 def test_batch_is_no_success_whatever_spark_says(tasks, error, text):
-    with pytest.raises(error, match=text):
+    with pytest.raises(error, match=text) as raised:
         _settle(*tasks)
+    assert str(raised.value).startswith("batch=5: ") is (error in (WriterActiveError, AuthenticationError))
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,22 @@ def test_abort_says_what_may_be_there():
     assert line.startswith("snowpipe aborted batch=5: rows that were committed stay in the table")
     assert "ds_0 to 5:1/2-00000000-00000001-0-end" in line
     assert "channels ds_*" in line
+
+
+@pytest.mark.parametrize(
+    ("more", "batch", "query", "identity"),
+    [
+        ({}, 5, None, BatchIdentity(5, "given", 2)),
+        ({}, 5, "q", BatchIdentity.of_query(5, "q", 2)),
+        ({"offset_column": "ID", "partitions": None}, 5, "q", None),
+        ({"partitions": None}, 5, None, BatchIdentity(5, "given", 0)),
+        ({}, None, "q", None),
+    ],
+)
+def test_batch_is_told_by_its_number_and_its_query_unless_a_column_tells_rows_apart(
+    more, batch, query, identity
+):
+    assert identity_of(replace(OPTIONS, **more), batch, query, "given") == identity
 
 
 def _seen(batch, writer="00000001"):

@@ -1,6 +1,6 @@
 """The driver's two gates against a scripted service: what it finds before, and what is committed after."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -128,6 +128,42 @@ class TestSettle:
         (report,) = self.settle(self.DONE)
 
         assert (report.committed, report.rows, report.rejected) == (True, 2, 0)
+
+    def test_all_that_the_task_told_is_in_the_report(self, snowpipe):
+        snowpipe.channel("ds_0", committed=token(), rows_inserted=9, rows_error_count=3)
+        told = {
+            "from_token": "f", "target_token": token(), "rows": 2, "bytes": 3, "inserted_before": 7,
+            "errors_before": 3, "append_seconds": 5.0, "commit_seconds": 6.0, "requests": 8,
+            "request_seconds": 10.0, "longest_request": 11.0, "retries": 12, "dead_lettered": 13,
+        }  # fmt: skip
+
+        (report,) = self.settle(ChannelOutcome("ds_0", **told))
+
+        assert asdict(report) == {
+            **told, "channel": "ds_0", "partition": "ds_0", "to_token": token(), "rejected": 0,
+            "committed": True, "latency_ms": 5, "rejected_before": 3, "undecoded": 0,
+        }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("more", "integer", "target", "committed"),
+        [
+            ({}, True, "9/2", "10/2"),
+            ({}, False, "b/2", "c/2"),
+            ({"partitions": None, "channelColumn": "K"}, True, "9", "10"),
+            ({"partitions": None, "channelColumn": "K"}, False, "b", "c"),
+        ],
+    )
+    def test_tokens_of_an_offset_column_are_compared_in_its_order(
+        self, snowpipe, more, integer, target, committed
+    ):
+        tasks = [TaskOutcome(0, 0, (ChannelOutcome("ds_0", target_token=target, rows=1),)), TaskOutcome(1, 0)]
+        write = options(offsetColumn="ID", **more)
+        snowpipe.channel("ds_0", committed=committed)
+        assert settle_batch(write, tasks, "batch=5", integer_offsets=integer)[0].committed
+
+        snowpipe.channels["ds_0"].committed = "1" + target[1:] if integer else "a" + target[1:]
+        with pytest.raises(CommitTimeoutError, match=r"T-STREAMING"):
+            settle_batch(write, tasks, "batch=5", integer_offsets=integer)
 
     @pytest.mark.parametrize("committed", [None, token(row=1), token(batch=4, row=9)])
     def test_message_of_a_task_is_not_believed_without_the_committed_token(self, snowpipe, committed):

@@ -131,12 +131,15 @@ class TestDefault:
         folder.refused("'0.ndjson'")
 
     def test_all_late_files_of_a_partition_are_counted(self, folder):
-        folder.write("9.ndjson")
+        folder.write("99.ndjson")
         folder.run()
-        for number in range(5):
-            folder.write(f"{number}.ndjson")
+        for number in range(10):
+            folder.write(f"{number:02}.ndjson")
+        folder.refused("10 file", "'00.ndjson'", "). ")
+        folder.write("10.ndjson")
+        folder.write("11.ndjson")
 
-        folder.refused("5 file", "'0.ndjson'")
+        folder.refused("12 file", "and 2 more. ")
 
 
 class TestNormalUse:

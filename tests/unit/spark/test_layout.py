@@ -1,0 +1,63 @@
+"""Which rows come together and in which order: the settings, without Spark."""
+
+from contextlib import suppress
+
+import pytest
+
+from airflow_provider_snowpipe.spark.layout import (
+    PINNED,
+    free_layout,
+    layout_fingerprint,
+    pin_layout,
+    pinned_layout,
+    unpinned,
+)
+
+ADAPTIVE, SORTED, SIZE, COST, ZONE = PINNED
+
+
+class Session:
+    """What a session's settings are."""
+
+    def __init__(self):
+        self.conf = self
+        self.settings = {ADAPTIVE: "true", SORTED: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
+        self.get, self.set = self.settings.__getitem__, self.settings.__setitem__
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_layout_is_pinned_inside_the_block_and_the_own_settings_come_back(error):
+    session = Session()
+    own = dict(session.settings)
+
+    def ask():
+        assert session.settings == {**PINNED, ADAPTIVE: "true"}
+        if error:
+            raise error
+
+    with suppress(RuntimeError), pinned_layout(session):
+        assert session.settings == PINNED
+        with suppress(RuntimeError), free_layout(session):
+            ask()
+        assert session.settings == PINNED
+        if error:
+            raise error
+
+    assert session.settings == own
+
+
+def test_settings_that_differ_are_told_however_spark_spells_them():
+    session = Session()
+    assert unpinned(session) == {ADAPTIVE: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
+
+    pin_layout(session)
+    assert unpinned(session) == {}
+    session.settings |= {ADAPTIVE: "FALSE", SIZE: f"{1 << 40}b", COST: f"{1 << 40}B", ZONE: "utc"}
+    assert unpinned(session) == {}
+    session.settings |= {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}
+    assert unpinned(session) == {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}
+
+
+def test_fingerprint_stays_as_it_is_in_committed_tokens():
+    assert layout_fingerprint({"b": 1, "a": [2]}, "x") == layout_fingerprint({"a": [2], "b": 1}, "x")
+    assert layout_fingerprint({"b": 1, "a": [2]}, "x") == "0601910f"

@@ -1,0 +1,126 @@
+"""Opening a channel for another writer, and dropping one: what is done, and what is refused."""
+
+import pytest
+
+from airflow_provider_snowpipe.streaming.errors import (
+    ChannelInvalidError,
+    ConfigurationError,
+    UncommittedRowsError,
+)
+from airflow_provider_snowpipe.streaming.lifecycle import Dropping, Opening, drop_channel, open_channel
+from tests.fake_snowpipe import ROW_SEQ_GAP, UNCOMMITTED, error
+
+HELD = error(409, UNCOMMITTED)
+
+
+@pytest.fixture
+def client(snowpipe):
+    with snowpipe.client() as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "action", "after", "opens"),
+    [
+        (None, {}, "create", None, [None]),
+        (None, {"offset_token": "a:7", "if_exists": "fence"}, "create", "a:7", ["a:7"]),
+        ("a:9", {}, "skip", "a:9", []),
+        ("a:9", {"offset_token": "a:7"}, "skip", "a:9", []),
+        ("a:9", {"offset_token": "a:7", "if_exists": "fence"}, "fence", "a:9", [None]),
+    ],
+)
+def test_opening_creates_fences_or_leaves_alone(snowpipe, client, before, options, action, after, opens):
+    if before:
+        snowpipe.channel("c", committed=before)
+
+    assert open_channel(client, "c", **options) == Opening("c", action, after)
+
+    assert [call.body.get("offset_token") for call in snowpipe.calls if call.operation == "open"] == opens
+    assert snowpipe.channels["c"].committed == after
+
+
+@pytest.mark.parametrize("options", [{"if_exists": "replace"}, {"offset_token": "a:7"}])
+def test_opening_that_would_need_another_token_is_refused(snowpipe, client, options):
+    snowpipe.channel("c")
+
+    with pytest.raises(ConfigurationError):
+        open_channel(client, "c", **options)
+    assert snowpipe.did("open") == []
+
+
+def test_fence_and_drop_wait_for_what_is_received(snowpipe, client):
+    """The pauses double from a tenth of a second to two seconds."""
+    for wait in (
+        lambda: open_channel(client, "c", if_exists="fence"),
+        lambda: drop_channel(client, "c"),
+    ):
+        snowpipe.channel("c", committed="a:9")
+        snowpipe.fault(before="open", error=HELD, times=7)
+        wait()
+        assert snowpipe.clock.slept[-7:] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert snowpipe.channels == {}
+
+
+@pytest.mark.parametrize(
+    ("act", "seconds"),
+    [
+        (lambda client: open_channel(client, "c", if_exists="fence"), 60),
+        (lambda client: open_channel(client, "c", if_exists="fence", uncommitted_timeout=5), 5),
+        (lambda client: drop_channel(client, "c"), 600),
+        (lambda client: drop_channel(client, "c", commit_timeout=0.1), 0.1),
+    ],
+)
+def test_the_wait_ends_in_time_and_changes_nothing(snowpipe, client, act, seconds):
+    snowpipe.channel("c", committed="a:9")
+    snowpipe.fault(before="open", error=HELD, times=1000)
+
+    with pytest.raises(UncommittedRowsError, match=f"'c'.* {seconds} s") as late:
+        act(client)
+
+    assert (late.value.channel, late.value.http_status, late.value.code) == ("c", 409, UNCOMMITTED)
+    assert max(seconds - 2, seconds / 2) <= sum(snowpipe.clock.slept) <= seconds
+    assert snowpipe.did("drop") == []
+
+
+def test_drop_asks_before_each_open_whether_rows_are_uncommitted(snowpipe, client):
+    for force in (False, True):
+        snowpipe.channel("c", committed="a:9")
+        drop_channel(client, "c", force=force)
+
+    asked = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
+    assert asked == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("force", "refusal", "expected"),
+    [
+        (False, None, Dropping("c", True, "9", False)),
+        (True, None, Dropping("c", True, "9", False)),
+        (True, HELD, Dropping("c", True, "9", True)),
+        (True, error(409, ROW_SEQ_GAP), Dropping("c", True, "9", None)),
+    ],
+)
+def test_dropping_tells_what_went_with_the_channel(snowpipe, client, force, refusal, expected):
+    snowpipe.channel("c", committed="9")
+    if refusal:
+        snowpipe.fault(before="open", error=refusal, times=1000)
+
+    assert drop_channel(client, "c", force=force) == expected
+
+    assert snowpipe.channels == {}
+
+
+def test_channel_that_is_gone_is_dropped_already(snowpipe, client):
+    assert drop_channel(client, "c") == Dropping("c", existed=False)
+    assert snowpipe.did("open", "drop") == []
+
+
+def test_invalid_channel_is_dropped_by_force_only(snowpipe, client):
+    snowpipe.channel("c", committed="9")
+    snowpipe.fault(before="open", error=error(409, ROW_SEQ_GAP), times=1000)
+
+    with pytest.raises(ChannelInvalidError, match="force=True") as invalid:
+        drop_channel(client, "c")
+
+    assert (invalid.value.channel, invalid.value.http_status, invalid.value.code) == ("c", 409, ROW_SEQ_GAP)
+    assert "c" in snowpipe.channels
