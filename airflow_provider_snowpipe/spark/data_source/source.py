@@ -38,6 +38,7 @@ from airflow_provider_snowpipe.spark.data_source.outcomes import TaskOutcome
 from airflow_provider_snowpipe.spark.data_source.schema import (
     check_schema,
     is_integer,
+    is_kafka_partition,
     unknown_columns,
     variant_columns,
 )
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 NAME = "snowpipe"
 _BATCH_ID = "streaming.sql.batchId"
-_QUERY_ID = "sql.streaming.queryId"
+QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass
@@ -115,6 +116,7 @@ class SnowpipeDataSource(DataSource):
         return StreamWriter(options, *self._prepared(schema, options))
 
     def _prepared(self, schema: StructType, options: WriteOptions) -> tuple[Prepared, RowForm]:
+        options.refuse_unknown_spread(from_kafka=is_kafka_partition(schema.jsonValue(), options))
         form = RowForm.of(schema, options)
         prepared = prepare(options, integer_offsets=form.integer_offsets)
         unknown = unknown_columns(schema.jsonValue(), options, prepared.columns)
@@ -188,7 +190,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         :raises SnowpipeError: for what another attempt may mend
         """
         context = _context()
-        return self._run(iterator, self._options.for_batch(), context.getLocalProperty(_QUERY_ID), context)
+        return self._run(iterator, self._options.for_batch(), context.getLocalProperty(QUERY_ID), context)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Read the committed tokens after the last task; the write succeeds only if this returns.
@@ -216,10 +218,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         :raises SnowpipeError: for what another attempt may mend
         """
         context = _context()
-        batch, query_id = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
+        batch, query_id = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(QUERY_ID)
         if batch is None or query_id is None:
             raise ConfigurationError(
-                f"Spark gave the task no {_BATCH_ID} and {_QUERY_ID}: this release was tested with PySpark "
+                f"Spark gave the task no {_BATCH_ID} and {QUERY_ID}: this release was tested with PySpark "
                 "4.2, install that version, or use the option offsetColumn"
             )
         return self._run(iterator, int(batch), query_id, context)

@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.spark.data_source.ordered import OrderedRows, ord
 from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
 from airflow_provider_snowpipe.spark.data_source.put_aside import row_rules
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
-from airflow_provider_snowpipe.spark.data_source.runs import ChannelRuns
+from airflow_provider_snowpipe.spark.data_source.runs import channel_shares
 from airflow_provider_snowpipe.spark.sink import (
     PartitionResult,
     SinkSettings,
@@ -38,7 +38,6 @@ from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
-    ConfigurationError,
     SnowpipeError,
     SourcePositionError,
 )
@@ -63,6 +62,11 @@ class BatchesSeen:
 
     latest: dict[str, tuple[str, BatchDigestOffset]]
     errors: dict[str, int]
+
+    def has_begun(self, mine: BatchIdentity) -> bool:
+        """True if rows of a batch were committed before this write began."""
+        latest = self.latest.get(mine.writer)
+        return latest is not None and latest[1].batch == mine.batch
 
     def check(self, mine: BatchIdentity) -> None:
         """Judge a batch by all channels before any row moves.
@@ -112,7 +116,7 @@ class Task:
         outcome = TaskOutcome(self.partition, self.attempt)
         try:
             with closing(self._client()) as client:
-                for part, rows in self._shares(without_empty(batches)):
+                for part, rows in channel_shares(self.options, self.partition, without_empty(batches)):
                     result, loaded = self._load(client, self.options.channel(part), rows)
                     done.append(loaded)
                     if result is not None and (result.error_type is not None or not result.complete):
@@ -131,22 +135,6 @@ class Task:
             else:
                 outcome = replace(outcome, error_type=type(error).__name__, error=str(error))
         return replace(outcome, channels=tuple(done))
-
-    def _shares(
-        self, batches: Iterator[pa.RecordBatch]
-    ) -> Iterator[tuple[str | int, Iterator[pa.RecordBatch]]]:
-        options = self.options
-        if options.channel_column is not None:
-            yield from ChannelRuns(batches, options.channel_column)
-            return
-        partitions = options.partitions or 0
-        if self.partition >= partitions:
-            raise ConfigurationError(
-                f"the plan has a partition {self.partition}, option partitions is {partitions}: fix the "
-                f"plan's number by repartition({partitions}, column) or coalesce({partitions}), or, for "
-                "channels that hold nothing yet, give the number that the plan has"
-            )
-        yield self.partition, batches
 
     def _load(
         self, client: SnowpipeClient, channel: str, rows: Iterator[pa.RecordBatch]
@@ -211,6 +199,15 @@ class Task:
                 """Compares only: a share that is complete has no further part."""
             target = replace(found, target_token=status.committed, errors_before=place.rejected_before)
             return None, target
+        if self._compares_only(identity) and next(share.parts(rows, place), None) is not None:
+            raise SourcePositionError(
+                f"channel {channel!r}: an earlier run has committed a part of batch {identity.batch}, and "
+                f"rows of partition {self.partition} are missing. Whether every row lies in the channel that "
+                "it lay in then cannot be seen from one partition, so they were not sent. Finish the batch "
+                "by write_checked(df, options), which compares all channels before it sends (in a stream, "
+                "within foreachBatch, with the same checkpoint); or promise it by the option "
+                "fixedSpread=true where the source fixes its partitions, as Kafka does"
+            )
 
         def rows_after(position: Offset | None) -> Iterator[Part]:
             now = position if isinstance(position, BatchDigestOffset) else None
@@ -220,6 +217,11 @@ class Task:
             self._settings(), self.token, channel, rows_after, offset_class=BatchDigestOffset
         )
         return result, replace(_loaded(found, result), errors_before=share.rejected_before)
+
+    def _compares_only(self, identity: BatchIdentity) -> bool:
+        """True where sending could double rows: they may lie in other channels than in an earlier run."""
+        options = self.options
+        return not options.fixed_spread and (options.partitions or 0) > 1 and self.seen.has_begun(identity)
 
     def _client(self) -> SnowpipeClient:
         options = self.options
