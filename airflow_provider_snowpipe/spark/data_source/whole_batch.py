@@ -32,7 +32,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.listing import ListedChannel, show_channels
+from airflow_provider_snowpipe.streaming.listing import ListedChannel, full_name, show_channels
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,14 +178,18 @@ class BegunBatch:
 def _channels(options: WriteOptions) -> list[str]:
     if options.partitions is not None:
         return [options.channel(number) for number in range(options.partitions)]
-    rows = statement_rows(
-        options.account_url,
-        standing_credentials(options.credentials_file),
-        show_channels(options.pipe),
-        ca_bundle=options.ca_bundle,
-    )
-    names = (ListedChannel.from_row(row).name for row in rows)
-    return [name for name in names if name.startswith(f"{options.channel_prefix}_")]
+    pipe = options.pipe
+    listed = _listed(options, show_channels(pipe))
+    if not listed:  # the pipe is new, or the streaming API takes its name in letters that SQL does not
+        in_schema = _listed(options, f"SHOW CHANNELS IN SCHEMA {full_name(pipe.database, pipe.schema)}")
+        listed = [one for one in in_schema if one.pipe and one.pipe.casefold() == pipe.pipe.casefold()]
+    return [one.name for one in listed if one.name.startswith(f"{options.channel_prefix}_")]
+
+
+def _listed(options: WriteOptions, statement: str) -> list[ListedChannel]:
+    credentials = standing_credentials(options.credentials_file)
+    rows = statement_rows(options.account_url, credentials, statement, ca_bundle=options.ca_bundle)
+    return [ListedChannel.from_row(row) for row in rows]
 
 
 def _token(committed: str | None) -> BatchDigestOffset | None:
