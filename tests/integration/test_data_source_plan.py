@@ -174,9 +174,12 @@ def test_begun_batch_is_refused_whole_if_it_has_changed_and_the_original_is_fini
     assert door.ids() == ids
     if numbered:
         with pytest.raises(Exception, match="snowpipe") as plain:
-            first.write.format("snowpipe").options(**door.options(**keys)).mode("append").save()
+            other.write.format("snowpipe").options(**door.options(**keys)).mode("append").save()
         assert "Nothing was sent" in our_error(plain.value)
         assert door.ids() == ids
+        # As many tasks at a time as partitions: they agree among themselves.
+        first.write.format("snowpipe").options(**door.options(**keys)).mode("append").save()
+        assert sorted(door.ids()) == list(range(100))
 
     write_checked(first, door.options(**keys))
     write_checked(first, door.options(**keys))

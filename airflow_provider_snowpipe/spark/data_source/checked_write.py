@@ -12,13 +12,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
+from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, QUERY_ID
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.schema import check_schema, variant_columns
-from airflow_provider_snowpipe.spark.data_source.source import QUERY_ID
 from airflow_provider_snowpipe.spark.data_source.whole_batch import FINDING_SCHEMA, BegunBatch, Finding
 from airflow_provider_snowpipe.spark.layout import pinned_layout
 from airflow_provider_snowpipe.spark.plan_order import refuse_changing_rows, refuse_unordered_rows
@@ -139,6 +137,8 @@ def _refuse_other_batch(rows: DataFrame, options: WriteOptions, batch: int) -> N
         return
 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         for one in begun.compare(partition, batches):

@@ -14,6 +14,9 @@ from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
+QUERY_ID = "sql.streaming.queryId"
+"""The local property by which Spark tells a task and its driver the streaming query (read in Spark 4.2)."""
+
 GIVEN_WRITER = "00000000"
 """Stands for ``df.write``, whose batch ids are the caller's."""
 

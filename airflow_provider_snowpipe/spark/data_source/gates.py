@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from airflow_provider_snowpipe.spark.data_source.agreement import forget
 from airflow_provider_snowpipe.spark.data_source.columns import checked_columns
 from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.ordered import ordered_offset_class
 from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
-from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen
+from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, compares_before_sending
 from airflow_provider_snowpipe.spark.data_source.tokens import driver_token
 from airflow_provider_snowpipe.spark.failures import final_error
 from airflow_provider_snowpipe.spark.report import ChannelReport
@@ -42,11 +44,13 @@ class Prepared:
     :param token: a scoped token, the only credential that leaves the driver
     :param seen: what the channels had committed
     :param columns: the table's columns, none where rows are not checked
+    :param write: an id of this write, by which its tasks know each other
     """
 
     token: ScopedToken
     seen: BatchesSeen
     columns: tuple[TableColumn, ...] = ()
+    write: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 def _client(options: WriteOptions, token: ScopedToken) -> SnowpipeClient:
@@ -79,10 +83,22 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
         rounded = -(-options.partitions // STATUS_NAMES_PER_REQUEST) * STATUS_NAMES_PER_REQUEST
         statuses = client.channel_statuses([options.channel(number) for number in range(rounded)])
         seen = _seen(options, options.partitions, statuses, integer_offsets)
-        if options.offset_column is None and options.partitions > 1 and not options.fixed_spread:
+        if compares_before_sending(options):
             statuses |= fenced(client, [name for name in own if statuses[name].exists])
             seen = _seen(options, options.partitions, statuses, integer_offsets)
         return Prepared(token, seen, columns)
+
+
+def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
+    """Drop the channels by which a write's tasks have agreed on a batch, where they had to.
+
+    :param options: what the write's options say
+    :param seen: what the driver had found
+    :param batch: the batch's id
+    """
+    if compares_before_sending(options) and batch in {token.batch for _, token in seen.latest.values()}:
+        with driver_client(options) as client:
+            forget(client, [options.channel(number) for number in range(options.partitions or 0)])
 
 
 def fenced(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, ChannelStatus]:
@@ -172,7 +188,8 @@ def _successful(outcomes: Sequence[TaskOutcome | None], batch: str) -> list[Task
     failed = [task for task in tasks if task.error_type is not None]
     if failed:
         more = f" ({len(failed) - 1} more partitions failed)" if len(failed) > 1 else ""
-        raise final_error(failed[0].error_type or "", f"{failed[0].error}{more}. {_sent(tasks)}")
+        first = min(failed, key=lambda task: task.for_another)
+        raise final_error(first.error_type or "", f"{first.error}{more}. {_sent(tasks)}")
     if len(tasks) != len(outcomes):
         raise WriterActiveError(
             f"{batch}: Spark reports success without the messages of {len(outcomes) - len(tasks)} tasks; "

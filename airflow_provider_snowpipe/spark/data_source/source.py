@@ -26,9 +26,10 @@ from airflow_provider_snowpipe.spark.data_source.batch_report import (
     report_failure,
     say,
 )
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
+from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, QUERY_ID
 from airflow_provider_snowpipe.spark.data_source.gates import (
     Prepared,
+    forget_agreement,
     identity_of,
     prepare,
     settle_batch,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 NAME = "snowpipe"
 _BATCH_ID = "streaming.sql.batchId"
-QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass
@@ -162,10 +162,12 @@ class _Writer:
             integer_offsets=self._form.integer_offsets,
             columns=self._prepared.columns,
             variants=self._form.variants,
+            write=self._prepared.write,
         )
         return TaskMessage(task.run(batches))
 
-    def _settle(self, messages: Sequence[WriterCommitMessage | None], batch: str) -> None:
+    def _settle(self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None) -> None:
+        self._forget_agreement(number)
         try:
             channels = settle_batch(
                 self._options, _outcomes(messages), batch, integer_offsets=self._form.integer_offsets
@@ -175,8 +177,17 @@ class _Writer:
             raise
         report_batch(self._options, batch, channels)
 
-    def _aborted(self, messages: Sequence[WriterCommitMessage | None], batch: str) -> None:
+    def _aborted(
+        self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None
+    ) -> None:
+        self._forget_agreement(number)
         say(describe_abort(self._options, _outcomes(messages), batch))
+
+    def _forget_agreement(self, batch: int | None) -> None:
+        try:
+            forget_agreement(self._options, self._prepared.seen, batch)
+        except SnowpipeError as error:  # they are in nobody's way
+            say(f"snowpipe channels of a comparison are left behind: {error}")
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -197,11 +208,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
         :raises SnowpipeError: if a task failed for good, or a channel is behind
         """
-        self._settle(messages, self._label)
+        self._settle(messages, self._label, self._options.batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Say what the failed write may have left behind."""
-        self._aborted(messages, self._label)
+        self._aborted(messages, self._label, self._options.batch_id)
 
     @property
     def _label(self) -> str:
@@ -231,11 +242,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
         :raises SnowpipeError: if a task failed for good, or a channel is behind
         """
-        self._settle(messages, f"batch={batchId}")
+        self._settle(messages, f"batch={batchId}", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Say what the failed micro-batch may have left behind."""
-        self._aborted(messages, f"batch={batchId}")
+        self._aborted(messages, f"batch={batchId}", batchId)
 
 
 def _outcomes(messages: Sequence[WriterCommitMessage | None]) -> list[TaskOutcome | None]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source import gates, whole_batch
+from airflow_provider_snowpipe.spark.data_source import agreement, gates, whole_batch
 from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
-from airflow_provider_snowpipe.spark.data_source.gates import identity_of, prepare, settle_batch
+from airflow_provider_snowpipe.spark.data_source.gates import (
+    forget_agreement,
+    identity_of,
+    prepare,
+    settle_batch,
+)
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.schema import KAFKA_PARTITION, is_kafka_partition
 from airflow_provider_snowpipe.spark.data_source.task import Task
@@ -33,7 +39,7 @@ class Writes:
     """
 
     def __init__(self, snowpipe, keyed=False):
-        self.snowpipe, self.keyed = snowpipe, keyed
+        self.snowpipe, self.keyed, self.slots = snowpipe, keyed, 8
 
     def options(self, shares, *, checked=True):
         given = {
@@ -55,13 +61,17 @@ class Writes:
                 for finding in begun.compare(number, self.batches(ids))
             )
         prepared = prepare(options, integer_offsets=False)
-        outcomes = [
-            Task(options, prepared.token, prepared.seen, identity, number, 0).run(
-                self.batches(shares[number])
-            )
-            for number in order or range(len(shares))
-        ]
-        return settle_batch(options, outcomes, "batch=7", integer_offsets=False)
+
+        def run(number):
+            task = Task(options, prepared.token, prepared.seen, identity, number, 0, write=prepared.write)
+            return task.run(self.batches(shares[number]))
+
+        try:
+            with ThreadPoolExecutor(1 if checked else self.slots) as slots:
+                outcomes = list(slots.map(run, order or range(len(shares))))
+            return settle_batch(options, outcomes, "batch=7", integer_offsets=False)
+        finally:
+            forget_agreement(options, prepared.seen, 7)
 
     def batches(self, ids):
         for low in range(0, len(ids), 3):
@@ -128,20 +138,24 @@ def test_other_spread_is_refused_before_any_channel_sends_and_the_original_is_ac
             writes.write(_moved(BEGUN), checked=checked, order=order)
     assert (writes.table, len(snowpipe.appends())) == (before, sent)
 
-    writes.write(BEGUN)
+    writes.write(BEGUN, checked=checked)
+    writes.write(BEGUN, checked=checked)  # complete: nothing is left to send
     assert writes.table == list(range(30))
+    assert sorted(snowpipe.channels) == ["ds_0", "ds_1", "ds_2"]
 
 
-def test_plain_write_of_a_begun_batch_compares_and_sends_nothing_until_it_may(snowpipe, writes):
+def test_plain_write_of_a_begun_batch_needs_a_slot_for_each_partition(snowpipe, writes, monkeypatch):
+    monkeypatch.setattr(agreement, "STARTED_WITHIN_SECONDS", 0.1)
+    writes.slots = 1
     writes.killed(BEGUN, 5, checked=False)
-    sent = len(snowpipe.appends())
+    before, sent = writes.table, len(snowpipe.appends())
 
-    with pytest.raises(SnowpipeError, match="write_checked"):
+    with pytest.raises(SourcePositionError, match="slot") as refused:
         writes.write(BEGUN, checked=False)
-    assert len(snowpipe.appends()) == sent
+    assert "Nothing was sent" in str(refused.value)
+    assert (writes.table, len(snowpipe.appends())) == (before, sent)
 
     writes.write(BEGUN)
-    writes.write(BEGUN, checked=False)  # complete: nothing is left to send
     assert writes.table == list(range(30))
 
 
