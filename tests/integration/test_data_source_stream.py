@@ -172,11 +172,9 @@ def test_begun_batch_of_a_query_is_compared_whole_before_it_goes_on(stream):
         client.drop_channel("ds_1")  # as if it had never begun
 
     other = stream.refused(stream.run_sorted, key="ID", **how)
-    plain = stream.refused(stream.run, partitions=2)
     assert len(stream.door.ids()) == 100
-    stream.run_sorted(**how)
+    stream.run(partitions=2)
 
     assert "batch 0 is refused as a whole, and nothing was sent" in other
-    assert "Nothing was sent" in plain
     assert stream.batches(0, 1) == {0: (0, True), 1: (0, True)}
     assert len(stream.door.ids()) == 150
