@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import closing
+from typing import Any
 
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair
@@ -38,7 +39,30 @@ def describe_table(
     :raises SqlError: if the statement fails, as it does where there is no such table, or takes too long
     :raises AuthenticationError: if the service refuses the credentials
     """
-    statement = f"DESCRIBE TABLE {table}"
+    rows = statement_rows(
+        account_url, credentials, f"DESCRIBE TABLE {table}", ca_bundle=ca_bundle, retry=retry
+    )
+    return columns_of_describe(rows)
+
+
+def statement_rows(
+    account_url: str,
+    credentials: Credentials,
+    statement: str,
+    *,
+    ca_bundle: str | None = None,
+    retry: RetryPolicy | None = None,
+) -> list[dict[str, Any]]:
+    """The rows of a statement that needs no warehouse, with the names of its columns in small letters.
+
+    :param account_url: the account's address, ``https://<host>[:<port>]``
+    :param credentials: prove who asks
+    :param statement: a DESCRIBE or SHOW statement
+    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
+    :param retry: pauses and budget of every request
+    :raises SqlError: if the statement fails or takes too long
+    :raises AuthenticationError: if the service refuses the credentials
+    """
     role = credentials.role if isinstance(credentials, KeyPair) else None
     client = StatementClient(account_url, credentials, role=role, ca_bundle=ca_bundle, retry=retry)
     deadline = time.monotonic() + _WAIT_SECONDS
@@ -52,4 +76,4 @@ def describe_table(
                 )
             time.sleep(_POLL_SECONDS)
             state = client.state(state.handle, statement)
-    return columns_of_describe(state.rows)
+    return state.rows

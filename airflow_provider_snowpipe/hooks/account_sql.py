@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.streaming.listing import (
     full_name,
     show_channels,
 )
-from airflow_provider_snowpipe.streaming.names import TOPIC_ID_SUFFIX, PipeName
+from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, TOPIC_ID_SUFFIX, PipeName
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.table_columns import TableColumn
@@ -56,13 +56,14 @@ class AccountSql:
     def channels(self, pipe: PipeName) -> list[ListedChannel]:
         """List the channels of a pipe, as far as the role may see them.
 
-        Channels that keep a topic's id are left out: they hold no rows, and their tokens are no positions.
+        Channels beside others, as for a topic's id, are left out: they hold no rows, and their tokens are no
+        positions.
 
         :param pipe: the pipe
         :raises SqlError: if the statement fails
         """
         found = (ListedChannel.from_row(row) for row in self.rows(show_channels(pipe)))
-        return [one for one in found if not one.name.endswith(TOPIC_ID_SUFFIX)]
+        return [one for one in found if not one.name.endswith((TOPIC_ID_SUFFIX, COMPARED_SUFFIX))]
 
     def table_columns(self, pipe: PipeName) -> tuple[TableColumn, ...]:
         """Describe the table of a default pipe.

@@ -11,13 +11,14 @@ loader load what is not in, and sets the token.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.bulk.content_path import ContentPath
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy_share import CopyShare
+from airflow_provider_snowpipe.operators.file_copy import why_not_copy_file
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.probes import ListedFile, listing_shape
@@ -26,7 +27,7 @@ from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, 
 from airflow_provider_snowpipe.spark.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.files.resume import resume_after
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
-from airflow_provider_snowpipe.streaming.errors import PipeNotFoundError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotFoundError
 from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -98,6 +99,24 @@ class FileBoundary:
         partitions = max(1, sum(not position.is_done for position in positions))
         return listing_shape(left, dt.datetime.now(dt.UTC), **{"partitions": partitions, **known})
 
+    def why_not_copy(self, positions: Sequence[PartitionPosition]) -> str | None:
+        """Why COPY would make other rows than the stream of a file that is not in the table yet.
+
+        :param positions: from :meth:`positions`
+        :return: None where it makes the same of all
+        """
+        files = (
+            file
+            for group, position in zip(self._groups, positions, strict=True)
+            for file in group.files
+            if file.name in position.untouched and position.intent is None
+        )
+        return self._why_not_copy(files)
+
+    def _why_not_copy(self, files: Iterable[SourceFile]) -> str | None:
+        reasons = (why_not_copy_file(self._spec, file) for file in files)
+        return next((why for why in reasons if why is not None), None)
+
     def open_channels(self) -> None:
         """Shut every writer out, and wait until what they have sent is committed."""
         with self._hook.get_client() as client:
@@ -110,6 +129,7 @@ class FileBoundary:
         :param pipe: the pipe that is to take what nobody has begun to load, None for COPY
         :param promised_only: True for what an interrupted load was to take, and no more
         :raises PartlyStreamedError: if a file is streamed in part
+        :raises ConfigurationError: if COPY would make other rows of a file than the stream
         :raises SourcePositionError: if a file before the committed one has changed since the last run
         """
         now = dt.datetime.now(dt.UTC)
@@ -211,6 +231,8 @@ class FileBoundary:
     ) -> CopyShare:
         by_name = {file.name: file for file in group.files}
         files = tuple(by_name[name] for name in names)
+        if position.intent is None and (why := self._why_not_copy(files)) is not None:
+            raise ConfigurationError(f"{why}. Nothing was loaded: correct the file, or take path='stream'")
         paths = tuple(
             ContentPath.of(position.channel, file.name, Path(file.path), file.size) for file in files
         )

@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.operators.load_outcome import copied_value
+from airflow_provider_snowpipe.spark.files.formats import reader_of
+from airflow_provider_snowpipe.spark.files.line_format import line_without_a_document
+from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.operators.copy_share import CopyShare
     from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
     from airflow_provider_snowpipe.operators.file_loader import FileLoader
+    from airflow_provider_snowpipe.spark.files.groups import SourceFile
     from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 
 _NOTHING: dict[str, Any] = {
@@ -43,7 +48,31 @@ def why_not_copy(spec: FileSourceSpec) -> str | None:
         return "columns leaves columns of the files out, and COPY takes all of them"
     if spec.compression == "xz":
         return "COPY does not read xz"
+    if spec.escape and any(spec.null_values):
+        return "escape and null_values are both given, and COPY looks for NULLs before it takes escapes away"
     return None
+
+
+def why_not_copy_file(spec: FileSourceSpec, file: SourceFile) -> str | None:
+    """Why COPY would make other rows of one file than the stream, None where it makes the same.
+
+    A file of NDJSON is read for that: COPY takes documents wherever they begin and end, the stream lines.
+
+    :param spec: the source
+    :param file: the file
+    """
+    if spec.format in ("text", "ndjson", "csv") and compression_of(file, spec.compression) == "xz":
+        return f"file {file.path!r} is compressed with xz, which COPY does not read"
+    if spec.format != "ndjson":
+        return None
+    blocks = reader_of(spec).blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits())
+    line = next((line for block in blocks if (line := line_without_a_document(block)) is not None), None)
+    if line is None:
+        return None
+    return (
+        f"file {file.path!r}, line {line} is not one JSON document: COPY takes documents wherever they begin "
+        "and end, the stream takes lines"
+    )
 
 
 def copy_arguments(spec: FileSourceSpec, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +92,13 @@ def copy_arguments(spec: FileSourceSpec, options: Mapping[str, Any]) -> dict[str
     found: dict[str, Any] = {}
     if spec.format == "text":
         arguments["columns"] = [spec.text_column]
-        found["file_format"] = {"type": "CSV", "field_delimiter": None, "escape_unenclosed_field": None}
+        found["file_format"] = {
+            "type": "CSV",
+            "field_delimiter": None,
+            "escape_unenclosed_field": None,
+            "skip_blank_lines": True,
+            "null_if": [],
+        }
     elif spec.format == "csv":
         found["file_format"] = _csv(spec)
         if spec.column_names is None:
@@ -73,6 +108,8 @@ def copy_arguments(spec: FileSourceSpec, options: Mapping[str, Any]) -> dict[str
     else:
         kind = "JSON" if spec.format == "ndjson" else spec.format.upper()
         found |= {"file_format": {"type": kind}, **_BY_NAME}
+    if spec.compression != "auto":
+        found["file_format"]["compression"] = spec.compression.upper()
     return {**arguments, "options": {**found, **options}}
 
 
@@ -82,7 +119,11 @@ def _csv(spec: FileSourceSpec) -> dict[str, Any]:
         form["field_optionally_enclosed_by"] = spec.quote
     if spec.escape:
         form["escape"] = spec.escape
-    form["null_if"] = list(spec.null_values)
+    form["escape_unenclosed_field"] = spec.escape or None
+    # NULL_IF would take an empty value in quotes as well.
+    form["empty_field_as_null"] = "" in spec.null_values
+    form["null_if"] = [text for text in spec.null_values if text]
+    form["skip_blank_lines"] = True
     if spec.column_names is None:
         form["parse_header"] = True
     elif spec.header:

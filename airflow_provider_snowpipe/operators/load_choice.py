@@ -100,6 +100,8 @@ class LoadChoice:
         if self.plan.is_forced:
             return planned, None
         why = self._why_not_copy()
+        if why is None and planned is not LoadPath.STREAM and self.boundary is not None:
+            why = self.boundary.why_not_copy(self.positions)
         if planned is not LoadPath.STREAM and why is not None:
             return LoadPath.STREAM, why
         if why is None and all(position.is_done for position in self.positions):

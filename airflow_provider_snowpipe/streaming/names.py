@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from urllib.parse import quote
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -12,6 +13,8 @@ ELASTIC_CHANNEL = "ELASTIC"
 MAX_NAME_LENGTH = 255
 TOPIC_ID_SUFFIX = "__topic_id"
 """Ends the name of a channel that holds no rows: its offset token is the id of a Kafka topic."""
+COMPARED_SUFFIX = "__compared"
+"""Ends the name of a channel that holds no rows: its offset token says what a Spark task has compared."""
 
 
 def quote_identifier(name: str) -> str:
@@ -27,6 +30,19 @@ def quote_identifier(name: str) -> str:
 def quote_url_segment(name: str) -> str:
     """Percent-encode one path segment, strictly and once (observed with SDK 1.9.1)."""
     return quote(name, safe="")
+
+
+def with_suffix(name: str, suffix: str) -> str:
+    """Name a channel beside another one; a name that would be too long is cut, and told apart by a hash.
+
+    :param name: what the new name begins with
+    :param suffix: what it ends with
+    """
+    whole = f"{name}{suffix}"
+    if len(whole) <= MAX_NAME_LENGTH:
+        return whole
+    digest = blake2b(whole.encode(), digest_size=8).hexdigest()
+    return f"{whole[: MAX_NAME_LENGTH - len(digest) - len(suffix)]}{digest}{suffix}"
 
 
 def channel_name(prefix: str, source: str, partition: str) -> str:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark import write_checked
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
+from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from tests.spark_job import numbered_name
-from tests.spark_session import Door
+from tests.spark_session import Door, our_error
 
 pytestmark = pytest.mark.spark
 
@@ -105,9 +111,105 @@ def test_plan_that_need_not_repeat_is_refused_before_a_row_moves(rows, door, cha
     assert not any(status.exists for status in door.statuses(0, 1, "a", "b").values())
 
 
-def test_offsets_of_named_channels_need_no_order_that_the_plan_promises(spark, door):
-    rows = spark.range(100, numPartitions=1).selectExpr("id AS ID", "'a' AS P").repartition(2, "P")
+@pytest.mark.parametrize("number", [1, 2])
+def test_offsets_of_named_channels_need_no_order_that_the_plan_promises(rows, door, number):
+    """The rows of each channel lie in three files, one after the other in none."""
+    apart = rows.repartition(number, "ID").sortWithinPartitions("ID")
 
-    write_checked(rows, door.options(**BY_BOTH))
+    write_checked(apart, door.options(**BY_BOTH))
+    write_checked(apart.unionAll(apart.selectExpr("ID + 100", "P")), door.options(**BY_BOTH))
 
-    assert door.ids() == list(range(100))
+    assert door.ids("P = 'a'") == list(range(0, 200, 2))
+    assert door.ids("P = 'b'") == list(range(1, 200, 2))
+
+
+def test_channels_without_offsets_have_to_lie_together(rows, door):
+    apart = rows.repartition(2, "P", "ID").sortWithinPartitions("P", "ID")
+
+    with pytest.raises(ConfigurationError, match="channelColumn"):
+        write_checked(apart, door.options(**BY_COLUMN))
+
+    assert door.ids() == []
+
+
+def test_plain_write_with_both_columns_sends_nothing_unless_the_author_promises(rows, door):
+    with pytest.raises(Exception, match="write_checked"):
+        rows.write.format("snowpipe").options(**door.options(**BY_BOTH)).mode("append").save()
+    assert door.ids() == []
+
+    promised = door.options(**BY_BOTH, fixedSpread=True)
+    _sorted(rows).write.format("snowpipe").options(**promised).mode("append").save()
+    assert len(door.ids()) == 100
+
+
+def _begin(door, part, ids, partitions):
+    """Leave a batch as a driver that died left it: one channel has some of its rows."""
+    bodies = [b'{"ID":%d,"P":"%s"}\n' % (one, b"ab"[one % 2 : one % 2 + 1]) for one in ids]
+    end = BatchDigestOffset(1, len(ids), partitions, zlib.crc32(b"".join(bodies)), GIVEN_WRITER)
+    with door.service.client(door.table) as client:
+        channel = Channel.open(client, f"ds_{part}", BatchDigestOffset)
+        channel.append(b"".join(bodies), replace(end, row=1, digest=0), end, rows=len(ids))
+        channel.flush()
+        channel.wait_for_commit(end, timeout=60)
+        channel.close()
+
+
+@pytest.mark.parametrize("keys", [BY_NUMBER, BY_COLUMN], ids=lambda keys: "-".join(keys))
+def test_begun_batch_is_refused_whole_if_it_has_changed_and_the_original_is_finished(rows, door, keys):
+    numbered = "partitions" in keys
+    first = _sorted(rows) if not numbered else rows.repartition(2, "P").sortWithinPartitions("ID")
+    held = first.mapInArrow(_partition_of, "ID long, P string, N int") if numbered else first
+    if numbered:
+        number = held.where("ID = 0").first().N
+        ids = [row.ID for row in held.where(f"N = {number}").collect()][:30]
+        other = rows.repartition(2, "ID").sortWithinPartitions("ID")
+    else:
+        number, ids = "a", list(range(0, 60, 2))
+        other = _sorted(rows.selectExpr("ID", "CASE P WHEN 'a' THEN 'c' ELSE 'a' END AS P"))
+    _begin(door, number, ids, 2 if numbered else 0)
+
+    for changed in (other, _sorted(rows.where("ID > 3").selectExpr("ID", "P"))):
+        with pytest.raises(SourcePositionError, match="nothing was sent"):
+            write_checked(changed, door.options(**keys))
+    assert door.ids() == ids
+    if numbered:
+        with pytest.raises(Exception, match="snowpipe") as plain:
+            other.write.format("snowpipe").options(**door.options(**keys)).mode("append").save()
+        assert "Nothing was sent" in our_error(plain.value)
+        assert door.ids() == ids
+        # As many tasks at a time as partitions: they agree among themselves.
+        first.write.format("snowpipe").options(**door.options(**keys)).mode("append").save()
+        assert sorted(door.ids()) == list(range(100))
+
+    write_checked(first, door.options(**keys))
+    write_checked(first, door.options(**keys))
+
+    assert sorted(door.ids()) == list(range(100))
+
+
+def _partition_of(batches):
+    from pyspark import TaskContext
+
+    for batch in batches:
+        number = pa.array([TaskContext.get().partitionId()] * batch.num_rows, pa.int32())
+        yield batch.append_column("N", number)
+
+
+def test_stream_that_a_sink_alone_cannot_load_goes_on_by_foreach_batch(spark, path, door, tmp_path):
+    """Files in which the rows of a channel lie apart: refused from the first batch on, with nothing sent."""
+    files = spark.readStream.schema("ID BIGINT, P STRING").parquet(path)
+    place = {"checkpointLocation": str(tmp_path / "checkpoint")}
+
+    def write(rows, batch):
+        write_checked(rows, door.options(**BY_BOTH))
+
+    plain = files.writeStream.format("snowpipe").options(**door.options(**BY_BOTH), **place)
+    with pytest.raises(Exception, match="write_checked"):
+        plain.trigger(availableNow=True).start().awaitTermination()
+    assert door.ids() == []
+
+    corrected = files.writeStream.foreachBatch(write).options(**place)
+    corrected.trigger(availableNow=True).start().awaitTermination()
+
+    assert door.ids("P = 'a'") == list(range(0, 100, 2))
+    assert door.ids("P = 'b'") == list(range(1, 100, 2))

@@ -8,7 +8,7 @@ import os
 import pytest
 from pyspark.sql import functions as sf
 
-from airflow_provider_snowpipe.spark import register
+from airflow_provider_snowpipe.spark import register, write_checked
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from tests.spark_job import numbered_name
 from tests.spark_session import Door, our_error
@@ -44,19 +44,16 @@ class Stream:
         )
         self._finish(writer, checkpoint)
 
-    def run_sorted(self, *, checkpoint=None, order=("P", "ID"), **options):
+    def run_sorted(self, *, checkpoint=None, key="P", order=("P", "ID"), checked=False, **options):
         """The same by foreachBatch, in which rows can be sorted."""
         given = self.door.options(**options)
 
         def write(rows, batch):
-            (
-                rows.repartition(2, "P")
-                .sortWithinPartitions(*order)
-                .write.format("snowpipe")
-                .options(**given, batchId=batch)
-                .mode("append")
-                .save()
-            )
+            rows, options = rows.repartition(2, key).sortWithinPartitions(*order), {**given, "batchId": batch}
+            if checked:
+                write_checked(rows, options)
+            else:
+                rows.write.format("snowpipe").options(**options).mode("append").save()
 
         self._finish(self._files().writeStream.foreachBatch(write), checkpoint)
 
@@ -164,3 +161,20 @@ def test_batches_sorted_in_foreach_batch_are_exactly_once_too(stream):
     assert stream.door.ids("P = 'a'") == list(range(0, 200, 2))
     assert stream.door.ids("P = 'b'") == list(range(1, 200, 2))
     assert stream.batches("a", "b") == {"a": (1, True), "b": (1, True)}
+
+
+def test_begun_batch_of_a_query_is_compared_whole_before_it_goes_on(stream):
+    how = {"partitions": 2, "checked": True}
+    stream.put("1.json", range(100))
+    stream.run_sorted(**how)
+    stream.forget_commit(0)
+    with stream.door.service.client(stream.door.table) as client:
+        client.drop_channel("ds_1")  # as if it had never begun
+
+    other = stream.refused(stream.run_sorted, key="ID", **how)
+    assert len(stream.door.ids()) == 100
+    stream.run(partitions=2)
+
+    assert "batch 0 is refused as a whole, and nothing was sent" in other
+    assert stream.batches(0, 1) == {0: (0, True), 1: (0, True)}
+    assert len(stream.door.ids()) == 150

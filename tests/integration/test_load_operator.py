@@ -7,6 +7,7 @@ What becomes of a load that dies at any call, and what is refused, is in
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
@@ -20,10 +21,15 @@ from airflow_provider_snowpipe.lineage import ChannelOffsets, dataset_name
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from airflow_provider_snowpipe.spark.driver import Run
+from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
+from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_connections import set_connection
 from tests.file_loads import CHANNEL, Load, die_at, load
 from tests.local_connection import ids
+from tests.memory_source import InProcessSpark
 from tests.outlet_events import OutletEvents
 from tests.spark_job import wait_until
 from tests.staged_files import put
@@ -125,32 +131,49 @@ def test_the_next_load_by_the_other_way_finishes_what_a_crash_has_left(
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "content", "rows"),
+    ("source", "content", "rows"),
     [
         (
-            {"format": "csv"},
-            "1.csv",
-            'name,id\n"x, y",0\nz,1\n',
-            [{"ID": 0, "NAME": "x, y"}, {"ID": 1, "NAME": "z"}],
+            {"format": "csv", "null_values": ["", "NULL"]},
+            '\ufeffname,id\n\n"x, y",0\n"",1\r\n\\z,2\n"NULL",3\n"4",',
+            [("x, y", 0), ("", 1), ("\\z", 2), (None, 3), ("4", None)],
         ),
         (
             {"format": "text", "text_column": "NAME"},
-            "1.txt",
-            'x, "y"\n\\z\n',
-            [{"ID": None, "NAME": "\\z"}, {"ID": None, "NAME": 'x, "y"'}],
+            'x, "y"\n\n\\z\r\n \n\\N\n',
+            [('x, "y"', None), ("\\z", None), (" ", None), ("\\N", None)],
         ),
+        ({}, '{"ID":1,"NAME":"}{"}\n \t\n\r\n{"ID":2}', [("}{", 1), (None, 2)]),
     ],
-    ids=["csv", "text"],
+    ids=["csv", "text", "ndjson"],
 )
-def test_other_formats_make_the_rows_that_the_stream_makes(
-    load: Load, source: dict[str, str], name: str, content: str, rows: list[dict[str, Any]]
+def test_copy_and_the_job_make_the_same_rows(
+    load: Load, source: dict[str, Any], content: str, rows: list[Any]
 ) -> None:
-    (load.folder / "a").mkdir()
-    (load.folder / "a" / name).write_text(content)
-    load.run(source={"path": str(load.folder), **source})
+    source = {"path": str(load.folder), "pattern": "*", **source}
+    for number in (1, 2):
+        (load.folder / "a").mkdir(exist_ok=True)
+        (load.folder / "a" / str(number)).write_text(content, newline="")
+        if number == 1:
+            load.run(source=source)
+        else:
+            _stream(load, source)
 
-    assert load.service.sql(f"SELECT ID, NAME FROM {load.table} ORDER BY ID, NAME") == rows
-    assert load.token == f"{name}:2"
+    found = load.service.sql(f"SELECT NAME, ID FROM {load.table}")
+    assert Counter((row["NAME"], row["ID"]) for row in found) == dict.fromkeys(rows, 2)
+
+
+def _stream(load: Load, source: dict[str, Any]) -> None:
+    """The job's driver and tasks, in this process."""
+    plan = JobPlan(
+        "app", load.service.url, PipeName.default_for_table("LOCAL", "PUBLIC", load.table), "p", "s",
+        source_spec(source), credentials_variable="X", ca_bundle=str(load.service.ca_file),
+    )  # fmt: skip
+    with load.service.client(load.table) as client:
+        run = Run(plan, client, object)
+        run.prepare()
+        run.load(InProcessSpark())
+        run.verify()
 
 
 def test_a_stream_that_commits_while_files_are_put_fails_the_load_before_copy(load: Load) -> None:

@@ -87,12 +87,16 @@ class _Scanner:
                 raise _IncompleteError
             parts.append(self.block[position : match.start()])
             following = self.block[match.end() : match.end() + 1]
+            if not following:
+                raise _IncompleteError
             if match[0] == self.dialect.quote and following != self.dialect.quote:
                 break
             parts.append(following)
             position = match.end() + 1
         position = self._blanks(match.end())
         ended = self.after.match(self.block, position)
+        if ended is None and self.block[position:] == b"\r":
+            raise _IncompleteError
         if ended is None:
             found = self.block[position : position + 1].decode(errors="replace")
             raise _BrokenError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from airflow_provider_snowpipe.local.loading.text import invalid_bytes, overwrit
 
 _SHAPE = FileShape(JSON)
 _BLANKS = b" \t\r\n"
+_BLANK_LINE = re.compile(rb"(?m)^[ \t\r]+$")
+"""White space between documents."""
 
 
 def read_json(blocks: Iterable[bytes], options: Mapping[str, Any]) -> Iterator[Chunk]:
@@ -76,7 +79,7 @@ class _Lines:
         consumed = len(text) if final else text.rfind(b"\n") + 1
         if not consumed:
             return None, 0
-        body = text[:consumed]
+        body = _BLANK_LINE.sub(b"", text[:consumed])
         lines = split_lines(body)
         base, before = self._records, self._lines
         self._records += lines.parsed

@@ -14,6 +14,9 @@ from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
+QUERY_ID = "sql.streaming.queryId"
+"""The local property by which Spark tells a task and its driver the streaming query (read in Spark 4.2)."""
+
 GIVEN_WRITER = "00000000"
 """Stands for ``df.write``, whose batch ids are the caller's."""
 
@@ -176,7 +179,7 @@ class DigestedShare:
     def _differs(self, committed: BatchDigestOffset, how: str) -> SourcePositionError:
         return SourcePositionError(
             f"channel {self.channel!r}: the replay of batch {self.identity.batch} {how}, but rows up to "
-            f"{str(committed)!r} are committed; nothing was sent. Going on would lose or double rows. Make "
+            f"{str(committed)!r} are committed. Going on would lose or double rows. Make "
             "the plan's order reproducible: no shuffle, or sortWithinPartitions by a unique key behind a "
             "repartition by a stable key (in a stream, within foreachBatch), no current_timestamp, uuid or "
             "rand, the same version of this package; or give the rows an identity with the option "

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
+from airflow_provider_snowpipe.spark.data_source.agreement import forget
 from airflow_provider_snowpipe.spark.data_source.columns import checked_columns
 from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.ordered import ordered_offset_class
 from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
-from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen
+from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, compares_before_sending
 from airflow_provider_snowpipe.spark.data_source.tokens import driver_token
 from airflow_provider_snowpipe.spark.failures import final_error
 from airflow_provider_snowpipe.spark.report import ChannelReport
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -30,6 +34,8 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST, ChannelStatus
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
+_FENCED_AT_ONCE = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -38,15 +44,25 @@ class Prepared:
     :param token: a scoped token, the only credential that leaves the driver
     :param seen: what the channels had committed
     :param columns: the table's columns, none where rows are not checked
+    :param write: an id of this write, by which its tasks know each other
     """
 
     token: ScopedToken
     seen: BatchesSeen
     columns: tuple[TableColumn, ...] = ()
+    write: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 def _client(options: WriteOptions, token: ScopedToken) -> SnowpipeClient:
     return SnowpipeClient(options.account_url, token, options.pipe, ca_bundle=options.ca_bundle)
+
+
+def driver_client(options: WriteOptions) -> SnowpipeClient:
+    """The driver's client of a write's pipe.
+
+    :param options: what the write's options say
+    """
+    return _client(options, driver_token(options))
 
 
 def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
@@ -63,9 +79,44 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
         if options.partitions is None:
             return Prepared(token, BatchesSeen({}, {}), columns)
         # Channels beyond the own ones are there if there were more partitions once.
+        own = [options.channel(number) for number in range(options.partitions)]
         rounded = -(-options.partitions // STATUS_NAMES_PER_REQUEST) * STATUS_NAMES_PER_REQUEST
         statuses = client.channel_statuses([options.channel(number) for number in range(rounded)])
-        return Prepared(token, _seen(options, options.partitions, statuses, integer_offsets), columns)
+        seen = _seen(options, options.partitions, statuses, integer_offsets)
+        if compares_before_sending(options):
+            statuses |= fenced(client, [name for name in own if statuses[name].exists])
+            seen = _seen(options, options.partitions, statuses, integer_offsets)
+        return Prepared(token, seen, columns)
+
+
+def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
+    """Drop the channels by which a write's tasks have agreed on a batch, where they had to.
+
+    :param options: what the write's options say
+    :param seen: what the driver had found
+    :param batch: the batch's id
+    """
+    if compares_before_sending(options) and batch in {token.batch for _, token in seen.latest.values()}:
+        with driver_client(options) as client:
+            forget(client, [options.channel(number) for number in range(options.partitions or 0)])
+
+
+def fenced(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, ChannelStatus]:
+    """Shut out older writers, and wait for what they left uncommitted, so that the tokens stay as they are.
+
+    :param client: the pipe's client
+    :param channels: channels of batches that exist, none twice
+    :return: their state after that
+    """
+    if not channels:
+        return {}
+
+    def fence(name: str) -> None:
+        Channel.open(client, name, BatchDigestOffset).close()
+
+    with ThreadPoolExecutor(_FENCED_AT_ONCE) as pool:
+        list(pool.map(fence, channels))
+    return client.channel_statuses(channels)
 
 
 def _seen(
@@ -123,7 +174,7 @@ def settle_batch(
     kind: type[Offset] = BatchDigestOffset
     if options.offset_column is not None:
         kind = ordered_offset_class(integer=integer_offsets, partitions=options.partitions)
-    with _client(options, driver_token(options)) as client:
+    with driver_client(options) as client:
         now = client.channel_statuses([report.channel for report in reports])
     settled = settle(reports, now, kind)
     refuse_missing_commits(options.pipe, settled, now)
@@ -137,7 +188,8 @@ def _successful(outcomes: Sequence[TaskOutcome | None], batch: str) -> list[Task
     failed = [task for task in tasks if task.error_type is not None]
     if failed:
         more = f" ({len(failed) - 1} more partitions failed)" if len(failed) > 1 else ""
-        raise final_error(failed[0].error_type or "", failed[0].error + more)
+        first = min(failed, key=lambda task: task.for_another)
+        raise final_error(first.error_type or "", f"{first.error}{more}. {_sent(tasks)}")
     if len(tasks) != len(outcomes):
         raise WriterActiveError(
             f"{batch}: Spark reports success without the messages of {len(outcomes) - len(tasks)} tasks; "
@@ -153,13 +205,23 @@ def _successful(outcomes: Sequence[TaskOutcome | None], batch: str) -> list[Task
     return tasks
 
 
+def _sent(tasks: Sequence[TaskOutcome]) -> str:
+    """Whether a batch that failed has sent anything; an attempt knows nothing of the ones before it."""
+    rows = sum(channel.rows for task in tasks for channel in task.channels)
+    if rows:
+        return f"{rows} rows were sent on {sum(1 for t in tasks for c in t.channels if c.rows)} channels"
+    return (
+        "Earlier attempts may have sent rows" if any(task.attempt for task in tasks) else "Nothing was sent"
+    )
+
+
 def _refuse_superseded(channels: Iterable[ChannelOutcome], batch: str) -> None:
     for channel in channels:
         if channel.superseded_by is not None:
             raise WriterActiveError(
                 f"{batch}: channel {channel.channel!r} has committed batch {channel.superseded_by} of this "
-                "query already, so nothing was sent. Another driver runs the query, or an older copy of its "
-                "checkpoint was put back: run it once, with its latest checkpoint"
+                "query already, so nothing was sent on it. Another driver runs the query, or an older copy "
+                "of its checkpoint was put back: run it once, with its latest checkpoint"
             )
 
 

@@ -32,6 +32,8 @@ class WriteOptions:
     :param channel_column: column whose value names the row's channel, None to name it by partition number
     :param offset_column: column that grows from row to row within a channel, None to count rows of batches
     :param partitions: number of partitions that the plan fixes, None where a column names the channel
+    :param fixed_spread: the author's promise that a repeated batch has each row in the same partition, and a
+        channel's rows in one partition
     :param batch_id: id of this write's batch, for ``df.write`` without an offset column
     :param omit_columns: columns that are not sent
     :param on_error: ``abort`` fails the write when the service skipped rows, ``continue`` reports them,
@@ -56,6 +58,7 @@ class WriteOptions:
     channel_column: str | None
     offset_column: str | None
     partitions: int | None
+    fixed_spread: bool
     batch_id: int | None
     omit_columns: frozenset[str]
     on_error: Literal["abort", "continue", "dead_letter"]
@@ -95,6 +98,7 @@ class WriteOptions:
             channel_column=channel_column,
             offset_column=values["offsetColumn"],
             partitions=partitions,
+            fixed_spread=values["fixedSpread"],
             batch_id=_batch_id(values),
             omit_columns=values["omitColumns"],
             on_error=values["onError"],
@@ -137,6 +141,25 @@ class WriteOptions:
             )
         return self.batch_id
 
+    def refuse_unknown_spread(self, *, from_kafka: bool) -> None:
+        """Refuse what only a look at the plan could allow, for whoever sees none.
+
+        Rows that have an offset column and lie in two partitions of one channel are lost: those of the one
+        partition move the token past those of the other, and no later run can tell.
+
+        :param from_kafka: True if ``snowpipe_kafka`` gives the channels, each in a partition of its own
+        :raises ConfigurationError: naming the remedy
+        """
+        if self.channel_column is None or self.offset_column is None or self.fixed_spread or from_kafka:
+            return
+        raise ConfigurationError(
+            f"options channelColumn ({self.channel_column!r}) and offsetColumn ({self.offset_column!r}) are "
+            "both given, and nobody can see here whether each channel's rows lie in one partition; rows that "
+            "do not would be lost, so nothing was sent. Call write_checked(df, options), which brings them "
+            "together, in a stream within foreachBatch; or promise it by the option fixedSpread=true where "
+            "the source's own partitions are the channels"
+        )
+
     def for_stream(self) -> None:
         """Refuse what only ``df.write`` takes.
 
@@ -169,6 +192,7 @@ OPTIONS: dict[str, _Option] = {
     "channelColumn": _Option(option_values.text),
     "partitions": _Option(option_values.count(1, _MOST_PARTITIONS)),
     "offsetColumn": _Option(option_values.text),
+    "fixedSpread": _Option(option_values.truth, False),
     "batchId": _Option(option_values.count(0)),
     "omitColumns": _Option(option_values.columns, frozenset()),
     "onError": _Option(option_values.one_of("abort", "continue", "dead_letter"), "abort"),

@@ -53,6 +53,7 @@ class TaskOutcome:
     :param complete: False if the scoped token's life was too short
     :param error_type: class name of an error that no further attempt can mend, None for success
     :param error: its text
+    :param for_another: True if another task knows more about the error
     """
 
     partition: int
@@ -61,3 +62,4 @@ class TaskOutcome:
     complete: bool = True
     error_type: str | None = None
     error: str = ""
+    for_another: bool = False

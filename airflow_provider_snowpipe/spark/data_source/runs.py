@@ -8,7 +8,32 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.streaming.errors import ContinuityError
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, ContinuityError
+
+
+def channel_shares(
+    options: WriteOptions, partition: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[str | int, Iterator[pa.RecordBatch]]]:
+    """The channels of a partition, by what follows the prefix in their names, each with its rows.
+
+    :param options: what names the channels
+    :param partition: the partition's number
+    :param batches: its rows, none of the batches empty
+    :raises ContinuityError: as :class:`ChannelRuns` does
+    :raises ConfigurationError: if there are more partitions than the options say
+    """
+    if options.channel_column is not None:
+        yield from ChannelRuns(batches, options.channel_column)
+        return
+    partitions = options.partitions or 0
+    if partition >= partitions:
+        raise ConfigurationError(
+            f"the plan has a partition {partition}, option partitions is {partitions}: fix the "
+            f"plan's number by repartition({partitions}, column) or coalesce({partitions}), or, for "
+            "channels that hold nothing yet, give the number that the plan has"
+        )
+    yield partition, batches
 
 
 class ChannelRuns:

@@ -20,6 +20,8 @@ _PLAIN = re.compile(
 )
 _INTEGERS = ("byte", "short", "integer", "long")
 _KEYS = re.compile(r"byte|short|integer|long|string( collate .*)?|char\(\d+\)|varchar\(\d+\)|date")
+KAFKA_PARTITION = "snowpipe.kafka-partition"
+"""Metadata of a column that names the Kafka partition of its row."""
 _REMEDIES = (
     (
         "variant",
@@ -78,6 +80,18 @@ def unknown_columns(
             "omit them (omitColumns), or add them to the table"
         )
     return unknown
+
+
+def is_kafka_partition(schema: Mapping[str, Any], options: WriteOptions) -> bool:
+    """True where ``snowpipe_kafka`` named the rows' channels: one for each partition that it reads.
+
+    :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
+    :param options: which column names the channel
+    """
+    return any(
+        field["name"] == options.channel_column and KAFKA_PARTITION in (field.get("metadata") or {})
+        for field in schema["fields"]
+    )
 
 
 def is_integer(schema: Mapping[str, Any], column: str | None) -> bool:

@@ -26,9 +26,10 @@ from airflow_provider_snowpipe.spark.data_source.batch_report import (
     report_failure,
     say,
 )
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
+from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, QUERY_ID
 from airflow_provider_snowpipe.spark.data_source.gates import (
     Prepared,
+    forget_agreement,
     identity_of,
     prepare,
     settle_batch,
@@ -38,6 +39,7 @@ from airflow_provider_snowpipe.spark.data_source.outcomes import TaskOutcome
 from airflow_provider_snowpipe.spark.data_source.schema import (
     check_schema,
     is_integer,
+    is_kafka_partition,
     unknown_columns,
     variant_columns,
 )
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
 
 NAME = "snowpipe"
 _BATCH_ID = "streaming.sql.batchId"
-_QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass
@@ -115,6 +116,7 @@ class SnowpipeDataSource(DataSource):
         return StreamWriter(options, *self._prepared(schema, options))
 
     def _prepared(self, schema: StructType, options: WriteOptions) -> tuple[Prepared, RowForm]:
+        options.refuse_unknown_spread(from_kafka=is_kafka_partition(schema.jsonValue(), options))
         form = RowForm.of(schema, options)
         prepared = prepare(options, integer_offsets=form.integer_offsets)
         unknown = unknown_columns(schema.jsonValue(), options, prepared.columns)
@@ -160,10 +162,12 @@ class _Writer:
             integer_offsets=self._form.integer_offsets,
             columns=self._prepared.columns,
             variants=self._form.variants,
+            write=self._prepared.write,
         )
         return TaskMessage(task.run(batches))
 
-    def _settle(self, messages: Sequence[WriterCommitMessage | None], batch: str) -> None:
+    def _settle(self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None) -> None:
+        self._forget_agreement(number)
         try:
             channels = settle_batch(
                 self._options, _outcomes(messages), batch, integer_offsets=self._form.integer_offsets
@@ -173,8 +177,17 @@ class _Writer:
             raise
         report_batch(self._options, batch, channels)
 
-    def _aborted(self, messages: Sequence[WriterCommitMessage | None], batch: str) -> None:
+    def _aborted(
+        self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None
+    ) -> None:
+        self._forget_agreement(number)
         say(describe_abort(self._options, _outcomes(messages), batch))
+
+    def _forget_agreement(self, batch: int | None) -> None:
+        try:
+            forget_agreement(self._options, self._prepared.seen, batch)
+        except SnowpipeError as error:  # they are in nobody's way
+            say(f"snowpipe channels of a comparison are left behind: {error}")
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -188,18 +201,18 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         :raises SnowpipeError: for what another attempt may mend
         """
         context = _context()
-        return self._run(iterator, self._options.for_batch(), context.getLocalProperty(_QUERY_ID), context)
+        return self._run(iterator, self._options.for_batch(), context.getLocalProperty(QUERY_ID), context)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Read the committed tokens after the last task; the write succeeds only if this returns.
 
         :raises SnowpipeError: if a task failed for good, or a channel is behind
         """
-        self._settle(messages, self._label)
+        self._settle(messages, self._label, self._options.batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Say what the failed write may have left behind."""
-        self._aborted(messages, self._label)
+        self._aborted(messages, self._label, self._options.batch_id)
 
     @property
     def _label(self) -> str:
@@ -216,10 +229,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         :raises SnowpipeError: for what another attempt may mend
         """
         context = _context()
-        batch, query_id = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
+        batch, query_id = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(QUERY_ID)
         if batch is None or query_id is None:
             raise ConfigurationError(
-                f"Spark gave the task no {_BATCH_ID} and {_QUERY_ID}: this release was tested with PySpark "
+                f"Spark gave the task no {_BATCH_ID} and {QUERY_ID}: this release was tested with PySpark "
                 "4.2, install that version, or use the option offsetColumn"
             )
         return self._run(iterator, int(batch), query_id, context)
@@ -229,11 +242,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
         :raises SnowpipeError: if a task failed for good, or a channel is behind
         """
-        self._settle(messages, f"batch={batchId}")
+        self._settle(messages, f"batch={batchId}", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Say what the failed micro-batch may have left behind."""
-        self._aborted(messages, f"batch={batchId}")
+        self._aborted(messages, f"batch={batchId}", batchId)
 
 
 def _outcomes(messages: Sequence[WriterCommitMessage | None]) -> list[TaskOutcome | None]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from airflow_provider_snowpipe.spark.data_source.agreement import Agreement, RefusedByAnotherError
 from airflow_provider_snowpipe.spark.data_source.digested import (
     BatchIdentity,
     DigestedShare,
@@ -25,7 +26,7 @@ from airflow_provider_snowpipe.spark.data_source.ordered import OrderedRows, ord
 from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
 from airflow_provider_snowpipe.spark.data_source.put_aside import row_rules
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
-from airflow_provider_snowpipe.spark.data_source.runs import ChannelRuns
+from airflow_provider_snowpipe.spark.data_source.runs import channel_shares
 from airflow_provider_snowpipe.spark.sink import (
     PartitionResult,
     SinkSettings,
@@ -38,9 +39,9 @@ from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
-    ConfigurationError,
     SnowpipeError,
     SourcePositionError,
+    WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
@@ -64,6 +65,11 @@ class BatchesSeen:
     latest: dict[str, tuple[str, BatchDigestOffset]]
     errors: dict[str, int]
 
+    def has_begun(self, mine: BatchIdentity) -> bool:
+        """True if rows of a batch were committed before this write began."""
+        latest = self.latest.get(mine.writer)
+        return latest is not None and latest[1].batch == mine.batch
+
     def check(self, mine: BatchIdentity) -> None:
         """Judge a batch by all channels before any row moves.
 
@@ -74,6 +80,14 @@ class BatchesSeen:
         for channel, committed in self.latest.values():
             refuse_other_writer(channel, committed, mine)
             place_in_batch(channel, committed, mine)
+
+
+def compares_before_sending(options: WriteOptions) -> bool:
+    """True where a begun batch's rows might lie in other channels than they lay in, as far as options tell.
+
+    :param options: what the write's options say
+    """
+    return options.offset_column is None and not options.fixed_spread and (options.partitions or 0) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +103,7 @@ class Task:
     :param integer_offsets: True if the offset column holds numbers
     :param columns: the table's columns, none where rows are not checked
     :param variants: the DataFrame's VARIANT columns
+    :param write: the id of the write, by which its tasks know each other
     """
 
     options: WriteOptions
@@ -100,6 +115,7 @@ class Task:
     integer_offsets: bool = False
     columns: tuple[TableColumn, ...] = ()
     variants: frozenset[str] = frozenset()
+    write: str = ""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskOutcome:
         """Load the partition's rows that are not committed yet.
@@ -111,9 +127,9 @@ class Task:
         done: list[ChannelOutcome] = []
         outcome = TaskOutcome(self.partition, self.attempt)
         try:
-            with closing(self._client()) as client:
-                for part, rows in self._shares(without_empty(batches)):
-                    result, loaded = self._load(client, self.options.channel(part), rows)
+            with closing(self._client()) as client, self._agreement(client) as agreement:
+                for part, rows in channel_shares(self.options, self.partition, without_empty(batches)):
+                    result, loaded = self._load(client, self.options.channel(part), rows, agreement)
                     done.append(loaded)
                     if result is not None and (result.error_type is not None or not result.complete):
                         outcome = replace(
@@ -129,27 +145,35 @@ class Task:
             if isinstance(error, AuthenticationError) and self.token.remaining_seconds() <= 0:
                 outcome = replace(outcome, complete=False)
             else:
-                outcome = replace(outcome, error_type=type(error).__name__, error=str(error))
+                outcome = replace(outcome, error_type=_class_name(error), error=str(error))
+                outcome = replace(outcome, for_another=isinstance(error, RefusedByAnotherError))
         return replace(outcome, channels=tuple(done))
 
-    def _shares(
-        self, batches: Iterator[pa.RecordBatch]
-    ) -> Iterator[tuple[str | int, Iterator[pa.RecordBatch]]]:
+    @contextmanager
+    def _agreement(self, client: SnowpipeClient) -> Iterator[Agreement | None]:
+        """The agreement of all tasks, None where each may send; a task that fails for good refuses."""
         options = self.options
-        if options.channel_column is not None:
-            yield from ChannelRuns(batches, options.channel_column)
+        names = [options.channel(number) for number in range(options.partitions or 0)]
+        begun = self.identity is not None and self.seen.has_begun(self.identity)
+        if not begun or not compares_before_sending(options) or self.partition >= len(names):
+            yield None
             return
-        partitions = options.partitions or 0
-        if self.partition >= partitions:
-            raise ConfigurationError(
-                f"the plan has a partition {self.partition}, option partitions is {partitions}: fix the "
-                f"plan's number by repartition({partitions}, column) or coalesce({partitions}), or, for "
-                "channels that hold nothing yet, give the number that the plan has"
-            )
-        yield self.partition, batches
+        agreement = Agreement(client, names, self.partition, self.write)
+        agreement.begin()
+        try:
+            yield agreement
+        except SnowpipeError as error:
+            if not error.spark_may_retry:
+                agreement.refuse()
+            raise
+        agreement.agree()
 
     def _load(
-        self, client: SnowpipeClient, channel: str, rows: Iterator[pa.RecordBatch]
+        self,
+        client: SnowpipeClient,
+        channel: str,
+        rows: Iterator[pa.RecordBatch],
+        agreement: Agreement | None,
     ) -> tuple[PartitionResult | None, ChannelOutcome]:
         status = client.channel_statuses([channel])[channel]
         found = ChannelOutcome(
@@ -162,7 +186,7 @@ class Task:
             return self._load_ordered(found, rows)
         try:
             self.seen.check(self.identity)
-            return self._load_batch(self.identity, found, status, rows)
+            return self._load_batch(self.identity, found, status, rows, agreement)
         except SupersededError as error:
             return None, replace(found, superseded_by=error.batch)
 
@@ -191,6 +215,7 @@ class Task:
         found: ChannelOutcome,
         status: ChannelStatus,
         rows: Iterator[pa.RecordBatch],
+        agreement: Agreement | None,
     ) -> tuple[PartitionResult | None, ChannelOutcome]:
         channel = found.channel
         committed = None if status.committed is None else _digest_token(status.committed, channel)
@@ -211,10 +236,24 @@ class Task:
                 """Compares only: a share that is complete has no further part."""
             target = replace(found, target_token=status.committed, errors_before=place.rejected_before)
             return None, target
+        compared: Iterator[Part] | None = None
+        if agreement is not None:
+            if place is not None:
+                parts = share.parts(rows, place)
+                compared = chain([next(parts)], parts)  # the first one comes behind the committed rows
+            agreement.wait()
 
         def rows_after(position: Offset | None) -> Iterator[Part]:
             now = position if isinstance(position, BatchDigestOffset) else None
-            return share.parts(rows, place_in_batch(channel, now, identity))
+            now = place_in_batch(channel, now, identity)
+            if compared is None:
+                return share.parts(rows, now)
+            if now != place:
+                raise WriterActiveError(
+                    f"channel {channel!r}: {str(now)!r} is committed, and it was {str(place)!r} when the "
+                    "rows were compared: another writer is at work. Repeat the batch once it has ended"
+                )
+            return compared
 
         result = load_channel(
             self._settings(), self.token, channel, rows_after, offset_class=BatchDigestOffset
@@ -246,6 +285,11 @@ class Task:
             row_rules=row_rules(options, self.columns, self.identity),
             sdk_profile=options.sdk_profile,
         )
+
+
+def _class_name(error: SnowpipeError) -> str:
+    kind = SourcePositionError if isinstance(error, RefusedByAnotherError) else type(error)
+    return kind.__name__
 
 
 def _digest_token(token: str, channel: str) -> BatchDigestOffset:

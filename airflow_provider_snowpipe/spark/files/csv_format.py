@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 from airflow_provider_snowpipe.spark.files.arrow_rows import refuse_missing_columns, row_blocks_of
@@ -22,6 +23,8 @@ from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
+_NEWLINE = 10
+
 
 @dataclass(frozen=True, slots=True)
 class CsvReader(FileReader):
@@ -31,7 +34,7 @@ class CsvReader(FileReader):
     :param header: True if the first record names the columns
     :param column_names: names instead of those
     :param columns: the columns to read, None for all
-    :param null_values: unquoted values that mean NULL
+    :param null_values: texts that mean NULL, as COPY's NULL_IF; the empty one only without quotes
     :param compression: how the files are compressed, ``auto`` to go by their names
     """
 
@@ -144,13 +147,13 @@ class CsvReader(FileReader):
 
         try:
             rows = csv.read_csv(
-                pa.BufferReader(records.text),
-                csv.ReadOptions(column_names=names, use_threads=False, block_size=len(records.text) + 1),
+                pa.BufferReader(self._ended(records.text)),
+                csv.ReadOptions(column_names=names, use_threads=False, block_size=len(records.text) + 2),
                 self._parse_options(refuse),
                 csv.ConvertOptions(
                     column_types=dict.fromkeys(names, pa.large_string()),
                     include_columns=self.columns,
-                    null_values=list(self.null_values),
+                    null_values=[""] if "" in self.null_values else [],
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=False,
                 ),
@@ -170,7 +173,24 @@ class CsvReader(FileReader):
                 f"file {file.path!r}: between records {after + 1} and {after + len(records.ends)} a carriage "
                 "return without a newline ends a line or a value; convert the line ends, or quote the value"
             )
-        return rows
+        return self._with_nulls(rows)
+
+    @staticmethod
+    def _ended(text: memoryview) -> memoryview | bytes:
+        """The text with a newline at its end.
+
+        Without one Arrow takes an empty last value for quoted if the one before it was (PyArrow 26).
+        """
+        return text if text[-1] == _NEWLINE else text.tobytes() + b"\n"
+
+    def _with_nulls(self, rows: pa.Table) -> pa.Table:
+        """Put NULL where a value is one of those texts, in quotes or not."""
+        texts = [text for text in self.null_values if text]
+        if not texts:
+            return rows
+        nulls, null = pa.array(texts, pa.large_string()), pa.scalar(None, pa.large_string())
+        columns = [pc.if_else(pc.is_in(column, nulls), null, column) for column in rows.columns]
+        return pa.table(columns, names=rows.column_names)
 
 
 def _without_first(records: Records) -> Records:

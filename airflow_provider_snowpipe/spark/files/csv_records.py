@@ -71,7 +71,7 @@ def whole_records(
     :param keep_tail: True if an unterminated last record is one, False if it is left for a later run
     :param read_bytes: bytes in one read
     :raises SourcePositionError: if the file shrank or is gone
-    :raises EncodingError: if a quote stands within a value without quotes, or is never closed
+    :raises EncodingError: if a quote stands within a value, or is never closed
     """
     position, rest = offset, b""
     for data in pieces(file, offset, compression=compression, read_bytes=read_bytes):
@@ -88,7 +88,8 @@ def whole_records(
     if rest and keep_tail:
         refuse_growth(file, compression)
         _, closed = _record_ends(rest, dialect, file, position)
-        if not closed:
+        escaped = _escaped(np.frombuffer(rest, np.uint8), dialect.escape)
+        if not closed or (escaped is not None and escaped[-1] >= len(rest.rstrip(b"\n"))):
             raise _unclosed(file, position)
         yield Records(memoryview(rest), position, _filled(rest, np.array([len(rest)])))
 
@@ -109,8 +110,8 @@ def _record_ends(
     if misplaced is not None:
         raise EncodingError(
             f"file {file.path!r}: the quote {dialect.quote!r} at byte {position + misplaced} stands within a "
-            "value that does not begin with one, so that nothing tells where the record ends. Quote that "
-            "value and double the quotes in it, or set quote='' where the file quotes no value"
+            "value, so that nothing tells where the value or its record ends. Quote that value as a whole "
+            "and double the quotes in it, or set quote='' where the file quotes no value"
         )
     outside = np.searchsorted(quotes, newlines) % 2 == 0
     return newlines[outside] + 1, len(quotes) % 2 == 0
@@ -122,7 +123,7 @@ def _misplaced_quote(
     escaped: npt.NDArray[np.int64] | None,
     dialect: Dialect,
 ) -> int | None:
-    """The first quote that would open a value's quotes in the middle of the value."""
+    """The first quote that opens or closes a value's quotes in the middle of the value."""
     opening = quotes[::2]
     before = opening - 1
     previous = data[np.maximum(before, 0)]
@@ -131,7 +132,13 @@ def _misplaced_quote(
         begins &= ~np.isin(before, escaped)
     begins |= opening == 0
     begins[1:] |= before[1:] == quotes[1::2][: len(opening) - 1]
-    return None if begins.all() else int(opening[np.argmin(begins)])
+    if not begins.all():
+        return int(opening[np.argmin(begins)])
+    closing = quotes[1::2]
+    following = data[np.minimum(closing + 1, len(data) - 1)]
+    stops = (following == ord(dialect.delimiter)) | (following == _NEWLINE) | (following == _RETURN)
+    stops |= (closing == len(data) - 1) | (following == ord(dialect.quote))
+    return None if stops.all() else int(closing[np.argmin(stops)])
 
 
 def _escaped(data: npt.NDArray[np.uint8], escape: str) -> npt.NDArray[np.int64] | None:
@@ -163,7 +170,7 @@ def _filled(text: bytes, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 def _unclosed(file: SourceFile, position: int) -> EncodingError:
     return EncodingError(
-        f"file {file.path!r}: the record at byte {position} has a quote that is never closed, or no end "
-        f"within {LONGEST_RECORD} bytes. Close it, or set quote='' where the file quotes no value. Rows "
-        "before that place may have been sent"
+        f"file {file.path!r}: the record at byte {position} has a quote that is never closed, an escape at "
+        f"the end of the file, or no end within {LONGEST_RECORD} bytes. Close it, or set quote='' where the "
+        "file quotes no value. Rows before that place may have been sent"
     )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,6 +24,8 @@ from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 _TEXT_GROWTH = 8
 """A line of text may grow this much as JSON: six bytes for a control character, and the column's name."""
 _FILLED_OBJECT = re.compile(rb'(?m)^([ \t\r]*)\{(?=[ \t]*")')
+_NEXT_DOCUMENT = re.compile(rb"\}[ \t\r]*\{")
+_NEWLINE = 10
 _EMPTY_OBJECT = re.compile(rb"(?m)^([ \t\r]*)\{[ \t]*\}")
 
 
@@ -48,7 +51,7 @@ class LineReader(FileReader):
     def blocks(
         self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
     ) -> Iterator[RowBlock]:
-        """Read the lines that are not blank."""
+        """Read the lines: of NDJSON those that are not blank, of a text those that are not empty."""
         for block in row_blocks(
             file,
             after_line=after_line,
@@ -57,6 +60,7 @@ class LineReader(FileReader):
             max_bytes=part_bytes(limits, 1 if self.text_column is None else _TEXT_GROWTH),
             max_rows=limits.rows,
             compression=compression_of(file, self.compression),
+            blanks=self.text_column is None,
         ):
             if self.text_column is not None:
                 yield replace(block, body=text_rows(block, self.text_column, file))
@@ -67,7 +71,7 @@ class LineReader(FileReader):
 
 
 def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
-    """Encode each line that is not blank as ``{"<column>": "<line>"}``, without its line ending.
+    """Encode each line that is not empty as ``{"<column>": "<line>"}``, without its line ending.
 
     :param block: the lines, in UTF-8
     :param column: the column that takes them
@@ -84,8 +88,38 @@ def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
             f"file {file.name!r}, lines {block.first_line} to {block.last_line}: not UTF-8 text; convert "
             "the file. Nothing of these lines was sent"
         ) from None
-    filled = text.filter(pc.invert(pc.match_substring_regex(text, r"^[\t\r ]*$")))
+    filled = text.filter(pc.invert(pc.match_substring_regex(text, r"^\r?$")))
     return memoryview(encode_ndjson(with_values(pa.table({column: filled}), file)))
+
+
+def line_without_a_document(block: RowBlock) -> int | None:
+    """Find a line of NDJSON with more or less than one JSON document, where the next lines may go on with it.
+
+    Lines that are no JSON at all are none: whoever reads documents finds none in them, either.
+
+    :param block: lines as they are stored
+    :return: the line's number, None if every line that begins a document ends it
+    """
+    data = np.frombuffer(block.body, np.uint8)
+    ends = np.flatnonzero(data == _NEWLINE)
+    starts = np.concatenate(([0], ends + 1))
+    ends = np.append(ends, len(data))
+    last = data[np.maximum(ends - 1, 0)]
+    odd = (starts < ends) & ((last != ord("}")) | (data[np.minimum(starts, len(data) - 1)] != ord("{")))
+    body = bytes(block.body)
+    joined = (body.count(b"\n", 0, found.start()) for found in _NEXT_DOCUMENT.finditer(body))
+    for number in sorted({*np.flatnonzero(odd).tolist(), *joined}):
+        line = body[starts[number] : ends[number]].strip(b" \t\r")
+        if line[:1] in (b"{", b"[") and not _is_document(line):
+            return block.first_line + int(number)
+    return None
+
+
+def _is_document(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _with_fields(body: bytes | memoryview, values: PartitionValues) -> bytes:

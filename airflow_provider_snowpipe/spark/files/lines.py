@@ -1,8 +1,9 @@
 """Lines of files as blocks: found, counted and cut without touching a single line from Python.
 
 A block holds whole lines only. Its positions are line numbers, its rows are the lines that are not blank;
-blank lines count as lines and are nobody's row. Blank is what JSON takes for white space: other control
-characters, as a crash may leave them at a file's end, are a row, which the service then rejects and counts.
+blank lines count as lines and are nobody's row. In NDJSON blank is what JSON takes for white space: other
+control characters, as a crash may leave them at a file's end, are a row, which the service then rejects and
+counts. In a text only a line without any character is blank, as it is for COPY with SKIP_BLANK_LINES.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from airflow_provider_snowpipe.spark.files.groups import SourceFile
 from airflow_provider_snowpipe.spark.files.reader import Place, RowBlock, too_few_rows
 from airflow_provider_snowpipe.spark.files.stored_bytes import READ_BYTES, pieces, refuse_growth
 
-_NEWLINE = 10
+_NEWLINE, _RETURN = 10, 13
 _IS_BLANK = np.isin(np.arange(256), (9, 10, 13, 32))
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -64,6 +65,7 @@ def row_blocks(
     max_bytes: int,
     max_rows: int,
     compression: str = "none",
+    blanks: bool = True,
     read_bytes: int = READ_BYTES,
 ) -> Iterator[RowBlock]:
     """Read the rows that come after a given line, as blocks of whole lines.
@@ -75,6 +77,7 @@ def row_blocks(
     :param max_bytes: size of a block, unless a single line is longer
     :param max_rows: rows in a block
     :param compression: how the file is compressed
+    :param blanks: True if a line of blanks and tabs is blank, False if only one without any character is
     :param read_bytes: bytes in one read
     :raises SourcePositionError: if the file shrank or is gone
     """
@@ -82,7 +85,7 @@ def row_blocks(
     pending_from = after_line + 1
     for position, chunk in _whole_lines(file, offset, keep_tail, compression, read_bytes):
         ends = _line_ends(chunk)
-        row_ends, row_numbers = _rows(chunk, ends)
+        row_ends, row_numbers = _rows(chunk, ends, blanks=blanks)
         line_count = len(ends)
         begin = 0
         taken = 0
@@ -129,13 +132,18 @@ def _line_ends(chunk: memoryview) -> npt.NDArray[np.int64]:
 
 
 def _rows(
-    chunk: memoryview, ends: npt.NDArray[np.int64]
+    chunk: memoryview, ends: npt.NDArray[np.int64], *, blanks: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Ends and line numbers (from 1 within the chunk) of the lines that are not blank."""
     numbers = np.arange(1, len(ends) + 1, dtype=np.int64)
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     data = np.frombuffer(chunk, np.uint8)
-    if not _IS_BLANK[data[starts]].any():
+    first = data[starts]
+    if not _IS_BLANK[first].any():
         return ends, numbers
-    filled = np.logical_or.reduceat(~_IS_BLANK[data], starts)
+    if blanks:
+        filled = np.logical_or.reduceat(~_IS_BLANK[data], starts)
+    else:
+        length = ends - starts - (data[ends - 1] == _NEWLINE)
+        filled = (length > 1) | ((length == 1) & (first != _RETURN))
     return ends[filled], numbers[filled]

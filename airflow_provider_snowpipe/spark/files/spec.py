@@ -62,7 +62,7 @@ class FileSourceSpec(SourceSpec):
     :param delimiter: one character between the values of CSV
     :param quote: one character around values of CSV, doubled within them; empty if there is none
     :param escape: one character that takes its meaning from the next one in CSV; empty if there is none
-    :param null_values: unquoted values of CSV that mean NULL
+    :param null_values: texts that mean NULL in CSV, as COPY's NULL_IF; the empty text only without quotes
     :param growing: True while something appends to a group's last file: its last line waits until it is
         terminated; of text, NDJSON and CSV that is not compressed
     :param numbering: ``checked`` refuses names like ``log_9`` and ``log_10``, whose order as names is not the

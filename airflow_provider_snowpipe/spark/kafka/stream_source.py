@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from airflow_provider_snowpipe.spark.data_source.schema import KAFKA_PARTITION
 from airflow_provider_snowpipe.spark.kafka.stream_options import StreamOptions
 from airflow_provider_snowpipe.spark.kafka.stream_places import StreamOffset, StreamPlaces
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -72,7 +73,7 @@ class KafkaDataSource(DataSource):
         header = StructType([StructField("key", StringType(), False), StructField("value", BinaryType())])
         return StructType(
             [
-                StructField("channel", StringType(), False),
+                StructField("channel", StringType(), False, {KAFKA_PARTITION: True}),
                 StructField("topic", StringType(), False),
                 StructField("partition", IntegerType(), False),
                 StructField("offset", LongType(), False),

@@ -17,11 +17,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError, SourceUnavailableError
-from airflow_provider_snowpipe.streaming.names import MAX_NAME_LENGTH, TOPIC_ID_SUFFIX
+from airflow_provider_snowpipe.streaming.names import TOPIC_ID_SUFFIX, with_suffix
 from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set
 
 if TYPE_CHECKING:
@@ -135,8 +134,4 @@ def id_channel(channel: str, partition: KafkaPartition) -> str:
     :param channel: the channel of one of the topic's partitions
     :param partition: that partition
     """
-    name = f"{channel.removesuffix(f'_{partition.number}')}{TOPIC_ID_SUFFIX}"
-    if len(name) <= MAX_NAME_LENGTH:
-        return name
-    digest = blake2b(name.encode(), digest_size=8).hexdigest()
-    return f"{name[: MAX_NAME_LENGTH - len(digest) - len(TOPIC_ID_SUFFIX)]}{digest}{TOPIC_ID_SUFFIX}"
+    return with_suffix(channel.removesuffix(f"_{partition.number}"), TOPIC_ID_SUFFIX)

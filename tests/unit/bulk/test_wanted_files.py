@@ -132,7 +132,7 @@ def test_arguments_that_do_not_go_together_are_refused(options: dict[str, Any], 
         FileChoice(**options).check()
 
 
-@pytest.mark.parametrize("arguments", [((),), (("a",), "b"), ((), "b", 0)])
+@pytest.mark.parametrize("arguments", [(("a",), "b"), ((), "b", 0)])
 def test_wanted_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
     with pytest.raises(ConfigurationError):
         WantedFiles(*arguments)

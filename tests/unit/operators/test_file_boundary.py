@@ -137,6 +137,18 @@ class TestLoad:
             B: {"partition": "b", "from": None, "to": "1.ndjson:1", "files": 1, "rows": 1},
         }
 
+    def test_file_that_copy_would_read_otherwise_is_streamed_or_refused(self, load: Load) -> None:
+        load.write("a", "1.ndjson", 3)
+        (load.folder / "a" / "2.ndjson").write_text('{"ID":7}{"ID":8}\n')
+        choice = load.operator(path="auto", shape={"backfill": True})._choice({"backfill": True})
+
+        assert choice.plan is not None
+        assert choice.plan.path.value == "copy"
+        assert choice.path()[0].value == "stream"
+        with pytest.raises(AirflowFailException, match="line 1"):
+            load.run()
+        assert (load.account.rows, load.account.tokens) == ([], {A: None})
+
     def test_a_second_run_loads_nothing_and_sets_no_token(self, load: Load) -> None:
         load.write("a", "1.ndjson")
         load.run()

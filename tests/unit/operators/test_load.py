@@ -50,7 +50,10 @@ def test_a_topic_whose_brokers_a_connection_names_is_no_file() -> None:
                         "type": "CSV",
                         "field_delimiter": ";",
                         "field_optionally_enclosed_by": '"',
+                        "escape_unenclosed_field": None,
+                        "empty_field_as_null": False,
                         "null_if": ["NA"],
+                        "skip_blank_lines": True,
                         "parse_header": True,
                     },
                     **BY_NAME,
@@ -63,8 +66,9 @@ def test_a_topic_whose_brokers_a_connection_names_is_no_file() -> None:
                 "columns": ["ID"],
                 "options": {
                     "file_format": {
-                        "type": "CSV", "field_delimiter": ",", "escape": "\\", "null_if": [""],
-                        "skip_header": 1,
+                        "type": "CSV", "field_delimiter": ",", "escape": "\\",
+                        "escape_unenclosed_field": "\\", "empty_field_as_null": True, "null_if": [],
+                        "skip_blank_lines": True, "skip_header": 1,
                     },
                 },
             },

@@ -67,6 +67,7 @@ def test_tasks_get_what_the_plan_says(on_error):
     assert SinkSettings.of(plan) == SinkSettings(
         URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
         row_rules=plan.row_rules(), sdk_profile="/profile", skips_undecoded=on_error == "continue",
+        unknown_columns="warn",
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def _settle(*tasks, options=OPTIONS):
         pytest.param(
             (LEFT, replace(RIGHT, error_type="SourcePositionError", error="other rows")),
             SourcePositionError,
-            "^other rows$",
+            "^other rows. 2 rows were sent on 2 channels$",
             id="failed",
         ),
         pytest.param(

@@ -141,7 +141,7 @@ class TestSettle:
 
         assert asdict(report) == {
             **told, "channel": "ds_0", "partition": "ds_0", "to_token": token(), "rejected": 0,
-            "committed": True, "latency_ms": 5, "rejected_before": 3, "undecoded": 0,
+            "committed": True, "latency_ms": 5, "rejected_before": 3, "undecoded": 0, "unknown_columns": {},
         }  # fmt: skip
 
     @pytest.mark.parametrize(

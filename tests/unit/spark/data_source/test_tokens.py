@@ -137,14 +137,6 @@ def test_channels_that_do_not_fit_are_refused_before_any_row_moves(service, file
         prepare(_options(service, file, **more), integer_offsets=True)
 
 
-def test_latest_batch_over_all_channels_goes_to_the_tasks(service, file):
-    _committed(service, ds_0="4:9/2-00000000-00000001-0-end", ds_1="5:1/2-00000000-00000001-0")
-    seen = prepare(_options(service, file), integer_offsets=False).seen
-
-    ((channel, token),) = seen.latest.values()
-    assert (channel, token.batch, seen.errors) == ("ds_1", 5, {})
-
-
 def test_skipped_rows_are_counted_from_the_start_where_tokens_do_not_tell(service, file):
     _committed(service, ds_0="120/2")
 

@@ -78,7 +78,7 @@ def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_
     ("options", "content", "wanted"),
     [
         ({}, 'A,B\n1,""\n,x\n', [{"A": "1", "B": ""}, {"A": None, "B": "x"}]),
-        ({"null_values": ("\\N", "")}, 'A,B\n\\N,"\\N"\n', [{"A": None, "B": "\\N"}]),
+        ({"null_values": ("\\N", "")}, 'A,B\n\\N,"\\N"\n', [{"A": None, "B": None}]),
         ({"null_values": ()}, "A,B\n,x\n", [{"A": "", "B": "x"}]),
         ({}, "\ufeffA,B\n1,2\n", [{"A": "1", "B": "2"}]),
         ({}, 'A,"B ""x"""\n1,2', [{"A": "1", 'B "x"': "2"}]),

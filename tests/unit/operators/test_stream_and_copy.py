@@ -1,0 +1,214 @@
+"""The rows that the stream makes of a file, and those that COPY makes with the load task's options."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.literals import option
+from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
+from airflow_provider_snowpipe.local.loading.json_reader import read_json
+from airflow_provider_snowpipe.local.stages.formats import read_file_format
+from airflow_provider_snowpipe.local.stages.settings import read_settings
+from airflow_provider_snowpipe.operators.file_copy import copy_arguments, why_not_copy, why_not_copy_file
+from airflow_provider_snowpipe.spark.files.formats import reader_of
+from airflow_provider_snowpipe.spark.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.errors import EncodingError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+
+REFUSED = "refused"
+"""The file ends the load with an error: no row is made up, none is left out in silence."""
+
+
+class Mixed:
+    """A file of a source, read in both ways."""
+
+    def __init__(self, path: Path, content: bytes, block: int = 1 << 20, **source: Any) -> None:
+        self.block = block
+        self.spec = FileSourceSpec(path=str(path.parent), **source)
+        path.write_bytes(content)
+        self.file = SourceFile(path.name, str(path), len(content))
+        self.content = content
+
+    def streamed(self) -> Any:
+        """The rows that reach the service; it rejects what is no JSON object, which ends the run."""
+        blocks = reader_of(self.spec).blocks(
+            self.file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits(rows=3)
+        )
+        try:
+            lines = [
+                line for block in blocks for line in bytes(block.body).split(b"\n") if line.strip(b" \t\r")
+            ]
+            rows = [json.loads(line) for line in lines]
+        except (EncodingError, ValueError):
+            return REFUSED
+        return rows if all(isinstance(row, dict) for row in rows) else REFUSED
+
+    def copied(self) -> Any:
+        """The rows that COPY loads."""
+        arguments = copy_arguments(self.spec, {})
+        form = arguments["options"]["file_format"]
+        written = " ".join(option(name, value) for name, value in form.items())
+        options = read_file_format(read_settings(written)[0])
+        blocks = [self.content[low : low + self.block] for low in range(0, len(self.content), self.block)]
+        if options.type == "JSON":
+            rows = [row for chunk in read_json(blocks, options) for row in chunk.table.to_pylist()]
+            try:
+                documents = [json.loads(row["l"]) for row in rows if row["x"] is None]
+            except ValueError:
+                return REFUSED
+            broken = any(row["x"] for row in rows) or not all(isinstance(one, dict) for one in documents)
+            return REFUSED if broken else documents
+        try:
+            return self._records(blocks, options, arguments.get("columns"))
+        except SqlError:
+            return REFUSED
+
+    def _records(self, blocks: list[bytes], options: Any, columns: list[str] | None) -> Any:
+        rows = []
+        for chunk in read_csv(blocks, options, len(columns or ())):
+            names = columns or list(chunk.shape.names)
+            for row in chunk.table.to_pylist():
+                if row["x"] or row["n"] != len(names):
+                    return REFUSED
+                rows.append({name: row[f"c{number}"] for number, name in enumerate(names)})
+        return rows
+
+    def check(self) -> bool:
+        """Whether both make rows, which then are the same; or neither, or COPY is refused."""
+        if why_not_copy(self.spec) or why_not_copy_file(self.spec, self.file):
+            return False
+        streamed, copied = self.streamed(), self.copied()
+        if streamed == REFUSED:  # a load by stream ends here, whatever COPY would make of it
+            return False
+        assert copied == streamed, (self.content, self.spec)
+        return True
+
+
+NAMES = ("A", "B")
+TEXT = ["a", "b", " ", "\t", "\\", "\\N", "NULL", '"', ",", "é", "\x00", "\x1a", "", "", "'", "\\n"]
+ENDS = ["\n", "\r\n", "\n\n", "\r\n\r\n", "\n \n", "\n\t\r\n"]
+NULLS: list[tuple[str, ...]] = [("",), (), ("NULL",), ("", "NULL"), ("\\N", "")]
+
+
+def _text(chance: random.Random) -> tuple[str, dict[str, Any]]:
+    lines = ("".join(chance.choices(TEXT, k=chance.randint(0, 4))) + chance.choice(ENDS) for _ in range(8))
+    return "".join(lines), {"format": "text"}
+
+
+def _csv(chance: random.Random) -> tuple[str, dict[str, Any]]:
+    delimiter, quote = chance.choice([",", ";", "\t"]), chance.choice(['"', '"', "'", ""])
+    escape = chance.choice(["", "", "\\"])
+    header = chance.random() < 0.7
+    source: dict[str, Any] = {
+        "format": "csv", "delimiter": delimiter, "quote": quote, "escape": escape, "header": header,
+        "null_values": chance.choice(NULLS),
+    }  # fmt: skip
+    if not header or chance.random() < 0.3:
+        source["column_names"] = NAMES
+
+    def value() -> str:
+        text = "".join(chance.choices(TEXT, k=chance.randint(0, 2)))
+        if quote and chance.random() < 0.4:
+            odd = chance.choice(["", "", "", "x"]) if chance.random() < 0.1 else ""
+            return quote + text.replace(quote, quote * 2) + chance.choice(["", "\n", delimiter]) + quote + odd
+        return text if chance.random() < 0.05 else text.replace(delimiter, "").replace(quote or "\0", "")
+
+    ends = [end for end in ENDS if " " not in end and "\t" not in end]
+    head = delimiter.join(NAMES) + chance.choice(ends) if header else ""
+    rows = (f"{value()}{delimiter}{value()}" + chance.choice(ends) for _ in range(5))
+    return head + "".join(rows), source
+
+
+def _ndjson(chance: random.Random) -> tuple[str, dict[str, Any]]:
+    def document() -> str:
+        value: Any = chance.choice([1, None, "}{", "} {", "é\n", [1, {"x": "]"}], {"y": {}}, "\\"])
+        shown = json.dumps({"A": value, "B": chance.random()}, ensure_ascii=chance.random() < 0.5)
+        odd = chance.random()
+        if odd < 0.02:
+            return shown + chance.choice(["", " ", "\t"]) + shown
+        if odd < 0.04:
+            return shown.replace(",", ",\n")
+        if odd < 0.06:
+            return chance.choice([f"[{shown}]", "oops", "\x00\x00", "5"])
+        return chance.choice(["", " ", "\t"]) + shown + chance.choice(["", " "])
+
+    return "".join(document() + chance.choice(ENDS) for _ in range(6)), {"format": "ndjson"}
+
+
+@pytest.mark.parametrize("kind", [_text, _csv, _ndjson], ids=["text", "csv", "ndjson"])
+def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: Any) -> None:
+    compared = 0
+    for seed in range(400):
+        chance = random.Random(seed)
+        content, source = kind(chance)
+        mark = "\ufeff" if chance.random() < 0.2 else ""
+        if chance.random() < 0.3:
+            content = content.rstrip("\r\n")
+        compared += Mixed(
+            tmp_path / "x", (mark + content).encode(), chance.choice([16, 1 << 20]), **source
+        ).check()
+
+    assert compared > 150
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "rows"),
+    [
+        pytest.param({"format": "text"}, "a\n\n b\r\n\r\n \n\\N\n", ["a", " b", " ", "\\N"], id="blank"),
+        pytest.param({"format": "csv"}, 'A,B\n\n"",\n\r\n1,"2"\n', [["", None], ["1", "2"]], id="quoted"),
+        pytest.param(
+            {"format": "csv", "null_values": ["", "NULL"]},
+            'A,B\nNULL,"NULL"\n,""\n',
+            [[None, None], [None, ""]],
+            id="null-text",
+        ),
+        pytest.param({"format": "csv", "null_values": []}, 'A,B\n,""\n', [["", ""]], id="no-nulls"),
+        pytest.param({"format": "csv"}, 'A,B\na\\,"b\\"\n', [["a\\", "b\\"]], id="backslash"),
+        pytest.param({"format": "csv"}, '\ufeffA,B\r\n1,2\r\n3,4', [["1", "2"], ["3", "4"]], id="mark"),
+        pytest.param({"format": "csv"}, 'A,B\n"1",', [["1", None]], id="last-value"),
+    ],
+)  # fmt: skip
+def test_file_gives_these_rows_on_both_paths(
+    tmp_path: Path, source: dict[str, Any], content: str, rows: list[Any]
+) -> None:
+    mixed = Mixed(tmp_path / "x", content.encode(), **source)
+    names = ("LINE",) if source["format"] == "text" else NAMES
+    wanted = [dict(zip(names, row if isinstance(row, list) else [row], strict=True)) for row in rows]
+
+    assert mixed.streamed() == wanted
+    assert mixed.copied() == wanted
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('{"A":1}\n{"A":2}{"A":3}\n', 2),
+        ('{"A":1} \t {"A":2}', 1),
+        ('{"A":"}{"}\n\n{"A":1,\n"B":2}\n', 3),
+        ('[{"A":1},{"A":2}]\n', 1),
+        ('{"A":"}{"}\n{"A":[{"B":1},{"B":2}]}\noops\n', None),
+    ],
+)
+def test_copy_is_refused_for_json_whose_lines_are_no_documents(
+    tmp_path: Path, content: str, line: int | None
+) -> None:
+    mixed = Mixed(tmp_path / "x", content.encode())
+    why = why_not_copy_file(mixed.spec, mixed.file)
+
+    assert why is None if line is None else f"line {line} " in str(why)
+
+
+def test_copy_is_refused_where_it_cannot_read_what_the_stream_reads(tmp_path: Path) -> None:
+    mixed = Mixed(tmp_path / "x.csv.xz", b"", format="csv")
+
+    assert "xz" in str(why_not_copy_file(mixed.spec, mixed.file))
+    assert "escape" in str(
+        why_not_copy(FileSourceSpec(path="/x", format="csv", escape="\\", null_values=("NULL",)))
+    )
