@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.operators.submission import job_error_of
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.spark import failures
+from airflow_provider_snowpipe.spark.data_source.agreement import RefusedByAnotherError
 from airflow_provider_snowpipe.streaming import commit_watch, errors
 from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets, FailureReason, WaitState
 from airflow_provider_snowpipe.streaming.commit_watch import CommitWatch, Patience
@@ -77,6 +78,7 @@ OF_TASKS = [
     (failures.TaskFailedError("x", error_type="ContinuityError"), False),
     (failures.TaskFailedError("x", error_type="ExecutorLostError"), True),
     (failures.TaskFailedError("x", error_type="NoSuchError"), True),
+    (RefusedByAnotherError("x"), False),
 ]
 
 
