@@ -146,7 +146,8 @@ class LoadChoice:
 
         Which options they were loaded with is not known: those of today may be the ones.
         """
-        copied = [one.channel for one in self.positions if one.committed and not one.rows_inserted]
+        begun = [one for one in self.positions if one.committed or one.intent]
+        copied = [one.channel for one in begun if not one.rows_inserted]
         for pipe in dict.fromkeys((None, self.file_pipe)) if copied else ():
             if (why := self._other_rows(pipe)) is not None:
                 raise ConfigurationError(

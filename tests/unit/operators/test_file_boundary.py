@@ -209,6 +209,16 @@ class TestLoad:
         assert not {"open", "PUT", "SET TOKEN"} & set(load.account.calls)
         assert load.account.tokens == {A: "1.ndjson:2"}
 
+    def test_auto_does_not_stream_behind_an_unfinished_load_with_another_format(self, load: Load) -> None:
+        options = {"options": {"truncate_columns": True}}
+        load.write("a", "1.ndjson")
+        load.crash("submit", BEFORE, **options)
+
+        with pytest.raises(ConfigurationError, match="path='copy'"):
+            load.operator(**options, path="auto", shape={"freshness": 1})._choice({}).path()
+        load.run("r2", **options)
+        load.assert_every_row_is_there_once()
+
     def test_a_second_run_loads_nothing_and_sets_no_token(self, load: Load) -> None:
         load.write("a", "1.ndjson")
         load.run()
