@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.operators.file_copy import copy_arguments, row_options, why_not_copy
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
@@ -166,6 +167,24 @@ def test_options_that_make_other_rows_are_found(
 
     assert sorted(one.option for one in found) == sorted(differences)
     assert all(part in said for part, said in zip(doubts, judged.doubts(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {}, {"format": "avro"}, {"format": "text", "compression": "gzip"},
+        {"format": "csv", "delimiter": "\\", "quote": "'", "null_values": ["\\N", "it's", ""]},
+        {"format": "csv", "delimiter": "\t", "escape": "\\", "column_names": ["a", 'B"(']},
+    ],
+)  # fmt: skip
+def test_statement_with_the_options_of_copy_makes_the_same_rows(source: dict[str, Any]) -> None:
+    arguments = copy_arguments(spec(**source), {})
+    options = CopyOptions.of(arguments["options"])
+    copy = CopyInto(("D", "S", "T"), "@D.S.G/a (b)", options, arguments.get("columns"))
+    judged = RowOptions.of_statement(copy.statement())
+
+    assert judged.differences(row_options(spec(**source), {})) == []
+    assert judged.doubts() == []
 
 
 def test_columns_and_selections_of_a_statement_are_seen() -> None:
