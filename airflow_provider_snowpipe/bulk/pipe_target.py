@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.literals import STRING_LITERAL, read_string_literal
@@ -29,11 +29,13 @@ class PipeTarget:
     :param table: database, schema and name of the table
     :param stage: the pipe's location: the stage, with its database and schema, and a path in it
     :param is_told: True where events of new files feed the pipe (``AUTO_INGEST``)
+    :param statement: its COPY statement
     """
 
     table: tuple[str, str, str]
     stage: StageReference
     is_told: bool = False
+    statement: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def of(cls, pipe: PipeName, definition: str, *, is_told: bool = False) -> Self:
@@ -54,7 +56,7 @@ class PipeTarget:
         names = [_spelled(part) for part in re.findall(_PART, table["table"])]
         database, schema, name = [pipe.database, pipe.schema][: 3 - len(names)] + names
         whole = StageReference.parse(location).location("", database=pipe.database, schema=pipe.schema)
-        return cls((database, schema, name), StageReference.parse(whole), is_told)
+        return cls((database, schema, name), StageReference.parse(whole), is_told, definition)
 
     def below(self, staged: StageReference, pipe: PipeName) -> str:
         """The start of the paths below the pipe's location of what lies at a place in a stage.

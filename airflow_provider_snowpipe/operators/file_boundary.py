@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.spark.files.formats import reader_of
 from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, freeze, refuse_numbers_before
 from airflow_provider_snowpipe.spark.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.files.resume import resume_after
+from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotFoundError
 from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
@@ -112,6 +113,14 @@ class FileBoundary:
             if file.name in position.untouched and position.intent is None
         )
         return self._why_not_copy(files)
+
+    def compressions(self) -> set[str]:
+        """How the files are compressed, as COPY names it."""
+        return {
+            compression_of(file, self._spec.compression).upper()
+            for group in self._groups
+            for file in group.files
+        }
 
     def _why_not_copy(self, files: Iterable[SourceFile]) -> str | None:
         reasons = (why_not_copy_file(self._spec, file) for file in files)

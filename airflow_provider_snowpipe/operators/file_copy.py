@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.operators.load_outcome import copied_value
 from airflow_provider_snowpipe.spark.files.formats import reader_of
 from airflow_provider_snowpipe.spark.files.line_format import line_without_a_document
@@ -111,6 +112,16 @@ def copy_arguments(spec: FileSourceSpec, options: Mapping[str, Any]) -> dict[str
     if spec.compression != "auto":
         found["file_format"]["compression"] = spec.compression.upper()
     return {**arguments, "options": {**found, **options}}
+
+
+def row_options(spec: FileSourceSpec, options: Mapping[str, Any]) -> RowOptions:
+    """What decides the rows that COPY makes of the files of a source.
+
+    :param spec: the source
+    :param options: the author's options of COPY; without any, COPY makes the rows of the stream
+    """
+    arguments = copy_arguments(spec, options)
+    return RowOptions.of(arguments["options"], arguments.get("columns"))
 
 
 def _csv(spec: FileSourceSpec) -> dict[str, Any]:

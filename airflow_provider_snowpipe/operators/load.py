@@ -217,6 +217,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             None if before is None else path_before(before),
             may_lack_table=self.create_table is not None,
             backlog=self._backlog() if is_kafka(self.source) else None,
+            options=self.options or {},
+            file_pipe=self.file_pipe,
         )
 
     def _backlog(self) -> KafkaBacklog:

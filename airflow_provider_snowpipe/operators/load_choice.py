@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.operators.file_copy import why_not_copy
+from airflow_provider_snowpipe.bulk.row_options import RowOptions
+from airflow_provider_snowpipe.operators.file_copy import row_options, why_not_copy
 from airflow_provider_snowpipe.operators.load_outcome import expected_of
 from airflow_provider_snowpipe.operators.load_planning import is_staged
 from airflow_provider_snowpipe.operators.shape_source import ShapeSource
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 
 
+log = logging.getLogger(__name__)
+
+_REMEDY = {False: "leave these options out", True: "make the pipe anew with these values"}
+
+
 @dataclass(frozen=True)
 class LoadChoice:
     """What is known before a load: the data, the author's side, and what is in the table already.
@@ -39,6 +46,8 @@ class LoadChoice:
     :param before: the path of the run before
     :param may_lack_table: True where the stream makes the table
     :param backlog: the records of a Kafka source, None where it is something else
+    :param options: the author's options of COPY
+    :param file_pipe: the pipe that may take the files
     """
 
     source: Any
@@ -50,6 +59,8 @@ class LoadChoice:
     before: LoadPath | None = None
     may_lack_table: bool = False
     backlog: KafkaBacklog | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    file_pipe: str | None = None
 
     @cached_property
     def positions(self) -> Sequence[PartitionPosition]:
@@ -97,9 +108,22 @@ class LoadChoice:
                     "to a pipe; name the folder that they came from to stream them, or say path='copy'"
                 )
             return planned, None
+        loaders = {position.intent.pipe for position in self.positions if position.intent}
+        if self.plan.is_forced and planned is not LoadPath.STREAM:
+            loaders.add(self._pipe_of(planned))
+        for pipe in loaders:
+            self._require_same_rows(pipe)
         if self.plan.is_forced:
             return planned, None
+        path, why = self._chosen(planned)
+        if path is LoadPath.STREAM:
+            self._require_nothing_copied()
+        return path, why
+
+    def _chosen(self, planned: LoadPath) -> tuple[LoadPath, str | None]:
         why = self._why_not_copy()
+        if why is None and planned is not LoadPath.STREAM:
+            why = self._other_rows(self._pipe_of(planned))
         if why is None and planned is not LoadPath.STREAM and self.boundary is not None:
             why = self.boundary.why_not_copy(self.positions)
         if planned is not LoadPath.STREAM and why is not None:
@@ -113,6 +137,76 @@ class LoadChoice:
         if self.plan is None or self.shape is None:
             return None
         return {**self.plan.as_json(), "expected": expected_of(self.shape, self.policy.costs)}
+
+    def _pipe_of(self, path: LoadPath) -> str | None:
+        return self.file_pipe if path is LoadPath.PIPE else None
+
+    def _require_nothing_copied(self) -> None:
+        """Refuse to stream behind files that COPY or a pipe has loaded, maybe into other rows.
+
+        Which options they were loaded with is not known: those of today may be the ones.
+        """
+        begun = [one for one in self.positions if one.committed or one.intent]
+        copied = [one.channel for one in begun if not one.rows_inserted]
+        for pipe in dict.fromkeys((None, self.file_pipe)) if copied else ():
+            if (why := self._other_rows(pipe)) is not None:
+                raise ConfigurationError(
+                    f"{why}, and no row of channel {copied[0]!r} was streamed, so that its files may be "
+                    f"loaded that way: {_REMEDY[pipe is not None]} if they are not, or take "
+                    f"path={'copy' if pipe is None else 'pipe'!r} for the others, too. Nothing was loaded"
+                )
+
+    def _require_same_rows(self, pipe: str | None) -> None:
+        """Refuse other rows where the stream has loaded some already; where it has not, warn.
+
+        :param pipe: the pipe that is to take the files, None for COPY
+        """
+        why = self._other_rows(pipe)
+        if why is None:
+            return
+        streamed = [position.channel for position in self.positions if position.rows_inserted]
+        if streamed:
+            raise ConfigurationError(
+                f"{why}, and rows of channel {streamed[0]!r} were streamed: {_REMEDY[pipe is not None]}, "
+                "or take path='stream'. Nothing was staged or loaded"
+            )
+        log.warning(
+            "%s: nothing of these files was streamed yet; do not load them by path='stream' later", why
+        )
+
+    def _other_rows(self, pipe: str | None) -> str | None:
+        """Why COPY or a pipe would make other rows than the stream by its options; None where it would not.
+
+        What cannot be judged is told in the log.
+        """
+        if self.boundary is None or self.files is None or why_not_copy(self.files) is not None:
+            return None
+        if all(position.is_done for position in self.positions):
+            return None
+        wanted = row_options(self.files, {})
+        if pipe is None:
+            if not self.options:
+                return None
+            given, whose = row_options(self.files, self.options), "options of COPY"
+        else:
+            target = self.hook.pipe_target(pipe)
+            table = (*self.hook.place(), self.boundary.table)
+            if target is None or target.is_told or target.table != table:
+                return None  # such a pipe is refused with a remedy before anything is loaded
+            given = RowOptions.of_statement(target.statement)
+            whose = f"the statement of pipe {pipe!r}"
+        found = given.differences(wanted, self.boundary.compressions())
+        if found:
+            return f"{whose} would make other rows than the stream: {'; '.join(map(str, found))}"
+        for doubt in given.doubts():
+            log.warning(
+                "whether %s makes the rows that the stream makes cannot be judged: %s; compare it with "
+                "FILE_FORMAT = %s",
+                whose,
+                doubt,
+                wanted.file_format,
+            )
+        return None
 
     def _why_not_copy(self) -> str | None:
         if self.files is None or self.boundary is None:

@@ -32,6 +32,7 @@ class Channels:
     def __init__(self, account: FakeAccount) -> None:
         self._account = account
         self._sessions: Counter[str] = Counter()
+        self._inserted: Counter[str] = Counter()
         self.uncommitted: Counter[str] = Counter()
         """Times that a channel is still refused because rows of it wait for their commit."""
 
@@ -58,6 +59,7 @@ class Channels:
         if session is not None and session != self._sessions[channel]:
             return False
         self._account.rows += rows
+        self._inserted[channel] += len(rows)
         self._account.tokens[channel] = token
         return True
 
@@ -71,7 +73,8 @@ class Channels:
 
     def _status(self, channel: str) -> ChannelStatus:
         tokens = self._account.tokens
-        return ChannelStatus(channel, SUCCESS if channel in tokens else CHANNEL_MISSING, tokens.get(channel))
+        found = SUCCESS if channel in tokens else CHANNEL_MISSING
+        return ChannelStatus(channel, found, tokens.get(channel), rows_inserted=self._inserted[channel])
 
 
 class _Session:

@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_choice import LoadChoice
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition
+from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.files.groups import LISTING_FOLDER
 from airflow_provider_snowpipe.spark.files.source import FileSource
 from airflow_provider_snowpipe.spark.plan import JobPlan
@@ -29,6 +31,7 @@ from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent, is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
+    ConfigurationError,
     FilesNotLoadedError,
     OffsetTokenError,
     SourceMissingError,
@@ -41,9 +44,11 @@ from tests.unit.operators.account_in_task import install, task_context
 
 A, B = "p_s_a", "p_s_b"
 STAGE = "%T"
-CALLS = {"copy": 41, "pipe": 45}
+CALLS = {"copy": 41, "pipe": 46}
 """Calls of one load that nothing disturbs."""
 PIPE = "LOCAL.PUBLIC.P"
+PIPE_COPY = 'COPY INTO "LOCAL"."PUBLIC"."T" FROM @"LOCAL"."PUBLIC".PS'
+BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
 
 
 class Load:
@@ -59,8 +64,7 @@ class Load:
         self.numbers = itertools.count(1)
         self.written: list[str] = []
         self.path = path
-        copy = 'COPY INTO "LOCAL"."PUBLIC"."T" FROM @"LOCAL"."PUBLIC".PS'
-        self.account.pipes[PIPE] = Pipe(copy)
+        self.account.pipes[PIPE] = Pipe(f"{PIPE_COPY} FILE_FORMAT = (TYPE = JSON) {BY_NAME}")
 
     def write(self, partition: str, name: str, rows: int = 2) -> list[str]:
         """Add rows to a file; what the table is to hold of them."""
@@ -148,6 +152,72 @@ class TestLoad:
         with pytest.raises(AirflowFailException, match="line 1"):
             load.run()
         assert (load.account.rows, load.account.tokens) == ([], {A: None})
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"file_format": {"type": "JSON", "strip_outer_array": True}}, "STRIP_OUTER_ARRAY = TRUE"),
+            (f"FILE_FORMAT = (TYPE = JSON NULL_IF = ('a', '')) {BY_NAME}", "NULL_IF = ('', 'a')"),
+            (f"FILE_FORMAT = (TYPE = CSV) {BY_NAME}", "TYPE = 'CSV' in place of 'JSON'"),
+        ],
+    )
+    def test_rows_of_another_format_are_not_mixed_with_streamed_ones(
+        self, tmp_path: Path, key_pair: KeyPair, monkeypatch: pytest.MonkeyPatch, given: Any, said: str
+    ) -> None:
+        path = "copy" if isinstance(given, dict) else "pipe"
+        load = Load(tmp_path, monkeypatch, key_pair, path)
+        load.account.pipes[PIPE].statement = f"{PIPE_COPY} {given}"
+        load.channels.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
+        load.write("a", "2.ndjson")
+        options = {"options": given} if path == "copy" else {}
+        choice = load.operator(**options, path="auto")._choice({"backfill": True})
+        assert choice.plan is not None
+        choice.__dict__["plan"] = replace(choice.plan, path=LoadPath(path))
+        found, why = choice.path()
+
+        assert found is LoadPath.STREAM
+        assert said in str(why)
+
+    @pytest.mark.parametrize("streamed", [True, False])
+    @pytest.mark.parametrize("path", ["copy", "pipe"])
+    def test_forced_path_with_another_format_is_refused_only_where_rows_were_streamed(
+        self,
+        tmp_path: Path,
+        key_pair: KeyPair,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        path: str,
+        streamed: bool,
+    ) -> None:
+        load = Load(tmp_path, monkeypatch, key_pair, path)
+        load.account.pipes[PIPE].statement += " TRUNCATECOLUMNS = TRUE"
+        arguments = {"options": {"truncate_columns": True}} if path == "copy" else {}
+        if streamed:
+            load.channels.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
+        load.write("a", "2.ndjson")
+        if not streamed:
+            load.run(**arguments)
+            load.assert_every_row_is_there_once()
+            assert "TRUNCATECOLUMNS = TRUE in place of FALSE" in caplog.text
+            load.write("a", "3.ndjson")
+            with pytest.raises(ConfigurationError, match=f"path='{path}'"):
+                load.operator(**arguments, path="auto", shape={"freshness": 1})._choice({}).path()
+            assert load.run("r2", **arguments)["rows_loaded"] == 2
+            return
+        with pytest.raises(AirflowFailException, match="TRUNCATECOLUMNS = TRUE in place of FALSE"):
+            load.run(**arguments)
+        assert not {"open", "PUT", "SET TOKEN"} & set(load.account.calls)
+        assert load.account.tokens == {A: "1.ndjson:2"}
+
+    def test_auto_does_not_stream_behind_an_unfinished_load_with_another_format(self, load: Load) -> None:
+        options = {"options": {"truncate_columns": True}}
+        load.write("a", "1.ndjson")
+        load.crash("submit", BEFORE, **options)
+
+        with pytest.raises(ConfigurationError, match="path='copy'"):
+            load.operator(**options, path="auto", shape={"freshness": 1})._choice({}).path()
+        load.run("r2", **options)
+        load.assert_every_row_is_there_once()
 
     def test_a_second_run_loads_nothing_and_sets_no_token(self, load: Load) -> None:
         load.write("a", "1.ndjson")

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.operators.file_copy import copy_arguments, why_not_copy
+from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.row_options import RowOptions
+from airflow_provider_snowpipe.operators.file_copy import copy_arguments, row_options, why_not_copy
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_outcome import copied_value, outcome_of
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
@@ -105,6 +107,95 @@ def test_what_copy_cannot_do_is_left_to_the_stream(source: dict[str, Any]) -> No
     assert why_not_copy(spec(**source)) is not None
     with pytest.raises(ConfigurationError, match="take path='stream'"):
         copy_arguments(spec(**source), {})
+
+
+CSV_PIPE = (
+    "FILE_FORMAT = (TYPE = CSV ESCAPE_UNENCLOSED_FIELD = NONE NULL_IF = () SKIP_BLANK_LINES = TRUE "
+    "FIELD_OPTIONALLY_ENCLOSED_BY = '\\x22' PARSE_HEADER = TRUE"
+)
+TEXT_PIPE = (
+    "FILE_FORMAT = (TYPE = CSV FIELD_DELIMITER = NONE ESCAPE_UNENCLOSED_FIELD = NONE NULL_IF = () "
+    "SKIP_BLANK_LINES = TRUE"
+)
+TAB_PIPE = (
+    f"{CSV_PIPE.replace('NULL_IF = ()', '')} FIELD_DELIMITER = '\\t' NULL_IF = ('a', 'b') "
+    "EMPTY_FIELD_AS_NULL = FALSE)"
+)
+MATCHED = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "differences", "doubts"),
+    [
+        ({}, {}, [], []),
+        ({}, {"file_format": {"type": "json", "multi_line": False}}, [], []),
+        ({}, {"file_format": {"TYPE": "JSON", "compression": "GZIP"}}, ["COMPRESSION"], []),
+        ({}, {"file_format": {"type": "JSON", "compression": None}}, [], []),
+        ({}, {"file_format": {"type": "CSV"}}, ["TYPE"], []),
+        ({}, {"file_format": "F"}, [], ["names the file format F"]),
+        ({}, {"file_format": {"format_name": "F"}}, [], ["names the file format F"]),
+        ({}, {"file_format": {"trim_space": "TRUE"}}, ["TRIM_SPACE"], ["no TYPE"]),
+        ({}, {"match_by_column_name": "NONE"}, ["MATCH_BY_COLUMN_NAME"], []),
+        ({}, {"enforce_length": False}, ["ENFORCE_LENGTH"], []),
+        ({}, {"include_metadata": {"F": "METADATA$FILENAME"}}, ["INCLUDE_METADATA"], []),
+        ({"format": "parquet"}, {"file_format": {"type": "PARQUET", "use_logical_type": True}}, [],
+         ["sets USE_LOGICAL_TYPE"]),
+        ({"format": "csv"}, {"file_format": {"type": "CSV", "skip_header": 1}},
+         ["NULL_IF", "PARSE_HEADER", "SKIP_HEADER", "SKIP_BLANK_LINES", "ESCAPE_UNENCLOSED_FIELD",
+          "FIELD_OPTIONALLY_ENCLOSED_BY"], []),
+        ({"format": "csv", "delimiter": "\t", "null_values": ["b", "a"]},
+         f"{TAB_PIPE} {MATCHED}", [], []),
+        ({"format": "csv"}, f"{CSV_PIPE}) {MATCHED}", [], []),
+        ({"format": "csv"}, f"/* TYPE = ( */ {CSV_PIPE} ESCAPE = '\\\\') {MATCHED} -- (", ["ESCAPE"], []),
+        ({"format": "csv", "column_names": ["A"], "header": False}, f"{CSV_PIPE})", ["PARSE_HEADER"], []),
+        ({"format": "text"}, f"{TEXT_PIPE} EMPTY_FIELD_AS_NULL = FALSE) ON_ERROR = CONTINUE", [], []),
+        ({"format": "text"}, f"{TEXT_PIPE} ENCODING = 'latin1')", ["ENCODING"], []),
+        ({}, f"FILE_FORMAT = 'F' {MATCHED}", [], ["names the file format F"]),
+        ({}, f"FILE_FORMAT = (FORMAT_NAME = 'F') {MATCHED}", [], ["names the file format F"]),
+        ({}, f"PATTERN = 'FILE_FORMAT = (' {MATCHED}", [], ["no FILE_FORMAT"]),
+    ],
+)  # fmt: skip
+def test_options_that_make_other_rows_are_found(
+    source: dict[str, Any], given: Any, differences: list[str], doubts: list[str]
+) -> None:
+    files = spec(**source)
+    if isinstance(given, str):
+        judged = RowOptions.of_statement(f"""copy into t from '@"S"/FILE_FORMAT = (x' {given}""")
+    else:
+        judged = row_options(files, given)
+    found = judged.differences(row_options(files, {}), {"NONE"})
+
+    assert sorted(one.option for one in found) == sorted(differences)
+    assert all(part in said for part, said in zip(doubts, judged.doubts(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {}, {"format": "avro"}, {"format": "text", "compression": "gzip"},
+        {"format": "csv", "delimiter": "\\", "quote": "'", "null_values": ["\\N", "it's", ""]},
+        {"format": "csv", "delimiter": "\t", "escape": "\\", "column_names": ["a", 'B"(']},
+    ],
+)  # fmt: skip
+def test_statement_with_the_options_of_copy_makes_the_same_rows(source: dict[str, Any]) -> None:
+    arguments = copy_arguments(spec(**source), {})
+    options = CopyOptions.of(arguments["options"])
+    copy = CopyInto(("D", "S", "T"), "@D.S.G/a (b)", options, arguments.get("columns"))
+    judged = RowOptions.of_statement(copy.statement())
+
+    assert judged.differences(row_options(spec(**source), {})) == []
+    assert judged.doubts() == []
+
+
+def test_columns_and_selections_of_a_statement_are_seen() -> None:
+    files = spec(format="text", text_column="LINE")
+    wanted, rest = row_options(files, {}), f"FROM @S {TEXT_PIPE})"
+    selects = RowOptions.of_statement(f"COPY INTO T FROM (SELECT $1, UPPER($2) FROM @S t) {TEXT_PIPE})")
+
+    assert RowOptions.of_statement(f'COPY INTO D.S.T ("LINE") {rest}').differences(wanted) == []
+    (found,) = RowOptions.of_statement(f"COPY INTO T (a, b) {rest}").differences(wanted)
+    assert found.given == ("A", "B")
+    assert (selects.differences(wanted), len(selects.doubts())) == ([], 1)
 
 
 def test_the_outcome_has_the_estimate_of_the_path_that_was_taken() -> None:
