@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.identifiers import find_name, literal, quote
+from airflow_provider_snowpipe.local.identifiers import UrlName, find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.loading.file_pipes import PipeFailure
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
@@ -147,14 +147,14 @@ class Catalog:
             raise object_missing("Database", name)
         return database
 
-    def database_for_url(self, name: str) -> Database:
-        """Return a database as the streaming REST API names it, ignoring case.
+    def database_for_url(self, name: UrlName) -> Database:
+        """Return a database as the streaming REST API names it.
 
         :raises Refusal: 404 when it does not exist.
         """
-        exact = find_name(name, self._databases)
+        exact = name.find(self._databases)
         if exact is None:
-            raise Refusal(404, PIPE_MISSING, f"database {name} does not exist or not authorized")
+            raise Refusal(404, PIPE_MISSING, f"database {name.text} does not exist or not authorized")
         return self._databases[exact]
 
     def create_database(self, name: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from airflow_provider_snowpipe.local.errors import compilation_error
 
 _PART = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([A-Za-z_][\w$]*))')
+_QUOTED = re.compile(r'"((?:[^"]|"")+)"')
 _DOT = re.compile(r"\s*\.")
 
 
@@ -51,6 +53,33 @@ def read_path(text: str) -> tuple[tuple[str, ...], str]:
         if dot is None:
             return tuple(parts), text[position:].strip()
         position = dot.end()
+
+
+@dataclass(frozen=True, slots=True)
+class UrlName:
+    """A name in a URL of the streaming REST API.
+
+    :param text: the name, without quotes around it.
+    :param is_quoted: it was quoted, and means no name in other case.
+    """
+
+    text: str
+    is_quoted: bool = False
+
+    @classmethod
+    def read(cls, segment: str) -> UrlName:
+        """Read a decoded path segment; one that is not wholly a quoted identifier is taken as it is.
+
+        The Kafka connector 4 quotes the pipe; the SDK passes on what it is given (observed).
+        """
+        quoted = _QUOTED.fullmatch(segment)
+        return cls(segment) if quoted is None else cls(quoted[1].replace('""', '"'), is_quoted=True)
+
+    def find(self, names: Iterable[str]) -> str | None:
+        """Find the name: letter by letter if it was quoted, else as :func:`find_name`."""
+        if self.is_quoted:
+            return self.text if self.text in names else None
+        return find_name(self.text, names)
 
 
 def find_name(name: str, names: Iterable[str]) -> str | None:

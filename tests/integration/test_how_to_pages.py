@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_snowpipe.spark.kafka.spec import connector_prefix
 from tests.local_service import LocalService
 
 _PAGES = Path(__file__).parents[2] / "docs" / "how-to"
@@ -98,7 +99,7 @@ def test_settings_in_the_style_of_the_kafka_connector_open_its_channel(
         pem = open(settings["snowflake.private.key"]).read().splitlines()
         client = StreamingIngestClient(
             "kafka", settings["snowflake.database.name"], settings["snowflake.schema.name"],
-            "{table}-STREAMING",
+            '"{table}-STREAMING"',
             properties={{
                 "account": "LOCAL", "user": settings["snowflake.user.name"],
                 "url": settings["snowflake.url.name"],
@@ -106,15 +107,15 @@ def test_settings_in_the_style_of_the_kafka_connector_open_its_channel(
                 "mgmt_retry_total_backoff_seconds": "10",
             }},
         )
-        channel, _ = client.open_channel(settings["name"] + "_" + settings["topics"] + "_0")
+        channel, _ = client.open_channel("{connector_prefix("docs")}_" + settings["topics"] + "_0")
         channel.append_row({{"ID": 4, "NAME": "kafka"}}, offset_token="0")
         channel.wait_for_commit(lambda token: token == "0", timeout_seconds=60)
         client.close()
     """
     local_service.sql("CREATE TABLE IF NOT EXISTS events (id INT, name VARCHAR)")
     _run([sys.executable, "-c", textwrap.dedent(script)], folder, _environment(local_service))
-    found = local_service.sql("SHOW CHANNELS LIKE 'docs_events_0'")
-    assert [(channel["name"], channel["offset_token"]) for channel in found] == [("docs_events_0", "0")]
+    found = local_service.sql("SHOW CHANNELS LIKE 'DOCS_events_0'")
+    assert [(channel["name"], channel["offset_token"]) for channel in found] == [("DOCS_events_0", "0")]
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ from snowflake.ingest.streaming import StreamingIngestClient
 
 table, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 client = StreamingIngestClient(
-    "connector", "LOCAL", "PUBLIC", table + "-STREAMING", profile_json=None,
+    "connector", "LOCAL", "PUBLIC", f'"{table}-STREAMING"', profile_json=None,
     properties={
         "account": os.environ["SNOWPIPE_LOCAL_ACCOUNT"],
         "user": os.environ["SNOWPIPE_LOCAL_USER"],
@@ -120,7 +120,7 @@ client.close()
 
 
 def _connector(service, table, first, last):
-    """Load records as the Kafka connector v4 does: its SDK, its channel's name, the offset as the token."""
+    """Load records as the Kafka connector v4: by its SDK, to a quoted pipe, with the offset as the token."""
     done = subprocess.run(
         [sys.executable, "-c", CONNECTOR, table, str(first), str(last)],
         env=service.process_env({**os.environ, "SS_LOG_LEVEL": "warn"}),

@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults, pipe_parts
+from airflow_provider_snowpipe.local.identifiers import UrlName
 from airflow_provider_snowpipe.local.status import snapshot
 
 Answer = dict[str, Any]
@@ -82,7 +83,7 @@ class Commands:
         name = _text(arguments, "channel")
         database, schema, pipe = pipe_parts(_text(arguments, "pipe"))
         try:
-            owner = self._catalog.database_for_url(database)
+            owner = self._catalog.database_for_url(UrlName(database))
             channel = owner.channels.find(owner.pipes.resolve(schema, pipe), name)
         except Refusal as error:
             raise ConfigurationError(f"{error.code}: {error.message}") from error

@@ -20,16 +20,17 @@ from airflow_provider_snowpipe.local.engine.channel import ELASTIC, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.engine.lines import Lines, split_lines
-from airflow_provider_snowpipe.local.engine.pipe import Pipe
+from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe
 from airflow_provider_snowpipe.local.engine.spool import SpoolError
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import tokens
-from airflow_provider_snowpipe.local.fronts.authorization import STATUS, WRITE, authorized_pipe
+from airflow_provider_snowpipe.local.fronts.authorization import STATUS, WRITE, PipePath, authorized_pipe
 from airflow_provider_snowpipe.local.fronts.encoding import decode_body
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
 from airflow_provider_snowpipe.local.fronts.injected import answer as fault_answer
 from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
+from airflow_provider_snowpipe.local.identifiers import UrlName
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
 _ELASTIC_WAIT_SECONDS = 25.0
@@ -98,9 +99,9 @@ class StreamingFront:
                 c,
                 kind,
             ):
-                return self._append(request, (d, s, p), c, kind)
+                return self._append(request, _path(d, s, p), c, kind)
             case "POST", ("v2", "streaming", "data", "databases", d, "schemas", s, "tables", t, "rows"):
-                return self._append(request, (d, s, f"{t}-STREAMING"), ELASTIC, "rows")
+                return self._append(request, _path(d, s, t, DEFAULT_PIPE_SUFFIX), ELASTIC, "rows")
             case _, ("v2", "streaming", "databases", d, "schemas", s, "pipes", p):
                 return self._pipe_call(request, d, s, p)
             case _, ("v2", "streaming", "databases", d, "schemas", s, "pipes", p, "channels", c):
@@ -112,16 +113,16 @@ class StreamingFront:
     # -- control plane --------------------------------------------------------------------------------------
 
     def _pipe_call(self, request: Request, database: str, schema: str, last: str) -> Response:
-        name, _, verb = last.rpartition(":")
+        text, _, verb = last.rpartition(":")
         calls: dict[tuple[str, str], Callable[[Request, Database, Pipe], Response]] = {
             ("POST", "pipe-info"): self._pipe_info,
             ("POST", "bulk-channel-status"): self._bulk_status,
         }
         call = calls.get((request.method, verb))
-        if call is None or not name:
+        if call is None or not text:
             raise Refusal(404, "NOT_FOUND", f"{request.method} ..:{verb} is no call of this service")
         privileges = STATUS if verb == "bulk-channel-status" else WRITE
-        owner, pipe = self._pipe(self._roles(request), (database, schema, name), privileges)
+        owner, pipe = self._pipe(self._roles(request), _path(database, schema, text), privileges)
         return call(request, owner, pipe)
 
     def _pipe_info(self, _request: Request, _database: Database, pipe: Pipe) -> Response:
@@ -172,7 +173,7 @@ class StreamingFront:
     def _channel_call(
         self, request: Request, database: str, schema: str, pipe: str, channel: str
     ) -> Response:
-        owner, target = self._pipe(self._roles(request), (database, schema, pipe), WRITE)
+        owner, target = self._pipe(self._roles(request), _path(database, schema, pipe), WRITE)
         if request.method == "PUT":
             return self._open(request, owner, target, channel)
         if request.method == "DELETE":
@@ -200,9 +201,10 @@ class StreamingFront:
         return Response.of_json({"last_committed_offset_token": channel.committed.offset_token})
 
     def _pipe(
-        self, roles: frozenset[str], path: tuple[str, str, str], privileges: tuple[str, ...]
+        self, roles: frozenset[str], path: PipePath, privileges: tuple[str, ...]
     ) -> tuple[Database, Pipe]:
-        self._faults.check_pipe(*path)
+        database, schema, pipe = path
+        self._faults.check_pipe(database.text, schema.text, pipe.text)
         return authorized_pipe(self._catalog, roles, path, privileges)
 
     def _roles(self, request: Request) -> frozenset[str]:
@@ -211,7 +213,7 @@ class StreamingFront:
 
     # -- data plane -----------------------------------------------------------------------------------------
 
-    def _append(self, request: Request, path: tuple[str, str, str], name: str, kind: str) -> Response:
+    def _append(self, request: Request, path: PipePath, name: str, kind: str) -> Response:
         if request.method != "POST" or kind not in ("rows", "filebuffer"):
             raise Refusal(404, "NOT_FOUND", f"{request.method} ../{kind} is no call of this service")
         token = request.bearer()
@@ -277,6 +279,12 @@ class StreamingFront:
         return _appender(
             request, channel, lines, fragment.start_offset_token, fragment.end_offset_token, upload=upload
         )
+
+
+def _path(database: str, schema: str, name: str, suffix: str = "") -> PipePath:
+    """Read the names in a URL; a suffix makes the default pipe of a table."""
+    last = UrlName.read(name)
+    return UrlName.read(database), UrlName.read(schema), UrlName(last.text + suffix, last.is_quoted)
 
 
 def _appender(

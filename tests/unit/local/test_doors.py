@@ -27,6 +27,7 @@ PASSWORD = "a long password"
 PIPE = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING"
 CHANNEL = f"{PIPE.replace('streaming', 'streaming/data', 1)}/channels/c"
 MANY = "(SELECT SEQ4() AS i FROM TABLE(GENERATOR(ROWCOUNT => {})))"
+COPY = "COPY INTO t FROM (SELECT $1:ID FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
 SLOW = (
     "WITH n AS (SELECT SEQ4() AS i FROM TABLE(GENERATOR(ROWCOUNT => 100000))) "
     "SELECT SUM(a.i * b.i + c.i) FROM n a, n b, n c"
@@ -334,3 +335,40 @@ def test_parameters_are_shown_with_their_defaults(admin: Any) -> None:
     (row,) = data["rowset"]
     assert (*row[:4], row[5]) == ("AUTOCOMMIT", "false", "true", "SESSION", "BOOLEAN")
     assert len(admin.query("SHOW PARAMETERS")["data"]["rowset"]) > 30
+
+
+# -- names in streaming URLs --------------------------------------------------------------------------------
+
+
+def test_a_quoted_name_in_a_url_is_taken_letter_by_letter(service: ServiceInProcess, admin: Any) -> None:
+    for statement in ("TABLE t (id INT)", 'TABLE "a""b" (id INT)', f"PIPE p AS {COPY}"):
+        assert admin.query(f"CREATE {statement}")["success"], statement
+    token, scoped = service.jwt(), service.account.issue_scoped_token("127.0.0.1")
+    for database, schema, pipe, status in (
+        ("LOCAL", "%22public%22", "T-STREAMING", 404),
+        ("%22local%22", "PUBLIC", "T-STREAMING", 404),
+        ("local", "public", "t-streaming", 200),
+        ("%22LOCAL%22", "%22PUBLIC%22", "%22T-STREAMING%22", 200),
+        ("LOCAL", "PUBLIC", "%22t-STREAMING%22", 404),
+        ("LOCAL", "PUBLIC", "%22T-streaming%22", 404),
+        ("LOCAL", "PUBLIC", "%22a%22%22b-STREAMING%22", 200),
+        ("LOCAL", "PUBLIC", "A%22B-STREAMING", 200),
+        ("LOCAL", "PUBLIC", "%22a%22b-STREAMING%22", 404),
+        ("LOCAL", "PUBLIC", "%22%22", 404),
+        ("LOCAL", "PUBLIC", "%22P%22", 200),
+        ("LOCAL", "PUBLIC", "%22p%22", 404),
+    ):
+        place = f"databases/{database}/schemas/{schema}"
+        target = f"{place}/pipes/{pipe}"
+        info = service.call("POST", f"/v2/streaming/{target}:pipe-info", {}, token=token)
+        opened = service.call("PUT", f"/v2/streaming/{target}/channels/c", {}, token=token)
+        assert (info.status, opened.status) == (status, status), (target, info.content)
+        at = f"continuationToken={opened.json().get('next_continuation_token', '0_0')}"
+        calls = [f"{target}/channels/c/rows?{at}&requestId={uuid.uuid4()}"]
+        if "-STREAMING" in pipe:
+            table = pipe.replace("-STREAMING", "")
+            calls.append(f"{place}/tables/{table}/rows?requestId={uuid.uuid4()}")
+        for call in calls:
+            answer = service.call("POST", f"/v2/streaming/data/{call}", b'{"ID":1}\n', token=scoped)
+            assert answer.status == status, (call, answer.content)
+            assert status == 200 or answer.json()["code"].endswith("NOT_AUTHORIZED")
