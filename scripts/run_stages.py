@@ -37,6 +37,7 @@ _SKIPPED_STAGE = re.compile(r"^\S+: SKIPPED: (.+)$", re.MULTILINE)
 _MISSING = {
     "Chromium": re.compile("chromium|chromedriver", re.IGNORECASE),
     "Maven": re.compile(r"maven|\bmvn\b|cannot be fetched", re.IGNORECASE),
+    "npm": re.compile(r"\bnpm\b", re.IGNORECASE),
     "PyPI": re.compile(r"pypi|cannot be installed", re.IGNORECASE),
 }
 

@@ -164,6 +164,8 @@ def _route(
 
 
 _PLAIN, _OCTETS = "text/plain", "application/octet-stream"
+# The token in a signed URL, in place of the header.
+_SIGNED = {"token": False}
 ROUTES: tuple[Route, ...] = (
     _route("GET /health", "Whether the service answers", None, None, "Health"),
     _route("GET /openapi.json", "This description", None, None, "Nothing"),
@@ -196,9 +198,12 @@ ROUTES: tuple[Route, ...] = (
            "Loads", {"requestId": False, "startTimeInclusive": True, "endTimeExclusive": False}),
     _route("POST /v1/notifications/s3", "Events of a bucket, for pipes with AUTO_INGEST", "original",
            "BucketEvents", "Queued", {"requestId": False}),
-    _route(f"PUT {_FILE}", "Upload a file to a stage", "file", "File", "Stored", accepts=_OCTETS),
-    _route(f"GET {_FILE}", "Download a file of a stage", "file", None, "File", returns=_OCTETS),
-    _route(f"HEAD {_FILE}", "Size and ETag of a file of a stage", "file", None, "File", returns=_OCTETS),
+    _route(f"PUT {_FILE}", "Upload a file to a stage", "file", "File", "Stored", _SIGNED,
+           accepts=_OCTETS),
+    _route(f"GET {_FILE}", "Download a file of a stage", "file", None, "File", _SIGNED,
+           returns=_OCTETS),
+    _route(f"HEAD {_FILE}", "Size and ETag of a file of a stage", "file", None, "File", _SIGNED,
+           returns=_OCTETS),
     _route("GET /local/status", "Databases, pipes and channels, for the terminal", "original", None,
            "Nothing"),
     _route("POST /api/v2/statements", "Submit statements", "original", "Submit", "ResultSet",

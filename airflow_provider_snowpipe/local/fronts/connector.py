@@ -27,14 +27,20 @@ from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
 from airflow_provider_snowpipe.local.sql.describe import describe
 from airflow_provider_snowpipe.local.sql.execution import Batch, Execution, Executions, in_background
 from airflow_provider_snowpipe.local.sql.front import SESSION_GONE
+from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.sql.results import SELECT, Result, encode
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 
 _VALIDITY_SECONDS = 4 * 3600
 _SESSION_GONE = "390111"
-# The session parameter by which a client asks for text instead of Arrow.
-_FORMAT_PARAMETER = "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT"
+# The session parameters by which the clients that read Arrow ask for text instead.
+_FORMAT_PARAMETERS = {
+    "PYTHON": "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT",
+    "JDBC": "JDBC_QUERY_RESULT_FORMAT",
+}
+# JDBC writes times as text by these; without them by a format of its own (observed with 3.24.2).
+_OUTPUT_FORMATS = tuple(name for name in DEFAULT_PARAMETERS if name.endswith("_OUTPUT_FORMAT"))
 # Connector 4.8.1 fetches the result of an asynchronous statement with this query (observed).
 _RESULT_SCAN = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
@@ -187,7 +193,7 @@ class ConnectorFront:
             return _described(session, text)
         bindings = body.get("bindings")
         wanted = _statement_count(session, body)
-        if wanted != 1:
+        if wanted > 1 or (wanted == 0 and not _is_single(text)):
             return self._several(session, request, text, wanted)
         try:
             execution, is_new = self._executions.get_or_add(
@@ -246,7 +252,9 @@ class ConnectorFront:
             return Response.of_json(_error_answer(execution.error, execution.query_id))
         data = _result_data(session, execution.result, execution.query_id)
         if execution.result.transfer is not None:
-            data |= self._files.instruct(execution.result.transfer, request.headers.get("host", ""))
+            data |= self._files.instruct(
+                execution.result.transfer, request.headers.get("host", ""), session.client
+            )
         return _success(data)
 
     def _abort_request(self, session: Session, request: Request) -> Response:
@@ -291,6 +299,14 @@ def _statement_count(session: Session, body: dict[str, Any]) -> int:
         return 1
 
 
+def _is_single(text: str) -> bool:
+    """Return True for one statement, which any count allows; its answer is its own, with its bindings."""
+    try:
+        return len(split_statements(text)) == 1
+    except SqlError:
+        return False
+
+
 def _unknown_call(request: Request) -> Refusal:
     return Refusal(404, "NOT_FOUND", f"/{'/'.join(request.segments)} is no call of the local service")
 
@@ -325,7 +341,7 @@ def _result_data(session: Session, result: Result, query_id: str, binds: int = 0
 
 
 def _rows(session: Session, result: Result) -> dict[str, Any]:
-    """Return the rows: Arrow for queries, text for everything else, as Snowflake does."""
+    """Return the rows: Arrow for queries of clients that read it, text for everything else."""
     if result.statement_type == SELECT and _result_format(session) == "ARROW":
         try:
             return {"queryResultFormat": "arrow", "rowsetBase64": encode_stream(result)}
@@ -338,7 +354,8 @@ def _rows(session: Session, result: Result) -> dict[str, Any]:
 
 
 def _result_format(session: Session) -> str:
-    wanted = str(session.parameters.get(_FORMAT_PARAMETER, "ARROW")).upper()
+    parameter = _FORMAT_PARAMETERS.get(session.client)
+    wanted = "JSON" if parameter is None else str(session.parameters.get(parameter, "ARROW")).upper()
     return "JSON" if wanted == "JSON" else "ARROW"
 
 
@@ -363,8 +380,10 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
         "CLIENT_TELEMETRY_ENABLED": False,
         "CLIENT_SESSION_KEEP_ALIVE": False,
         "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 0,
-        _FORMAT_PARAMETER: _result_format(session),
+        **{name: session.parameters.get(name, DEFAULT_PARAMETERS[name]) for name in _OUTPUT_FORMATS},
     }
+    if session.client in _FORMAT_PARAMETERS:
+        values[_FORMAT_PARAMETERS[session.client]] = _result_format(session)
     return [{"name": name, "value": value} for name, value in values.items()]
 
 

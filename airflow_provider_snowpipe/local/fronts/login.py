@@ -45,9 +45,10 @@ class Login:
         :raises SqlError: with Snowflake's code for wrong credentials; neither connector retries it.
         """
         user, restricted = self._verify(data)
-        session = Session(self._catalog, user, moves_files=True)
+        session = Session(self._catalog, user, moves_files=True, client=_client(data))
         parameters = data.get("SESSION_PARAMETERS")
-        session.parameters.update(parameters if isinstance(parameters, dict) else {})
+        given = parameters if isinstance(parameters, dict) else {}
+        session.parameters.update({str(name).upper(): value for name, value in given.items()})
         role = restricted or _exact(query.get("roleName", ""))
         if role:
             try:
@@ -111,6 +112,19 @@ class Login:
                 "The user you were trying to authenticate as differs from the user tied to the access token.",
             )
         return user, role
+
+
+def _client(data: Mapping[str, Any]) -> str:
+    """Return which of the clients that read Arrow logs in; empty for any other.
+
+    Snowpark and SQLAlchemy give names of their own as CLIENT_APP_ID; the Python connector below them tells
+    the version of Python (observed with 4.8.1).
+    """
+    name, environment = str(data.get("CLIENT_APP_ID") or ""), data.get("CLIENT_ENVIRONMENT")
+    is_python = isinstance(environment, dict) and "PYTHON_VERSION" in environment
+    if is_python or name.startswith("Python"):
+        return "PYTHON"
+    return "JDBC" if name == "JDBC" else ""
 
 
 def _apply_names(session: Session, query: Mapping[str, str]) -> None:

@@ -2,7 +2,10 @@
 
 Observed with connectors 4.8.1 and 5.2.0: a stage of type ``GCS`` with an ``endPoint`` makes both send
 ``PUT``, ``HEAD`` and ``GET`` to ``https://<endPoint>/<location>/<file>`` with a bearer token. Without
-``encryptionMaterial`` neither encrypts.
+``encryptionMaterial`` neither encrypts. JDBC 3.24.2 would use Google's own library and routes with such a
+token; without one it sends plain ``PUT`` and ``GET`` to signed URLs, one for each file. Node's snowflake-sdk
+3.3.0 takes the token, and reads ``presignedUrls`` of GET all the same; connector 5.2.0 takes an empty one
+for a URL.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
+from urllib.parse import parse_qs, quote, unquote
 
 import jwt
 
@@ -73,33 +76,46 @@ class StageFilesFront:
         """Return True for a request that this front answers."""
         return str(scope["path"]).startswith(f"/{BUCKET}/")
 
-    def instruct(self, transfer: Transfer, host: str = "") -> dict[str, Any]:
+    def instruct(self, transfer: Transfer, host: str = "", client: str = "") -> dict[str, Any]:
         """Return what the connector protocol's answer to PUT or GET tells the client.
 
         :param host: the host that the client asked; one of ``*.snowflakecomputing.com`` came through the
             CONNECT proxy, which leads its files here too.
+        :param client: as in :class:`Session`. For ``JDBC`` the token is put into a URL for each file; it then
+            sends PUT again for each of its files, under the name that the file gets in the stage.
         """
+        sign_urls = client == "JDBC"
         through_proxy = _SNOWFLAKE_HOST.match(host)
+        endpoint = through_proxy[1] if through_proxy else self._endpoint
+        token = self._issue(transfer)
+        location = f"{BUCKET}/{transfer.identity}/"
+        has_none = transfer.is_upload or client == "PYTHON"
+
+        def signed(path: str) -> str:
+            return f"https://{endpoint}/{location}{quote(path)}?token={token}" if sign_urls else ""
+
         common: dict[str, Any] = {
             "command": "UPLOAD" if transfer.is_upload else "DOWNLOAD",
             "src_locations": list(transfer.sources),
             "parallel": transfer.parallel,
             "encryptionMaterial": None,
-            "presignedUrls": None,
+            "presignedUrls": None if has_none else [signed(path) for path in transfer.sources],
             "clientShowEncryptionParameter": False,
             "stageInfo": {
                 "locationType": "GCS",
-                "location": f"{BUCKET}/{transfer.identity}/"
-                + (transfer.prefix if transfer.is_upload else ""),
+                "location": location + (transfer.prefix if transfer.is_upload else ""),
                 "path": transfer.prefix,
                 "region": "LOCAL",
-                "endPoint": through_proxy[1] if through_proxy else self._endpoint,
+                "endPoint": endpoint,
                 "storageAccount": None,
                 "isClientSideEncrypted": False,
-                "creds": {"GCS_ACCESS_TOKEN": self._issue(transfer)},
+                "creds": {} if sign_urls else {"GCS_ACCESS_TOKEN": token},
             },
         }
         if transfer.is_upload:
+            if sign_urls:
+                name = transfer.sources[0].rpartition("/")[2]
+                common["stageInfo"]["presignedUrl"] = signed(transfer.prefix + name)
             return common | {
                 "autoCompress": transfer.auto_compress,
                 "overwrite": transfer.overwrite,
@@ -127,7 +143,7 @@ class StageFilesFront:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         area, path = self._place(scope)
         method = scope["method"]
-        token = _bearer(scope)
+        token = _given_token(scope)
         if method not in {"PUT", "GET", "HEAD"}:
             raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
         self._check(token, area.root.name, path, method)
@@ -266,7 +282,11 @@ async def _in_thread(work: Callable[[], _T]) -> _T:
     return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
-def _bearer(scope: Scope) -> str:
+def _given_token(scope: Scope) -> str:
+    """Return the token of the URL, or of the header."""
+    in_url = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+    if in_url:
+        return str(in_url[0])
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = value.decode("latin-1").partition(" ")

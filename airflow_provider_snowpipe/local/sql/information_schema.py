@@ -56,7 +56,7 @@ def _owner(session: Session, kind: str, *path: str) -> str:
 
 def _tables(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
-        for kind, name, _ in show_objects.relations(session, database, schema):
+        for kind, name, _, _ in show_objects.relations(session, database, schema):
             hidden = session.temporary_tables.get((database.name, schema, name), name)
             table = database.tables.find(schema, hidden) if kind == "TABLE" else None
             view = database.objects.find(VIEW, schema, name) if kind == VIEW else None
@@ -88,7 +88,7 @@ def _count(session: Session, table: Table | None) -> int | None:
 
 def _columns(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
-        for _, name, columns in show_objects.relations(session, database, schema):
+        for _, name, columns, _ in show_objects.relations(session, database, schema):
             for position, column in enumerate(columns, 1):
                 comment = database.objects.comment("COLUMN", schema, column_key(name, column.name))
                 yield (

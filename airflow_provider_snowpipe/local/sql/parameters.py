@@ -26,6 +26,7 @@ _KNOWN: dict[str, tuple[str, str, str]] = {
     "ERROR_ON_NONDETERMINISTIC_MERGE": (_B, "true", "Refuses a MERGE that changes a row twice."),
     "ERROR_ON_NONDETERMINISTIC_UPDATE": (_B, "false", "Refuses an UPDATE that changes a row twice."),
     "JSON_INDENT": (_N, "2", "Blanks of each level of JSON."),
+    "JDBC_QUERY_RESULT_FORMAT": (_S, "ARROW", "Format of results for JDBC."),
     "LOCK_TIMEOUT": (_N, "43200", "Seconds that a statement waits for a lock."),
     "LOG_LEVEL": (_S, "OFF", "Least severity of what is logged."),
     "MULTI_STATEMENT_COUNT": (_N, "1", "Statements of one request; 0 for any number."),
@@ -53,6 +54,9 @@ _KNOWN: dict[str, tuple[str, str, str]] = {
     "WEEK_OF_YEAR_POLICY": (_N, "0", "Which week is the first of a year."),
     "WEEK_START": (_N, "0", "First day of a week."),
 }
+
+DEFAULT_PARAMETERS = {name: default for name, (_, default, _) in _KNOWN.items()}
+"""What SHOW PARAMETERS lists, with the values of a new session, as text."""
 
 
 def show_parameters(session: Session, text: str, _bindings: Bindings) -> Result:

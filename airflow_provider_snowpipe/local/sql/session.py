@@ -44,6 +44,7 @@ class Session:
     :param role: primary role; empty for the user's default role.
     :param secondary_roles: True when all other roles of the user are active too.
     :param moves_files: the client knows the file transfer of PUT and GET.
+    :param client: the program at the other end, ``PYTHON`` or ``JDBC``; empty for any other.
     """
 
     catalog: Catalog
@@ -57,6 +58,7 @@ class Session:
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
     last_query_id: str | None = None
     moves_files: bool = False
+    client: str = ""
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
     temporary_tables: dict[tuple[str, str, str], str] = field(default_factory=dict)

@@ -73,7 +73,8 @@ def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
     ]
     return listing(
         ("created_on", "name", "database_name", "schema_name", "kind", "comment", "cluster_by", "rows",
-         "owner", "retention_time", "automatic_clustering", "enable_schema_evolution", "owner_role_type"),
+         "owner", "retention_time", "automatic_clustering", "enable_schema_evolution", "owner_role_type",
+         "error_logging"),
         rows,
         ("rows",),
     )  # fmt: skip
@@ -95,6 +96,7 @@ def _table_details(session: Session, database: Database, table: Table) -> tuple[
         "OFF",
         "Y" if table.schema_evolution else "N",
         "ROLE",
+        "Y" if table.error_logging else "N",
     )
 
 

@@ -27,8 +27,11 @@ _NAME, _PLACE = ("created_on", "name"), ("database_name", "schema_name")
 
 def relations(
     session: Session, database: Database, schema: str
-) -> Iterator[tuple[str, str, tuple[Column, ...]]]:
-    """Return kind, name and columns of the tables and views of a schema that the session's roles may see."""
+) -> Iterator[tuple[str, str, tuple[Column, ...], int]]:
+    """Return the tables and views of a schema that the session's roles may see.
+
+    :returns: kind, name, columns and time of creation in epoch milliseconds of each.
+    """
     for table in database.tables:
         hidden = table.is_temporary and table.name not in session.temporary_tables.values()
         if (
@@ -36,10 +39,10 @@ def relations(
             and not hidden
             and session.can_see("TABLE", database.name, schema, table.name)
         ):
-            yield "TABLE", table.name.partition(TEMPORARY)[0], table.columns
+            yield "TABLE", table.name.partition(TEMPORARY)[0], table.columns, table.created_on_ms
     for view in database.objects.of(VIEW, schema):
         if session.can_see(VIEW, database.name, schema, view.name):
-            yield VIEW, view.name, views.columns_of(view)
+            yield VIEW, view.name, views.columns_of(view), view.created_on_ms
 
 
 def show_columns(session: Session, text: str, _bindings: Bindings) -> Result:
@@ -68,7 +71,7 @@ def show_columns(session: Session, text: str, _bindings: Bindings) -> Result:
             "",
         )
         for database, schema in places
-        for _, name, columns in relations(session, database, schema)
+        for _, name, columns, _ in relations(session, database, schema)
         if named is None or name == found[0][1]
         for column in columns
         if matches(text, column.name)
@@ -84,6 +87,7 @@ def show_objects(session: Session, text: str, _bindings: Bindings) -> Result:
     """SHOW [TERSE] OBJECTS [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]: tables and views."""
     rows = [
         (
+            created_on_ms,
             name,
             database.name,
             schema,
@@ -92,10 +96,10 @@ def show_objects(session: Session, text: str, _bindings: Bindings) -> Result:
             session.catalog.access.owner(Securable(kind, (database.name, schema, name))),
         )
         for database, schema in schemas_in_scope(session, text)
-        for kind, name, _ in relations(session, database, schema)
+        for kind, name, _, created_on_ms in relations(session, database, schema)
         if matches(text, name)
     ]
-    return listing(("name", "database_name", "schema_name", "kind", "comment", "owner"), rows)
+    return listing((*_NAME, *_PLACE, "kind", "comment", "owner"), rows)
 
 
 def describe_relation(session: Session, text: str, bindings: Bindings) -> Result:
@@ -129,7 +133,9 @@ def describe_schema(session: Session, text: str, _bindings: Bindings) -> Result:
     database, schema = session.resolve_schema(read_head(text, "SCHEMA", parts=2).path)
     if schema not in database.schemas or not session.can_see("SCHEMA", database.name, schema):
         raise object_missing("Schema", f"{database.name}.{schema}")
-    rows = [(None, name, kind) for kind, name, _ in relations(session, database, schema)]
+    rows = [
+        (created_on_ms, name, kind) for kind, name, _, created_on_ms in relations(session, database, schema)
+    ]
     return listing((*_NAME, "kind"), rows)
 
 

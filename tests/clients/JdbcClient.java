@@ -1,0 +1,88 @@
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.Statement;
+import java.sql.Timestamp;
+import java.sql.Types;
+import java.util.Properties;
+import java.util.StringJoiner;
+
+/**
+ * What an application does with Snowflake's JDBC driver, against the service that the environment names.
+ * Arguments: a folder of its own. Prints one line per result, {@code name: row | row}.
+ */
+public class JdbcClient {
+    public static void main(String[] arguments) throws Exception {
+        Path folder = Path.of(arguments[0]);
+        String url = System.getenv("SNOWPIPE_LOCAL_URL").replace("https://", "jdbc:snowflake://");
+        Properties given = new Properties();
+        given.put("account", System.getenv("SNOWPIPE_LOCAL_ACCOUNT"));
+        given.put("user", System.getenv("SNOWPIPE_LOCAL_USER"));
+        given.put("authenticator", "SNOWFLAKE_JWT");
+        given.put("private_key_file", System.getenv("SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"));
+        given.put("db", "LOCAL");
+        given.put("schema", "PUBLIC");
+        given.put("disableOCSPChecks", "true");
+        given.put("loginTimeout", "30");
+        given.put("tracing", "OFF");
+        try (Connection connection = DriverManager.getConnection(url, given)) {
+            work(connection, folder);
+        }
+        System.exit(0);
+    }
+
+    private static void work(Connection connection, Path folder) throws Exception {
+        Statement statement = connection.createStatement();
+        statement.execute(
+            "CREATE OR REPLACE TABLE jdbc_rows (id INT, name VARCHAR, at TIMESTAMP_NTZ, price NUMBER(9, 2))");
+        try (PreparedStatement insert = connection.prepareStatement("INSERT INTO jdbc_rows VALUES (?, ?, ?, ?)")) {
+            for (int id = 1; id <= 2; id++) {
+                insert.setInt(1, id);
+                insert.setString(2, "row " + id);
+                insert.setTimestamp(3, Timestamp.valueOf("2026-01-02 03:04:05.678"));
+                insert.setBigDecimal(4, new java.math.BigDecimal("1.25"));
+                insert.addBatch();
+            }
+            insert.executeBatch();
+            insert.setInt(1, 3);
+            insert.setNull(2, Types.VARCHAR);
+            insert.setNull(3, Types.TIMESTAMP);
+            insert.setNull(4, Types.DECIMAL);
+            insert.executeUpdate();
+        }
+        print("rows", statement.executeQuery("SELECT id, name, at, price FROM jdbc_rows ORDER BY id"), 1, 2, 3, 4);
+        statement.unwrap(net.snowflake.client.jdbc.SnowflakeStatement.class).setParameter("MULTI_STATEMENT_COUNT", 0);
+        statement.execute("SELECT 1; SELECT 2");
+        print("first", statement.getResultSet(), 1);
+        statement.getMoreResults();
+        print("second", statement.getResultSet(), 1);
+
+        Files.writeString(folder.resolve("more.csv"), "4,four\n5,five\n");
+        Path got = Files.createDirectories(folder.resolve("got"));
+        statement = connection.createStatement();
+        statement.execute("CREATE OR REPLACE STAGE jdbc_files");
+        print("put", statement.executeQuery("PUT 'file://" + folder + "/more.csv' @jdbc_files/in"), 2, 7);
+        print("copied", statement.executeQuery(
+            "COPY INTO jdbc_rows (id, name) FROM @jdbc_files/in FILE_FORMAT = (TYPE = CSV)"), 1, 2, 3, 4);
+        print("got", statement.executeQuery("GET @jdbc_files/in 'file://" + got + "/'"), 1, 3);
+
+        print("tables", connection.getMetaData().getTables("LOCAL", "PUBLIC", "JDBC_ROWS", null), 1, 2, 3, 4);
+        print("columns", connection.getMetaData().getColumns("LOCAL", "PUBLIC", "JDBC_ROWS", "%"), 4, 5, 6, 7);
+    }
+
+    /** Print the columns of each row that stand at these places, from 1. */
+    private static void print(String name, ResultSet rows, int... places) throws Exception {
+        StringJoiner lines = new StringJoiner(" ", name + ": ", "");
+        while (rows.next()) {
+            StringJoiner row = new StringJoiner(", ", "[", "]");
+            for (int at : places) {
+                row.add(String.valueOf(rows.getString(at)));
+            }
+            lines.add(row.toString());
+        }
+        System.out.println(lines);
+    }
+}

@@ -1,0 +1,121 @@
+"""What Node's snowflake-sdk and the JDBC driver ask of the connector protocol, unlike Python's connector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.local.service_in_process import ServiceInProcess
+
+# What the clients send at login (observed with 4.8.1, 3.24.2 and 3.3.0).
+PYTHON = {"CLIENT_APP_ID": "PythonConnector", "CLIENT_ENVIRONMENT": {"PYTHON_VERSION": "3.11.9"}}
+# Snowpark and SQLAlchemy log in through the Python connector, under names of their own.
+SNOWPARK = {"CLIENT_APP_ID": "PythonSnowpark", "CLIENT_ENVIRONMENT": {"PYTHON_VERSION": "3.11.9"}}
+JDBC = {"CLIENT_APP_ID": "JDBC", "CLIENT_ENVIRONMENT": {"JAVA_VERSION": "17.0.15"}}
+NODE = {"CLIENT_APP_ID": "JavaScript", "CLIENT_ENVIRONMENT": {"OS": "linux", "OCSP_MODE": "FAIL_OPEN"}}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceInProcess]:
+    service = ServiceInProcess(tmp_path_factory.mktemp("clients") / "home")
+    yield service
+    service.close()
+
+
+@pytest.mark.parametrize(
+    ("client", "asked", "form"),
+    [
+        (PYTHON, {}, "arrow"),
+        (SNOWPARK, {}, "arrow"),
+        (JDBC, {}, "arrow"),
+        (NODE, {}, "json"),
+        ({}, {}, "json"),
+        (PYTHON, {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "JSON"}, "json"),
+        (JDBC, {"JDBC_QUERY_RESULT_FORMAT": "json"}, "json"),
+        (JDBC, {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "JSON"}, "arrow"),
+        (NODE, {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "ARROW"}, "json"),
+    ],
+)
+def test_a_client_gets_arrow_only_if_it_reads_it(
+    service: ServiceInProcess, client: dict[str, Any], asked: dict[str, str], form: str
+) -> None:
+    data = service.connect(**client, SESSION_PARAMETERS=asked).query("SELECT 1 AS one, 'x' AS two")["data"]
+    assert data["queryResultFormat"] == form
+    assert data.get("rowset") == ([["1", "x"]] if form == "json" else None)
+
+
+def test_a_login_tells_how_times_are_written_as_text(service: ServiceInProcess) -> None:
+    def told(answer: dict[str, Any]) -> dict[str, Any]:
+        return {one["name"]: one["value"] for one in answer["data"]["parameters"]}
+
+    # JDBC formats times itself; without these it writes "Fri, 02 Jan 2026 03:04:05 Z".
+    defaults = told(service.login(**JDBC))
+    assert defaults["TIMESTAMP_NTZ_OUTPUT_FORMAT"] == "YYYY-MM-DD HH24:MI:SS.FF3"
+    assert (defaults["DATE_OUTPUT_FORMAT"], defaults["TIME_OUTPUT_FORMAT"]) == ("YYYY-MM-DD", "HH24:MI:SS")
+    assert {"TIMESTAMP_OUTPUT_FORMAT", "TIMESTAMP_LTZ_OUTPUT_FORMAT", "TIMESTAMP_TZ_OUTPUT_FORMAT"} <= set(
+        defaults
+    )
+    own = {"timestamp_ntz_output_format": "YYYY"}
+    assert told(service.login(**JDBC, SESSION_PARAMETERS=own))["TIMESTAMP_NTZ_OUTPUT_FORMAT"] == "YYYY"
+    changed = service.connect(**JDBC).query("ALTER SESSION SET DATE_OUTPUT_FORMAT = 'DD.MM.YYYY'")
+    assert told(changed)["DATE_OUTPUT_FORMAT"] == "DD.MM.YYYY"
+
+
+def test_a_count_of_zero_leaves_one_statement_as_it_is(service: ServiceInProcess) -> None:
+    connector = service.connect(**JDBC, SESSION_PARAMETERS={"MULTI_STATEMENT_COUNT": 0})
+    connector.query("CREATE OR REPLACE TABLE counted (id INT)")
+    bound = {"1": {"type": "FIXED", "value": "7"}}
+    inserted = connector.query("INSERT INTO counted VALUES (?)", bindings=bound)
+    assert inserted["success"], inserted["message"]
+    assert "resultIds" not in inserted["data"]
+    assert service.connect().query("SELECT id FROM counted;")["data"]["rowset"] == [["7"]]
+    assert len(connector.query("SELECT 1; SELECT 2")["data"]["resultIds"].split(",")) == 2
+
+
+def test_objects_and_tables_have_their_columns_in_snowflakes_order(service: ServiceInProcess) -> None:
+    connector = service.connect(**NODE)
+    for statement in (
+        "CREATE OR REPLACE SCHEMA shown",
+        "CREATE TABLE shown.t (id INT) ERROR_LOGGING = TRUE",
+        "COMMENT ON TABLE shown.t IS 'it'",
+        "CREATE VIEW shown.v AS SELECT id FROM shown.t",
+    ):
+        assert connector.query(statement)["success"]
+    # JDBC's getTables reads columns 2 to 6 by position.
+    rows = connector.query("SHOW OBJECTS IN SCHEMA shown")["data"]["rowset"]
+    assert sorted(row[1:6] for row in rows) == [
+        ["T", "LOCAL", "SHOWN", "TABLE", "it"],
+        ["V", "LOCAL", "SHOWN", "VIEW", ""],
+    ]
+    assert all(float(row[0]) > 0 for row in rows)
+    data = connector.query("SHOW TABLES IN SCHEMA shown")["data"]
+    names = [column["name"] for column in data["rowtype"]]
+    assert dict(zip(names, data["rowset"][0], strict=True))["error_logging"] == "Y"
+
+
+def test_jdbc_moves_files_by_signed_urls_and_node_by_the_token(service: ServiceInProcess) -> None:
+    jdbc, node = service.connect(**JDBC), service.connect(**NODE)
+    assert jdbc.query("CREATE OR REPLACE STAGE files")["success"]
+    # JDBC sends PUT again for each of its files, under the name that it gets.
+    data = jdbc.query("PUT 'file:///x/a b.csv.gz' @files/in AUTO_COMPRESS = FALSE")["data"]
+    assert not data["stageInfo"]["creds"]
+    upload = _path(data["stageInfo"]["presignedUrl"])
+    assert service.call("PUT", upload, b"content").status == 200
+    assert service.call("GET", upload).status == 403
+    (url,) = jdbc.query("GET @files/in file:///tmp")["data"]["presignedUrls"]
+    got = service.call("GET", _path(url))
+    assert (got.status, got.content) == (200, b"content")
+    assert (
+        service.call("GET", "/" + url.partition("://")[2].partition("/")[2].partition("?")[0]).status == 401
+    )
+    data = node.query("GET @files/in file:///tmp")["data"]
+    assert data["presignedUrls"] == [""]
+    # Connector 5.2.0 takes an empty one for a URL.
+    assert service.connect(**PYTHON).query("GET @files/in file:///tmp")["data"]["presignedUrls"] is None
+    assert data["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+
+
+def _path(url: str) -> str:
+    return "/" + url.partition("://")[2].partition("/")[2]
