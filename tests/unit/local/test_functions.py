@@ -265,6 +265,15 @@ def test_a_statement_that_is_not_supported_is_named(sql, statement, feature):
         ("TO_TIMESTAMP_NTZ('2026-01-01'::DATE + 0)", dt.datetime(2026, 1, 1)),
         ("TRY_TO_TIMESTAMP_NTZ(bad)", None),
         ("TO_TIMESTAMP(NULL::VARCHAR)", None),
+        ("'1700000000'::TIMESTAMP", dt.datetime(2023, 11, 14, 22, 13, 20)),
+        ("'1700000000000'::TIMESTAMP_LTZ", dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)),
+        ("micros::TIMESTAMP_NTZ", dt.datetime(2023, 11, 14, 22, 13, 20, 5)),
+        ("written::TIMESTAMP_NTZ::TIMESTAMP_NTZ", dt.datetime(2026, 1, 1, 2, 0, 0, 500000)),
+        ("zoned::TIMESTAMP_TZ", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        ("'2026-01-01T00:00:00 +0530'::TIMESTAMP_TZ", dt.datetime(2025, 12, 31, 18, 30, tzinfo=dt.UTC)),
+        ("v:at::TIMESTAMP_NTZ", dt.datetime(2026, 1, 1, 2, 0)),
+        ("TO_DATE(TO_TIMESTAMP(0))", dt.date(1970, 1, 1)),
+        ("TO_DATE('1700000000')", dt.date(2023, 11, 14)),
     ],
 )
 def test_to_timestamp_takes_columns_of_every_type(sql, expression, value):
