@@ -192,6 +192,7 @@ _UNKNOWN = re.compile(
 )
 _ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
+_NAMED_BY_VALUE = re.compile(r"\bIDENTIFIER\s*\(\s*[?:]", re.IGNORECASE)
 _AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
 
@@ -304,6 +305,9 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
     elif _AS_WRITTEN.match(text) is None:
         text, bindings = inline(text, bindings), Bindings({})
         clauses.check(text)
+    elif bindings and _NAMED_BY_VALUE.search(text):
+        # A name has to be known before the statement can be read.
+        text, bindings = inline(text, bindings), Bindings({})
     return _handler(text)(session, text, bindings)
 
 

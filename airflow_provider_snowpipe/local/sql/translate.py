@@ -6,7 +6,7 @@ import json
 from functools import partial
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import Token, TokenType, exp
 
 from airflow_provider_snowpipe.local.access.check import insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE, Securable
@@ -40,7 +40,7 @@ def parse(text: str) -> exp.Expr:
 
     :raises SqlError: for more than one statement.
     """
-    tokens = _SNOWFLAKE.tokenize(text)
+    tokens = _tokens(text)
     try:
         trees = [tree for tree in _SNOWFLAKE.parser().parse(tokens, text) if tree is not None]
     except IndexError as error:
@@ -54,6 +54,22 @@ def parse(text: str) -> exp.Expr:
         )
     names.note_written(trees[0], tokens, text)
     return trees[0]
+
+
+def _tokens(text: str) -> list[Token]:
+    """Split a statement into tokens; ``?::`` is a placeholder and a cast, not the sign of other dialects."""
+    tokens: list[Token] = []
+    for token in _SNOWFLAKE.tokenize(text):
+        if token.token_type != TokenType.QDCOLON:
+            tokens.append(token)
+            continue
+        for kind, sign, start, end in (
+            (TokenType.PLACEHOLDER, "?", token.start, token.start),
+            (TokenType.DCOLON, "::", token.start + 1, token.end),
+        ):
+            column = token.col - token.end + end
+            tokens.append(Token(kind, sign, line=token.line, col=column, start=start, end=end))
+    return tokens
 
 
 def to_duckdb(tree: exp.Expr) -> str:

@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql import front
 from tests.unit.local.sql_sessions import SqlSessions
 
 DOCUMENT = '{"a":{"b":[1,2,{"c":"x"}]},"name":"bob","arr":[1,2,3]}'
@@ -283,3 +284,29 @@ def test_to_timestamp_takes_columns_of_every_type(sql, expression, value):
         """PARSE_JSON('{"at": "2026-01-01T02:00:00", "epoch": 1700000000, "none": null}') v"""
     )
     assert sql.values(f"SELECT {expression} FROM ({source})") == [(value,)]
+
+
+def bound(sql, statement, *values):
+    bindings = {str(number): {"type": "TEXT", "value": value} for number, value in enumerate(values, 1)}
+    return front.execute(sql.session(), statement, bindings).rows
+
+
+@pytest.mark.parametrize(
+    ("query", "values", "rows"),
+    [
+        ("SELECT ?::VARIANT, ?::INT + 1", ("a", "2"), [('"a"', 3)]),
+        ("SELECT IDENTIFIER(?) FROM IDENTIFIER(?) WHERE id = ?", ("s", "local.public.many", "2"), [("a",)]),
+        ("SELECT IDENTIFIER('id') FROM many m WHERE IDENTIFIER(:2) = :1", ("a", "s"), [(2,)]),
+        ("SELECT COUNT(*) FROM IDENTIFIER(?)", ('"MANY"',), [(3,)]),
+        ("SELECT 'IDENTIFIER(?)', ?", ("x",), [("IDENTIFIER(?)", "x")]),
+    ],
+)
+def test_bound_values_are_cast_and_name_things(sql, query, values, rows):
+    assert [tuple(row) for row in bound(sql, query, *values)] == rows
+
+
+def test_dml_takes_its_table_from_a_bound_value(sql):
+    sql.run("CREATE OR REPLACE TABLE named (id INT)")
+    bound(sql, "INSERT INTO IDENTIFIER(?) VALUES (?)", "named", "1")
+    bound(sql, "UPDATE IDENTIFIER(?) SET id = ?", "named", "2")
+    assert sql.values("SELECT id FROM named") == [(2,)]

@@ -270,7 +270,7 @@ def test_options_without_effect_are_accepted_and_wrong_values_are_not(sql):
 
 def test_create_table_as_select_takes_columns_with_and_without_types(sql):
     sql.run(
-        "CREATE TABLE listed (a, b VARCHAR(3) NOT NULL, c VARIANT) AS SELECT 1.5, 22, id FROM (SELECT 7 AS id)"
+        "CREATE TABLE listed (a, b VARCHAR(3) NOT NULL, c VARIANT) AS SELECT 1.5, 22, i FROM (SELECT 7 AS i)"
     )
     described = [(row["name"], row["type"], row["null?"]) for row in sql.run("DESC TABLE listed")]
     assert described == [("A", "NUMBER(2,1)", "Y"), ("B", "VARCHAR(3)", "N"), ("C", "VARIANT", "Y")]
