@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.sql import named_tables
+from airflow_provider_snowpipe.local.sql import arithmetic, named_tables
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column
 
@@ -28,6 +28,7 @@ _OF_TEXT = (
 )  # fmt: skip
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
 _COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg)
+_TYPED = (exp.Div, exp.Avg, exp.Window, exp.Filter)
 _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "MAP", "LIST"})
 
 
@@ -47,7 +48,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             _compare(node, names)
         elif isinstance(node, _COUNTED):
             _each(node, names, "DOUBLE")
-        return node
+        return arithmetic.typed(node) if isinstance(node, _TYPED) else node
 
     # From the leaves up: an inner cast decides what the outer one sees.
     for node in reversed(list(tree.walk(prune=lambda part: bool(part.meta.get("engine"))))):

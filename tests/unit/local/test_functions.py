@@ -310,3 +310,43 @@ def test_dml_takes_its_table_from_a_bound_value(sql):
     bound(sql, "INSERT INTO IDENTIFIER(?) VALUES (?)", "named", "1")
     bound(sql, "UPDATE IDENTIFIER(?) SET id = ?", "named", "2")
     assert sql.values("SELECT id FROM named") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("1 / 3", "0.333333"),
+        ("n / 3", "1.16666667"),
+        ("n / 0.0001", "35000.00000000"),
+        ("1 / 2 / 3", "0.166666666667"),
+        ("1 / (2 / 3)", "1.499999"),
+        ("w / 3", "0.333333333333"),
+        ("MAX(deep) / 3", "0.33333333333333"),
+        ("SUM(id) / COUNT(*)", "1.500000"),
+        ("AVG(id)", "1.500000"),
+        ("AVG(DISTINCT n)", "4.00000000"),
+        ("AVG(id) + AVG(n) / 2", "3.500000000000"),
+        ("AVG(CASE WHEN id = 1 THEN n END)", "3.50000000"),
+        ("MAX(AVG(n)) OVER ()", "4.00000000"),
+        ("DIV0(1, 0)", "0.000000"),
+        ("NULL / 3", None),
+        ("1::FLOAT / 4", 0.25),
+        ("1 / 4::FLOAT", 0.25),
+        ("AVG(n::FLOAT)", 4.0),
+        ("PARSE_JSON('3') / 4", 0.75),
+    ],
+)
+def test_quotients_and_averages_have_snowflakes_scale(sql, expression, value):
+    source = (
+        "SELECT i AS id, x::NUMBER(10,2) AS n, 1::NUMBER(20,10) AS w, 1::NUMBER(20,14) AS deep "
+        "FROM VALUES (1, 3.5), (2, 4.5) AS v (i, x)"
+    )
+    rows = sql.values(f"SELECT {expression} FROM ({source}) GROUP BY ALL ORDER BY 1")
+    found = rows[0][0]
+    assert found == value if isinstance(value, (float, type(None))) else str(found) == value
+
+
+def test_an_average_over_a_window_and_a_long_chain_of_divisions(sql):
+    averages = "SELECT AVG(id) OVER (ORDER BY id) FROM many QUALIFY AVG(id) OVER (ORDER BY id) > 1 ORDER BY 1"
+    assert [str(row[0]) for row in sql.values(averages)] == ["1.500000", "2.000000"]
+    assert sql.values(f"SELECT 1{' / 1' * 30}")[0][0] == 1
