@@ -324,4 +324,10 @@ def _handler(text: str) -> Handler:
 def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
     detail = str(error).split("\n", maxsplit=1)[0]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
+    if "Required keyword" in plain:
+        return SqlError("000938", "22023", "SQL compilation error:\nnot enough arguments for function")
+    many = re.search(r"provided arguments \((\d+)\) is greater than .* arguments \((\d+)\)", plain)
+    if many is not None:
+        words = f"too many arguments for function, expected {many[2]}, got {many[1]}"
+        return SqlError("000939", "22023", f"SQL compilation error:\n{words}")
     return SqlError("001003", "42000", f"SQL compilation error:\nsyntax error: {plain}")

@@ -229,6 +229,48 @@ def test_a_division_by_zero_fails_instead_of_being_infinite(sql, expression):
         ("SELECT nope", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
         ("UPDATE w SET nope = 1", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
         ("INSERT INTO w (nope) VALUES (1)", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
+        ("SELECT n FROM w a, w b", "002028", "SQL compilation error:\nambiguous column name 'N'"),
+        (
+            "SELECT n FROM w GROUP BY n + 1",
+            "000979",
+            "SQL compilation error:\n[N] is not a valid group by expression",
+        ),
+        ("SELECT TRUE + 1", "001044", "SQL compilation error:\nInvalid argument types for function '+'"),
+        ("SELECT 'a' + 1", "001044", "SQL compilation error:\nInvalid argument types for function '+'"),
+        ("SELECT x.n FROM w", "000904", "SQL compilation error:\ninvalid identifier 'X'"),
+        (
+            "SELECT (SELECT column1 FROM VALUES (1), (2))",
+            "090150",
+            "Single-row subquery returns more than one row.",
+        ),
+        (
+            "SELECT 1 UNION SELECT 1, 2",
+            "001789",
+            "SQL compilation error:\ninvalid number of result columns for set operator input branches",
+        ),
+        (
+            "INSERT INTO w (n) VALUES (1, 2)",
+            "002020",
+            "SQL compilation error:\nInsert value list does not match column list: expected 1 columns but 2",
+        ),
+        ("INSERT INTO w (n, n) VALUES (1, 2)", "002025", "SQL compilation error:\nduplicate column name 'N'"),
+        (
+            "SELECT 300::TINYINT * 1e30::NUMBER(38,0) * 1e30::NUMBER(38,0)",
+            "100046",
+            "Number out of representable range",
+        ),
+        ("SELECT '2020-13-01'::DATE", "100040", "Date '2020-13-01' is not recognized"),
+        (
+            "SELECT '2020-13-01 00:00:00'::TIMESTAMP",
+            "100035",
+            "Timestamp '2020-13-01 00:00:00' is not recognized",
+        ),
+        ("SELECT REPEAT('a')", "000938", "SQL compilation error:\nnot enough arguments for function"),
+        (
+            "SELECT UPPER('a', 'b')",
+            "000939",
+            "SQL compilation error:\ntoo many arguments for function, expected 1, got 2",
+        ),
         ("SELEC 1", "001003", "SQL compilation error:\nsyntax error: unexpected 'SELEC'."),
     ],
 )
