@@ -20,6 +20,7 @@ BINARY = (
     "list_transform([_0], lambda b: CASE WHEN typeof(b) = 'BLOB' THEN CAST(b AS BLOB) "
     "ELSE unhex(CAST(b AS VARCHAR)) END)[1]"
 )
+_SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 # Argument number n is the column _n.
 _TEMPLATES = {
@@ -250,6 +251,13 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     return node
 
 
+def _random(node: exp.Rand) -> exp.Expr:
+    """RANDOM(seed) gives the same values in the same order each time ("RANDOM")."""
+    if node.this is None or isinstance(node.parent, exp.Func):
+        return node
+    return fill(_SEEDED, [node.this])
+
+
 def _ratio(node: exp.Window) -> exp.Expr:
     call = node.this
     if not isinstance(call, exp.Anonymous) or call.name.upper() != "RATIO_TO_REPORT":
@@ -308,6 +316,7 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
 
 _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
     ((exp.Window,), _ratio),
+    ((exp.Rand,), _random),
     ((exp.Repeat, exp.Pad, exp.Space), _bounded),
     ((exp.Array, exp.Struct), _literal),
     ((exp.Cast,), _cast),

@@ -72,12 +72,13 @@ def _stays_date(node: exp.Expr, dates: set[str]) -> bool:
 def _date_names(session: Session, tree: exp.Expr) -> set[str]:
     dates: set[str] = set()
     others: set[str] = set()
-    for column in _columns(session, tree):
+    for column in columns_of(session, tree):
         (dates if column.type.kind == "DATE" else others).add(column.name)
     return dates - others
 
 
-def _columns(session: Session, tree: exp.Expr) -> Iterator[Column]:
+def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
+    """Yield the columns of the tables and views of a statement."""
     for table in tree.find_all(exp.Table):
         known = named_tables.find_anywhere(session, table)
         yield from known.columns if known is not None else ()
@@ -103,7 +104,7 @@ def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
 def _json_names(session: Session, tree: exp.Expr) -> set[str]:
     names: set[str] = set()
     plain: set[str] = set()
-    for column in _columns(session, tree):
+    for column in columns_of(session, tree):
         (names if column.type.is_semi_structured else plain).add(column.name)
     if any(node.meta.get("flatten") for node in tree.find_all(exp.Subquery)):
         names |= _FLATTENED

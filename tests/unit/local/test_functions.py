@@ -126,6 +126,19 @@ def test_an_expression_has_snowflakes_value(sql, expression, value):
             "SELECT f.value:c::STRING FROM t, LATERAL FLATTEN(INPUT => v, PATH => 'a.b') f WHERE f.index = 2",
             [("x",)],
         ),
+        (
+            "SELECT f.path FROM t, TABLE(FLATTEN(v, MODE => 'OBJECT', RECURSIVE => TRUE)) f ORDER BY 1",
+            [("a",), ("a.b",), ("arr",), ("name",)],
+        ),
+        (
+            "SELECT f.path FROM t, LATERAL FLATTEN(v, PATH => 'a.b', MODE => 'ARRAY', RECURSIVE => TRUE) f "
+            "ORDER BY f.path",
+            [("a.b[0]",), ("a.b[1]",), ("a.b[2]",)],
+        ),
+        ("SELECT f.key FROM t, LATERAL FLATTEN(v:arr, MODE => 'OBJECT') f", []),
+        ("SELECT f.key FROM t, LATERAL FLATTEN(v:a, MODE => 'both') f", [("b",)]),
+        ('SELECT id AS "x", "x" + 1 FROM t ORDER BY "x"', [(1, 2)]),
+        ("SELECT RANDOM(7) = RANDOM(7), RANDOM(7) = RANDOM(8)", [(True, False)]),
         ("SELECT key FROM TABLE(FLATTEN(PARSE_JSON('{\"k\":1}')))", [("k",)]),
         ("SELECT t.id, f.value FROM t, LATERAL FLATTEN(INPUT => v:nope, OUTER => TRUE) f", [(1, None)]),
         (
@@ -141,6 +154,13 @@ def test_an_expression_has_snowflakes_value(sql, expression, value):
 )
 def test_a_query_returns_snowflakes_rows(sql, query, rows):
     assert sql.values(query) == rows
+
+
+def test_random_with_a_seed_repeats_itself_and_differs_by_row(sql):
+    query = "SELECT RANDOM(1) FROM TABLE(GENERATOR(ROWCOUNT => 100))"
+    first, again = sql.values(query), sql.values(query)
+    assert first == again
+    assert len(set(first)) == 100
 
 
 def test_result_scan_reads_earlier_results_like_a_table(sql):
@@ -184,7 +204,9 @@ def test_execute_immediate_runs_the_text_of_one_statement(sql):
         ("SELECT TO_CHAR(1.5, '9,999.00')", "000002"),
         ("SELECT * FROM t AT(OFFSET => -60)", "000002"),
         ("SELECT id INTO x FROM t", "000002"),
-        ("SELECT * FROM TABLE(FLATTEN(INPUT => 1, MODE => 'OBJECT'))", "000002"),
+        ("SELECT * FROM TABLE(FLATTEN(INPUT => 1, MODE => 'SOME'))", "001003"),
+        ('SELECT "id" FROM t', "000904"),
+        ('SELECT 1 FROM t WHERE "Id" = 1', "000904"),
         ("SELECT * FROM TABLE(NO_SUCH_TABLE_FUNCTION())", "000002"),
         ("BEGIN LET x := 1; RETURN x; END", "000002"),
     ],
