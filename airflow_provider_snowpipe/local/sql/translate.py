@@ -113,9 +113,8 @@ def normalize_identifiers(tree: exp.Expr) -> set[str]:
         if not identifier.args.get("quoted") and not is_key:
             identifier.set("this", identifier.this.upper())
             identifier.set("quoted", True)
-        elif isinstance(identifier.parent, exp.Column) and identifier.arg_key == "this":
-            if identifier.this != identifier.this.upper():
-                mixed.add(identifier.this)
+        elif identifier.this != identifier.this.upper() and identifier.arg_key == "this":
+            mixed |= {identifier.this} if isinstance(identifier.parent, exp.Column) else set()
     return mixed
 
 
