@@ -60,4 +60,7 @@ def _is_typed(node: exp.Expr) -> bool:
 
 def _type(node: exp.Expr) -> exp.Expr:
     """Return an expression of the same type that leaves out what only makes the value."""
-    return node.copy().transform(lambda part: part.expressions[1] if _is_typed(part) else part, copy=False)
+    kind: exp.Expr = node.copy().transform(
+        lambda part: part.expressions[1] if _is_typed(part) else part, copy=False
+    )
+    return kind
