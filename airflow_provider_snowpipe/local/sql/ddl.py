@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.local.identifiers import literal, read_path
 from airflow_provider_snowpipe.local.sql import (
     clauses,
     clustering,
+    lengths,
     named_tables,
     options,
     reach,
@@ -305,14 +306,28 @@ def _whole_number(written: exp.Expr | None) -> int:
 def _as_select(
     session: Session, database: Database, schema: str, name: str, tree: exp.Create
 ) -> tuple[Table, list[str]]:
-    if isinstance(tree.this, exp.Schema):
-        raise unsupported("CREATE TABLE with columns and AS SELECT")
-    sql = translate.to_duckdb(translate.prepare(session, tree.expression.copy()))
+    query = translate.prepare(session, tree.expression.copy())
+    sql = translate.to_duckdb(query)
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
-    columns = tuple(Column(row[0], ColumnType.from_duckdb(row[1])) for row in described)
-    table = named_tables.new(database, schema, name, columns)
-    create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})"
-    return table, [create, f"INSERT INTO {table.path} {sql}"]
+    found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
+    if not isinstance(tree.this, exp.Schema):
+        table = named_tables.new(database, schema, name, tuple(found))
+        create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
+        return table, [create, f"INSERT INTO {table.path} {sql}"]
+    body = tree.this.copy()
+    given = [part for part in body.expressions if isinstance(part, (exp.ColumnDef, exp.Identifier))]
+    if len(given) != len(found):
+        raise SqlError("002026", "42601", "SQL compilation error:\nInvalid column definition list")
+    # A type may be left out, then it is that of the query ("CREATE TABLE", "Variant syntax": AS SELECT).
+    for part, column in zip(given, found, strict=True):
+        definition = part if isinstance(part, exp.ColumnDef) else exp.ColumnDef(this=part.copy())
+        if definition.kind is None:
+            definition.set("kind", exp.DataType.build(str(column.type), dialect="snowflake"))
+        if definition is not part:
+            part.replace(definition)
+    table, statements = _with_columns(session, database, schema, name, body)
+    checked = translate.to_duckdb(lengths.checked(query, table.columns))
+    return table, [*statements, f"INSERT INTO {table.path} {checked}"]
 
 
 def _container_comment(text: str) -> str:

@@ -25,6 +25,9 @@ _ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
 )
 _UNKNOWN_FUNCTION = re.compile(r"Function with name \"?(\w+)\"? does not exist")
 _KIND = re.compile(r"\A(?:\w+ )+Error: ")
+_HINT = re.compile(
+    r"\n\s*Candidate |\s*(?:Use|Try|Consider|You can) [^\n]*\bSET |You might need to add explicit"
+)
 _COMPILATION = "SQL compilation error:\n"
 # Messages of DuckDB 1.5 whose meaning is certain; all others are passed on with the engine's own words.
 _WORDED: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
@@ -88,6 +91,68 @@ _WORDED: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
             "Numeric value '{}' is not recognized",
         ),
         (
+            r"\AAmbiguous reference to column name \"(?P<v>[^\"]+)\"",
+            "002028",
+            "42601",
+            _COMPILATION + "ambiguous column name '{}'",
+        ),
+        (
+            r"\Acolumn \"?(?P<v>[^\"]+?)\"? must appear in the GROUP BY clause",
+            "000979",
+            "42601",
+            _COMPILATION + "[{}] is not a valid group by expression",
+        ),
+        (
+            r"(?:function call|argument types) [\"'](?P<v>[^(]+)\(",
+            "001044",
+            "42P13",
+            _COMPILATION + "Invalid argument types for function '{}'",
+        ),
+        (
+            r"\AReferenced table \"(?P<v>[^\"]+)\" not found",
+            "000904",
+            "42000",
+            _COMPILATION + "invalid identifier '{}'",
+        ),
+        (
+            r"\AMore than one row returned by a subquery",
+            "090150",
+            "22000",
+            "Single-row subquery returns more than one row.",
+        ),
+        (
+            r"\ASet operations can only apply to expressions with the same number",
+            "001789",
+            "42601",
+            _COMPILATION + "invalid number of result columns for set operator input branches",
+        ),
+        (
+            r"\AColumn name/value mismatch for insert.*: (?P<v>expected \d+ columns but \d+)",
+            "002020",
+            "21S01",
+            _COMPILATION + "Insert value list does not match column list: {}",
+        ),
+        (
+            r"\ADuplicate column name \"(?P<v>[^\"]+)\"",
+            "002025",
+            "42S21",
+            _COMPILATION + "duplicate column name '{}'",
+        ),
+        (r"\AMalformed JSON at (?P<v>.*)", "100069", "22P02", "Error parsing JSON: {}"),
+        (
+            r"(?:with value (?P<v>\S+) can't be cast because the value is out of range|\AOverflow in )",
+            "100046",
+            "22003",
+            "Number out of representable range",
+        ),
+        (
+            r"\Atimestamp field value out of range: \"(?P<v>.*)\"",
+            "100035",
+            "22007",
+            "Timestamp '{}' is not recognized",
+        ),
+        (r"\Adate field value out of range: \"(?P<v>.*)\"", "100040", "22007", "Date '{}' is not recognized"),
+        (
             r"\Ainvalid timestamp field format: \"(?P<v>.*)\", expected",
             "100035",
             "22007",
@@ -128,7 +193,8 @@ def translate_error(error: duckdb.Error) -> SqlError:
     unknown = _UNKNOWN_FUNCTION.search(message)
     if isinstance(error, duckdb.CatalogException) and unknown:
         return reach.unknown_function(unknown[1])
-    message = _KIND.sub("", message)
+    # Hints on settings and functions of the engine would mislead: clients cannot reach either.
+    message = _HINT.split(_KIND.sub("", message), maxsplit=1)[0].strip()
     for pattern, code, sqlstate, words in _WORDED:
         found = pattern.search(message)
         if found is not None:

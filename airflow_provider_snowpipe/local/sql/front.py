@@ -192,6 +192,7 @@ _UNKNOWN = re.compile(
 )
 _ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
+_NAMED_BY_VALUE = re.compile(r"\bIDENTIFIER\s*\(\s*[?:]", re.IGNORECASE)
 _AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
 
@@ -304,6 +305,9 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
     elif _AS_WRITTEN.match(text) is None:
         text, bindings = inline(text, bindings), Bindings({})
         clauses.check(text)
+    elif bindings and _NAMED_BY_VALUE.search(text):
+        # A name has to be known before the statement can be read.
+        text, bindings = inline(text, bindings), Bindings({})
     return _handler(text)(session, text, bindings)
 
 
@@ -320,4 +324,10 @@ def _handler(text: str) -> Handler:
 def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
     detail = str(error).split("\n", maxsplit=1)[0]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
+    if "Required keyword" in plain:
+        return SqlError("000938", "22023", "SQL compilation error:\nnot enough arguments for function")
+    many = re.search(r"provided arguments \((\d+)\) is greater than .* arguments \((\d+)\)", plain)
+    if many is not None:
+        words = f"too many arguments for function, expected {many[2]}, got {many[1]}"
+        return SqlError("000939", "22023", f"SQL compilation error:\n{words}")
     return SqlError("001003", "42000", f"SQL compilation error:\nsyntax error: {plain}")

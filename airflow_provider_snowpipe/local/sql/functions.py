@@ -20,6 +20,7 @@ BINARY = (
     "list_transform([_0], lambda b: CASE WHEN typeof(b) = 'BLOB' THEN CAST(b AS BLOB) "
     "ELSE unhex(CAST(b AS VARCHAR)) END)[1]"
 )
+_SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 # Argument number n is the column _n.
 _TEMPLATES = {
@@ -87,7 +88,6 @@ _TEMPLATES = {
     "TRY_BASE64_DECODE_STRING": "TRY(decode(from_base64(_0)))",
     "CURRENT_DATE": "CAST(now() AS DATE)",
 }
-_ZONED = re.compile(r"\s+([+-]\d{2}:?\d{2})\Z")
 _FORMAT = re.compile(
     r'YYYY|YY|MMMM|MON|MM|DD|DY|HH24|HH12|HH|MI|SS|FF[0-9]?|AM|PM|TZH:?TZM|"[^"]*"|.',
     re.IGNORECASE | re.DOTALL,
@@ -122,6 +122,9 @@ def rewrite(node: exp.Expr) -> exp.Expr:
             return form(node)
     if isinstance(node, exp.Anonymous) and node.name.upper() in {"OBJECT_DELETE", "OBJECT_PICK"}:
         return _keys(node)
+    if isinstance(node, exp.Anonymous) and node.name.upper() == "TO_DATE" and len(node.expressions) == 1:
+        # sqlglot leaves the call as it is for a moment and for a text of digits.
+        return _cast(exp.cast(node.expressions[0].copy(), "DATE"))
     if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
         # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
         path = sqlglot.parse_one(node.expression.sql(dialect="duckdb"), dialect="duckdb")
@@ -212,10 +215,8 @@ def _cast(node: exp.Cast) -> exp.Expr:
         return exp.Anonymous(this="left", expressions=[whole, exp.Literal.number(length)])
     if node.to.is_type(exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY):
         return binary_of(node.this)
-    is_text = isinstance(node.this, exp.Literal) and node.this.is_string
-    if is_text and node.to.is_type(exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ):
-        node.this.set("this", _ZONED.sub(r"\1", node.this.name))
-    return node
+    moment = moments.read_text(node)
+    return fill(moment, [node.this]) if moment is not None else node
 
 
 def _to_binary(node: exp.ToBinary) -> exp.Expr:
@@ -248,6 +249,13 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     )
     node.set(name, bounded)
     return node
+
+
+def _random(node: exp.Rand) -> exp.Expr:
+    """RANDOM(seed) gives the same values in the same order each time ("RANDOM")."""
+    if node.this is None or isinstance(node.parent, exp.Func):
+        return node
+    return fill(_SEEDED, [node.this])
 
 
 def _ratio(node: exp.Window) -> exp.Expr:
@@ -308,6 +316,7 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
 
 _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
     ((exp.Window,), _ratio),
+    ((exp.Rand,), _random),
     ((exp.Repeat, exp.Pad, exp.Space), _bounded),
     ((exp.Array, exp.Struct), _literal),
     ((exp.Cast,), _cast),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
@@ -49,18 +51,26 @@ def _enforce_rows(insert: exp.Insert, names: list[str], limited: dict[str, Colum
                 if name in limited:
                     value.replace(_guard(value, limited[name]))
         return
-    if not isinstance(source, exp.Query) or not limited.keys() & set(names):
-        return
+    if isinstance(source, exp.Query) and limited.keys() & set(names):
+        insert.set("expression", _enforced(source, names, limited))
+
+
+def checked(query: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
+    """Return a prepared query that checks what it writes into these columns, all of them in their order."""
+    limited = {column.name: column for column in columns if _is_limited(column)}
+    return _enforced(query, [column.name for column in columns], limited) if limited else query
+
+
+def _enforced(query: exp.Expr, names: list[str], limited: dict[str, Column]) -> exp.Expr:
     given = [exp.to_identifier(f"_{number}", quoted=True) for number in range(len(names))]
     columns = [exp.Column(this=name.copy()) for name in given]
     alias = exp.TableAlias(this=exp.to_identifier("_new", quoted=True), columns=given)
-    wrapped = exp.select(
+    return exp.select(
         *(
             _guard(value, limited[name]) if name in limited else value
             for name, value in zip(names, columns, strict=True)
         )
-    ).from_(exp.Subquery(this=source.copy(), alias=alias))
-    insert.set("expression", wrapped)
+    ).from_(exp.Subquery(this=query.copy(), alias=alias))
 
 
 def _is_limited(column: Column) -> bool:

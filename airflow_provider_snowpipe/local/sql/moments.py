@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 from sqlglot import exp
 
+_START = dt.datetime(1970, 1, 1)
 _ZONED = frozenset({"TO_TIMESTAMP_LTZ", "TO_TIMESTAMP_TZ"})
 _NAMES = _ZONED | {"TO_TIMESTAMP", "TO_TIMESTAMP_NTZ"}
 # Text of the argument: a VARIANT shows its text in quotes, and DuckDB reads no blank before an offset.
@@ -28,6 +30,45 @@ _EPOCH = (
 # An offset counts for a moment with a time zone, and is left aside for one without.
 _LOCAL = f"coalesce({_EPOCH}, CAST({_TEXT} AS TIMESTAMP))"
 _INSTANT = f"coalesce(({_EPOCH}) AT TIME ZONE 'UTC', CAST({_TEXT} AS TIMESTAMPTZ))"
+
+
+_OF_TEXT = "CASE WHEN typeof(_0) IN ('VARCHAR', 'JSON') THEN {moment} ELSE CAST(_0 AS {kind}) END"
+_OFFSET = re.compile(r"\s+([+-]\d{2}:?\d{2})\Z")
+_WHOLE = re.compile(r"-?\d+")
+# Numbers below these are seconds, milliseconds and microseconds; from the last one on, nanoseconds.
+_UNITS = ((31_536_000_000, 1_000_000), (31_536_000_000_000, 1_000), (31_536_000_000_000_000, 1))
+
+
+def read_text(node: exp.Cast) -> str | None:
+    """Let a cast to DATE or TIMESTAMP read a text as TO_DATE and TO_TIMESTAMP do ("TO_TIMESTAMP").
+
+    A literal is changed in place; for a column the DuckDB expression of the whole cast is returned, of which
+    the column is ``_0``.
+    """
+    zoned = node.to.is_type(exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ)
+    local = node.to.is_type(exp.DataType.Type.TIMESTAMP, exp.DataType.Type.TIMESTAMPNTZ)
+    if not zoned and not local and not node.to.is_type(exp.DataType.Type.DATE):
+        return None
+    value = node.this
+    if isinstance(value, exp.Literal) and value.is_string:
+        text = value.name.strip()
+        if _WHOLE.fullmatch(text):
+            value.set("this", _iso(int(text)))
+        elif zoned:
+            value.set("this", _OFFSET.sub(r"\1", text))
+    elif isinstance(value, exp.Column) and zoned:
+        return _OF_TEXT.format(moment=_INSTANT, kind="TIMESTAMPTZ")
+    elif isinstance(value, exp.Column) and local:
+        return _OF_TEXT.format(moment=_LOCAL, kind="TIMESTAMP")
+    return None
+
+
+def _iso(number: int) -> str:
+    micros = next((number * by for below, by in _UNITS if abs(number) < below), number // 1000)
+    try:
+        return (_START + dt.timedelta(microseconds=micros)).isoformat(sep=" ") + "+00:00"
+    except OverflowError:
+        return str(number)
 
 
 def template(node: exp.Expr) -> str | None:

@@ -20,6 +20,12 @@ _EACH = """SELECT CAST(1 AS BIGINT) AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' 
     CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX", e.value AS "VALUE",
     json_extract(to_json(__input), e.path) AS "THIS"
     FROM {function}(to_json(__input), {path}) AS e WHERE NOT e.key IS NULL"""
+_BEHIND = "substr(e.fullkey, length(__path) + 1)"
+_MODES = {
+    "BOTH": "",
+    "OBJECT": f" AND NOT {_BEHIND} LIKE '%]%'",
+    "ARRAY": f" AND regexp_full_match({_BEHIND}, '(\\[[0-9]+\\])*')",
+}
 _ARROW = {
     "FLOAT": pa.float64(),
     "BOOLEAN": pa.bool_(),
@@ -83,13 +89,14 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
             options["INPUT"] = given
         else:
             raise compilation_error("FLATTEN takes named arguments after the first one.")
-    unknown = set(options) - {"INPUT", "PATH", "OUTER", "RECURSIVE"}
+    unknown = set(options) - {"INPUT", "PATH", "OUTER", "RECURSIVE", "MODE"}
     if unknown or "INPUT" not in options:
         raise unsupported(f"FLATTEN with {', '.join(sorted(unknown)) or 'no INPUT'}")
     path = options["PATH"].name if "PATH" in options else ""
     recursive = _is_true(options.get("RECURSIVE"))
     text = _EACH.format(function="json_tree" if recursive else "json_each", path=literal(_json_path(path)))
-    query = _query(text, {"__input": options["INPUT"]})
+    text += _mode(options.get("MODE"))
+    query = _query(text, {"__input": options["INPUT"], "__path": exp.Literal.string(_json_path(path))})
     subquery = exp.Subquery(this=query)
     subquery.meta["flatten"] = True
     named = exp.TableAlias(this=alias.copy() if alias is not None else _identifier_of("FLATTEN"))
@@ -103,6 +110,17 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
         join.set("side", "LEFT")
         join.set("kind", None)
         join.set("on", join.args.get("on") or exp.true())
+
+
+def _mode(given: exp.Expr | None) -> str:
+    """Return the condition of FLATTEN's MODE: what is not of that kind is neither shown nor gone through.
+
+    :raises SqlError: for another word ("FLATTEN", arguments).
+    """
+    mode = given.name.upper() if isinstance(given, exp.Literal) else "BOTH" if given is None else ""
+    if mode not in _MODES:
+        raise compilation_error("MODE of FLATTEN is 'OBJECT', 'ARRAY' or 'BOTH'.")
+    return _MODES[mode]
 
 
 def _json_path(path: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.sql import named_tables
+from airflow_provider_snowpipe.local.sql import arithmetic, named_tables
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column
 
@@ -28,6 +28,7 @@ _OF_TEXT = (
 )  # fmt: skip
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
 _COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg)
+_TYPED = (exp.Div, exp.Avg, exp.Window, exp.Filter)
 _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "MAP", "LIST"})
 
 
@@ -47,7 +48,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             _compare(node, names)
         elif isinstance(node, _COUNTED):
             _each(node, names, "DOUBLE")
-        return node
+        return arithmetic.typed(node) if isinstance(node, _TYPED) else node
 
     # From the leaves up: an inner cast decides what the outer one sees.
     for node in reversed(list(tree.walk(prune=lambda part: bool(part.meta.get("engine"))))):
@@ -71,12 +72,13 @@ def _stays_date(node: exp.Expr, dates: set[str]) -> bool:
 def _date_names(session: Session, tree: exp.Expr) -> set[str]:
     dates: set[str] = set()
     others: set[str] = set()
-    for column in _columns(session, tree):
+    for column in columns_of(session, tree):
         (dates if column.type.kind == "DATE" else others).add(column.name)
     return dates - others
 
 
-def _columns(session: Session, tree: exp.Expr) -> Iterator[Column]:
+def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
+    """Yield the columns of the tables and views of a statement."""
     for table in tree.find_all(exp.Table):
         known = named_tables.find_anywhere(session, table)
         yield from known.columns if known is not None else ()
@@ -102,7 +104,7 @@ def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
 def _json_names(session: Session, tree: exp.Expr) -> set[str]:
     names: set[str] = set()
     plain: set[str] = set()
-    for column in _columns(session, tree):
+    for column in columns_of(session, tree):
         (names if column.type.is_semi_structured else plain).add(column.name)
     if any(node.meta.get("flatten") for node in tree.find_all(exp.Subquery)):
         names |= _FLATTENED

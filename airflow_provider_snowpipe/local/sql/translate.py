@@ -6,7 +6,7 @@ import json
 from functools import partial
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import Token, TokenType, exp
 
 from airflow_provider_snowpipe.local.access.check import insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE, Securable
@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.local.sql import (
     views,
 )
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
-from airflow_provider_snowpipe.local.sql.semi_structured import read_as_text_or_number
+from airflow_provider_snowpipe.local.sql.semi_structured import columns_of, read_as_text_or_number
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _VERSION = "10.0.0"
@@ -40,7 +40,7 @@ def parse(text: str) -> exp.Expr:
 
     :raises SqlError: for more than one statement.
     """
-    tokens = _SNOWFLAKE.tokenize(text)
+    tokens = _tokens(text)
     try:
         trees = [tree for tree in _SNOWFLAKE.parser().parse(tokens, text) if tree is not None]
     except IndexError as error:
@@ -54,6 +54,22 @@ def parse(text: str) -> exp.Expr:
         )
     names.note_written(trees[0], tokens, text)
     return trees[0]
+
+
+def _tokens(text: str) -> list[Token]:
+    """Split a statement into tokens; ``?::`` is a placeholder and a cast, not the sign of other dialects."""
+    tokens: list[Token] = []
+    for token in _SNOWFLAKE.tokenize(text):
+        if token.token_type != TokenType.QDCOLON:
+            tokens.append(token)
+            continue
+        for kind, sign, start, end in (
+            (TokenType.PLACEHOLDER, "?", token.start, token.start),
+            (TokenType.DCOLON, "::", token.start + 1, token.end),
+        ):
+            column = token.col - token.end + end
+            tokens.append(Token(kind, sign, line=token.line, col=column, start=start, end=end))
+    return tokens
 
 
 def to_duckdb(tree: exp.Expr) -> str:
@@ -70,7 +86,7 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
         raise unsupported("SELECT .. INTO")
     reach.check(tree)
     name_projections(tree)
-    normalize_identifiers(tree)
+    quoted = normalize_identifiers(tree)
     replace_table_functions(session, tree)
     moved = session.catalog.clock.moved_seconds
     if moved:
@@ -82,18 +98,37 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     tree = tree.transform(partial(sequences.next_value, session), copy=False)
     _unqualify_targets(tree)
     qualify_tables(session, tree)
+    if quoted:
+        _check_case(session, tree, quoted)
     tree = functions.rewrite_all(tree)
     return read_as_text_or_number(session, tree)
 
 
-def normalize_identifiers(tree: exp.Expr) -> None:
-    """Upper-case unquoted identifiers and quote all of them."""
+def normalize_identifiers(tree: exp.Expr) -> set[str]:
+    """Upper-case unquoted identifiers and quote all of them; return names of columns not in upper case."""
+    mixed: set[str] = set()
     for identifier in tree.find_all(exp.Identifier):
         # The key of an object literal is a text, not a name.
         is_key = isinstance(identifier.parent, exp.PropertyEQ) and identifier.arg_key == "this"
         if not identifier.args.get("quoted") and not is_key:
             identifier.set("this", identifier.this.upper())
             identifier.set("quoted", True)
+        elif identifier.this != identifier.this.upper() and identifier.arg_key == "this":
+            mixed |= {identifier.this} if isinstance(identifier.parent, exp.Column) else set()
+    return mixed
+
+
+def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
+    """Refuse ``"a"`` where only a column A exists: DuckDB would find it ("Identifier requirements")."""
+    known = {column.name for column in columns_of(session, tree)}
+    known |= {alias.alias for alias in tree.find_all(exp.Alias)}
+    known |= {
+        part.name for alias in tree.find_all(exp.TableAlias) for part in alias.args.get("columns") or ()
+    }
+    folded = {name.upper() for name in known}
+    for name in sorted(quoted - known):
+        if name.upper() in folded:
+            raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '\"{name}\"'")
 
 
 def qualify_tables(session: Session, tree: exp.Expr) -> None:

@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql import front
 from tests.unit.local.sql_sessions import SqlSessions
 
 DOCUMENT = '{"a":{"b":[1,2,{"c":"x"}]},"name":"bob","arr":[1,2,3]}'
@@ -125,6 +126,19 @@ def test_an_expression_has_snowflakes_value(sql, expression, value):
             "SELECT f.value:c::STRING FROM t, LATERAL FLATTEN(INPUT => v, PATH => 'a.b') f WHERE f.index = 2",
             [("x",)],
         ),
+        (
+            "SELECT f.path FROM t, TABLE(FLATTEN(v, MODE => 'OBJECT', RECURSIVE => TRUE)) f ORDER BY 1",
+            [("a",), ("a.b",), ("arr",), ("name",)],
+        ),
+        (
+            "SELECT f.path FROM t, LATERAL FLATTEN(v, PATH => 'a.b', MODE => 'ARRAY', RECURSIVE => TRUE) f "
+            "ORDER BY f.path",
+            [("a.b[0]",), ("a.b[1]",), ("a.b[2]",)],
+        ),
+        ("SELECT f.key FROM t, LATERAL FLATTEN(v:arr, MODE => 'OBJECT') f", []),
+        ("SELECT f.key FROM t, LATERAL FLATTEN(v:a, MODE => 'both') f", [("b",)]),
+        ('SELECT id AS "x", "x" + 1 FROM t ORDER BY "x"', [(1, 2)]),
+        ("SELECT RANDOM(7) = RANDOM(7), RANDOM(7) = RANDOM(8)", [(True, False)]),
         ("SELECT key FROM TABLE(FLATTEN(PARSE_JSON('{\"k\":1}')))", [("k",)]),
         ("SELECT t.id, f.value FROM t, LATERAL FLATTEN(INPUT => v:nope, OUTER => TRUE) f", [(1, None)]),
         (
@@ -140,6 +154,13 @@ def test_an_expression_has_snowflakes_value(sql, expression, value):
 )
 def test_a_query_returns_snowflakes_rows(sql, query, rows):
     assert sql.values(query) == rows
+
+
+def test_random_with_a_seed_repeats_itself_and_differs_by_row(sql):
+    query = "SELECT RANDOM(1) FROM TABLE(GENERATOR(ROWCOUNT => 100))"
+    first, again = sql.values(query), sql.values(query)
+    assert first == again
+    assert len(set(first)) == 100
 
 
 def test_result_scan_reads_earlier_results_like_a_table(sql):
@@ -183,7 +204,9 @@ def test_execute_immediate_runs_the_text_of_one_statement(sql):
         ("SELECT TO_CHAR(1.5, '9,999.00')", "000002"),
         ("SELECT * FROM t AT(OFFSET => -60)", "000002"),
         ("SELECT id INTO x FROM t", "000002"),
-        ("SELECT * FROM TABLE(FLATTEN(INPUT => 1, MODE => 'OBJECT'))", "000002"),
+        ("SELECT * FROM TABLE(FLATTEN(INPUT => 1, MODE => 'SOME'))", "001003"),
+        ('SELECT "id" FROM t', "000904"),
+        ('SELECT 1 FROM t WHERE "Id" = 1', "000904"),
         ("SELECT * FROM TABLE(NO_SUCH_TABLE_FUNCTION())", "000002"),
         ("BEGIN LET x := 1; RETURN x; END", "000002"),
     ],
@@ -228,6 +251,48 @@ def test_a_division_by_zero_fails_instead_of_being_infinite(sql, expression):
         ("SELECT nope", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
         ("UPDATE w SET nope = 1", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
         ("INSERT INTO w (nope) VALUES (1)", "000904", "SQL compilation error:\ninvalid identifier 'NOPE'"),
+        ("SELECT n FROM w a, w b", "002028", "SQL compilation error:\nambiguous column name 'N'"),
+        (
+            "SELECT n FROM w GROUP BY n + 1",
+            "000979",
+            "SQL compilation error:\n[N] is not a valid group by expression",
+        ),
+        ("SELECT TRUE + 1", "001044", "SQL compilation error:\nInvalid argument types for function '+'"),
+        ("SELECT 'a' + 1", "001044", "SQL compilation error:\nInvalid argument types for function '+'"),
+        ("SELECT x.n FROM w", "000904", "SQL compilation error:\ninvalid identifier 'X'"),
+        (
+            "SELECT (SELECT column1 FROM VALUES (1), (2))",
+            "090150",
+            "Single-row subquery returns more than one row.",
+        ),
+        (
+            "SELECT 1 UNION SELECT 1, 2",
+            "001789",
+            "SQL compilation error:\ninvalid number of result columns for set operator input branches",
+        ),
+        (
+            "INSERT INTO w (n) VALUES (1, 2)",
+            "002020",
+            "SQL compilation error:\nInsert value list does not match column list: expected 1 columns but 2",
+        ),
+        ("INSERT INTO w (n, n) VALUES (1, 2)", "002025", "SQL compilation error:\nduplicate column name 'N'"),
+        (
+            "SELECT 300::TINYINT * 1e30::NUMBER(38,0) * 1e30::NUMBER(38,0)",
+            "100046",
+            "Number out of representable range",
+        ),
+        ("SELECT '2020-13-01'::DATE", "100040", "Date '2020-13-01' is not recognized"),
+        (
+            "SELECT '2020-13-01 00:00:00'::TIMESTAMP",
+            "100035",
+            "Timestamp '2020-13-01 00:00:00' is not recognized",
+        ),
+        ("SELECT REPEAT('a')", "000938", "SQL compilation error:\nnot enough arguments for function"),
+        (
+            "SELECT UPPER('a', 'b')",
+            "000939",
+            "SQL compilation error:\ntoo many arguments for function, expected 1, got 2",
+        ),
         ("SELEC 1", "001003", "SQL compilation error:\nsyntax error: unexpected 'SELEC'."),
     ],
 )
@@ -265,6 +330,15 @@ def test_a_statement_that_is_not_supported_is_named(sql, statement, feature):
         ("TO_TIMESTAMP_NTZ('2026-01-01'::DATE + 0)", dt.datetime(2026, 1, 1)),
         ("TRY_TO_TIMESTAMP_NTZ(bad)", None),
         ("TO_TIMESTAMP(NULL::VARCHAR)", None),
+        ("'1700000000'::TIMESTAMP", dt.datetime(2023, 11, 14, 22, 13, 20)),
+        ("'1700000000000'::TIMESTAMP_LTZ", dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)),
+        ("micros::TIMESTAMP_NTZ", dt.datetime(2023, 11, 14, 22, 13, 20, 5)),
+        ("written::TIMESTAMP_NTZ::TIMESTAMP_NTZ", dt.datetime(2026, 1, 1, 2, 0, 0, 500000)),
+        ("zoned::TIMESTAMP_TZ", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        ("'2026-01-01T00:00:00 +0530'::TIMESTAMP_TZ", dt.datetime(2025, 12, 31, 18, 30, tzinfo=dt.UTC)),
+        ("v:at::TIMESTAMP_NTZ", dt.datetime(2026, 1, 1, 2, 0)),
+        ("TO_DATE(TO_TIMESTAMP(0))", dt.date(1970, 1, 1)),
+        ("TO_DATE('1700000000')", dt.date(2023, 11, 14)),
     ],
 )
 def test_to_timestamp_takes_columns_of_every_type(sql, expression, value):
@@ -274,3 +348,69 @@ def test_to_timestamp_takes_columns_of_every_type(sql, expression, value):
         """PARSE_JSON('{"at": "2026-01-01T02:00:00", "epoch": 1700000000, "none": null}') v"""
     )
     assert sql.values(f"SELECT {expression} FROM ({source})") == [(value,)]
+
+
+def bound(sql, statement, *values):
+    bindings = {str(number): {"type": "TEXT", "value": value} for number, value in enumerate(values, 1)}
+    return front.execute(sql.session(), statement, bindings).rows
+
+
+@pytest.mark.parametrize(
+    ("query", "values", "rows"),
+    [
+        ("SELECT ?::VARIANT, ?::INT + 1", ("a", "2"), [('"a"', 3)]),
+        ("SELECT IDENTIFIER(?) FROM IDENTIFIER(?) WHERE id = ?", ("s", "local.public.many", "2"), [("a",)]),
+        ("SELECT IDENTIFIER('id') FROM many m WHERE IDENTIFIER(:2) = :1", ("a", "s"), [(2,)]),
+        ("SELECT COUNT(*) FROM IDENTIFIER(?)", ('"MANY"',), [(3,)]),
+        ("SELECT 'IDENTIFIER(?)', ?", ("x",), [("IDENTIFIER(?)", "x")]),
+    ],
+)
+def test_bound_values_are_cast_and_name_things(sql, query, values, rows):
+    assert [tuple(row) for row in bound(sql, query, *values)] == rows
+
+
+def test_dml_takes_its_table_from_a_bound_value(sql):
+    sql.run("CREATE OR REPLACE TABLE named (id INT)")
+    bound(sql, "INSERT INTO IDENTIFIER(?) VALUES (?)", "named", "1")
+    bound(sql, "UPDATE IDENTIFIER(?) SET id = ?", "named", "2")
+    assert sql.values("SELECT id FROM named") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("1 / 3", "0.333333"),
+        ("n / 3", "1.16666667"),
+        ("n / 0.0001", "35000.00000000"),
+        ("1 / 2 / 3", "0.166666666667"),
+        ("1 / (2 / 3)", "1.499999"),
+        ("w / 3", "0.333333333333"),
+        ("MAX(deep) / 3", "0.33333333333333"),
+        ("SUM(id) / COUNT(*)", "1.500000"),
+        ("AVG(id)", "1.500000"),
+        ("AVG(DISTINCT n)", "4.00000000"),
+        ("AVG(id) + AVG(n) / 2", "3.500000000000"),
+        ("AVG(CASE WHEN id = 1 THEN n END)", "3.50000000"),
+        ("MAX(AVG(n)) OVER ()", "4.00000000"),
+        ("DIV0(1, 0)", "0.000000"),
+        ("NULL / 3", None),
+        ("1::FLOAT / 4", 0.25),
+        ("1 / 4::FLOAT", 0.25),
+        ("AVG(n::FLOAT)", 4.0),
+        ("PARSE_JSON('3') / 4", 0.75),
+    ],
+)
+def test_quotients_and_averages_have_snowflakes_scale(sql, expression, value):
+    source = (
+        "SELECT i AS id, x::NUMBER(10,2) AS n, 1::NUMBER(20,10) AS w, 1::NUMBER(20,14) AS deep "
+        "FROM VALUES (1, 3.5), (2, 4.5) AS v (i, x)"
+    )
+    rows = sql.values(f"SELECT {expression} FROM ({source}) GROUP BY ALL ORDER BY 1")
+    found = rows[0][0]
+    assert found == value if isinstance(value, (float, type(None))) else str(found) == value
+
+
+def test_an_average_over_a_window_and_a_long_chain_of_divisions(sql):
+    averages = "SELECT AVG(id) OVER (ORDER BY id) FROM many QUALIFY AVG(id) OVER (ORDER BY id) > 1 ORDER BY 1"
+    assert [str(row[0]) for row in sql.values(averages)] == ["1.500000", "2.000000"]
+    assert sql.values(f"SELECT 1{' / 1' * 30}")[0][0] == 1

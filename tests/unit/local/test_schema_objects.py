@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,15 @@ def test_options_without_effect_are_accepted_and_wrong_values_are_not(sql):
     assert (shown["cluster_by"], shown["enable_schema_evolution"]) == ("LINEAR(ID)", "Y")
     assert sql.refused("ALTER TABLE o SET ERROR_LOGGING = 1").code == "001003"
     assert sql.refused("ALTER TABLE o SET FAVOURITE_COLOUR = 1").code == "000002"
+
+
+def test_create_table_as_select_takes_columns_with_and_without_types(sql):
+    sql.run(
+        "CREATE TABLE listed (a, b VARCHAR(3) NOT NULL, c VARIANT) AS SELECT 1.5, 22, i FROM (SELECT 7 AS i)"
+    )
+    described = [(row["name"], row["type"], row["null?"]) for row in sql.run("DESC TABLE listed")]
+    assert described == [("A", "NUMBER(2,1)", "Y"), ("B", "VARCHAR(3)", "N"), ("C", "VARIANT", "Y")]
+    assert sql.values("SELECT a, b, c FROM listed") == [(Decimal("1.5"), "22", "7")]
+    assert sql.refused("CREATE TABLE other (a VARCHAR(2)) AS SELECT 700").code == "100078"
+    assert sql.refused("CREATE TABLE other (a INT NOT NULL) AS SELECT NULL").code == "100072"
+    assert sql.refused("CREATE TABLE other (a, b) AS SELECT 1").code == "002026"
