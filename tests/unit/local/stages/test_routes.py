@@ -41,7 +41,13 @@ def _call(
         token = (issuer or front).instruct(transfer)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
         headers.append((b"authorization", f"Bearer {token}".encode()))
     path = f"/{BUCKET}/s1/{name}"
-    scope = {"method": method, "path": path, "raw_path": path.encode(), "headers": headers}
+    scope = {
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+    }
     messages = [
         {"type": "http.request", "body": part, "more_body": number < len(parts) - 1}
         for number, part in enumerate(parts)
@@ -72,6 +78,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(front, storage):
         token = front.instruct(UPLOAD)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
         path = f"/{BUCKET}/s1/in/a"
         scope = {
+            "query_string": b"",
             "method": "PUT",
             "path": path,
             "raw_path": path.encode(),
