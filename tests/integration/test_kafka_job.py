@@ -3,15 +3,20 @@
 The brokers are librdkafka's mock, which serves other processes too.
 """
 
+import base64
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from airflow_provider_snowpipe.spark.kafka import frame
+from airflow_provider_snowpipe.spark.kafka.spec import connector_prefix
 from airflow_provider_snowpipe.spark.sources import source_spec
 from tests.spark_job import SparkJob, ids_in, numbered_name
 
@@ -150,3 +155,16 @@ def test_job_takes_over_from_the_connector_and_hands_back(job, topic, cluster):
     notes = [row["NOTE"] for row in rows]
     assert [int(row["ID"]) for row in rows] == list(range(35))
     assert notes == ["connector"] * 10 + ["job"] * 20 + ["connector"] * 5
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="a Java compiler (a JDK) is not on the path")
+def test_hash_in_the_connectors_channel_names_is_the_one_that_java_gives():
+    draw = random.Random(11)
+    letters = [*"abz09._- \t$\"'é\u0131\u7fff", "\U0001f600", "\U0010ffff"]
+    names = ["-" + "".join(draw.choices(letters, k=draw.randint(1, 40))) for _ in range(300)]
+    given = "\n".join(base64.b64encode(name.encode("utf-16-be")).decode() for name in names)
+    program = Path(__file__).parents[1] / "clients" / "NameHash.java"
+
+    done = subprocess.run(["java", str(program)], input=given, capture_output=True, text=True, check=True)
+
+    assert [connector_prefix(name).rpartition("_")[2] for name in names] == done.stdout.split()
