@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 import sqlglot.errors
+from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import disk
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
@@ -324,10 +325,18 @@ def _handler(text: str) -> Handler:
 def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
     detail = str(error).split("\n", maxsplit=1)[0]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
-    if "Required keyword" in plain:
+    missing = re.search(r"Required keyword: .* missing for <class '[\w.]*?(\w+)'>", plain)
+    if missing is not None and _is_function(missing[1]):
         return SqlError("000938", "22023", "SQL compilation error:\nnot enough arguments for function")
+    plain = re.sub(r"Required keyword: .* missing for <class .*?>", "an expression is missing", plain)
     many = re.search(r"provided arguments \((\d+)\) is greater than .* arguments \((\d+)\)", plain)
     if many is not None:
         words = f"too many arguments for function, expected {many[2]}, got {many[1]}"
         return SqlError("000939", "22023", f"SQL compilation error:\n{words}")
     return SqlError("001003", "42000", f"SQL compilation error:\nsyntax error: {plain}")
+
+
+def _is_function(name: str) -> bool:
+    """True for a class of sqlglot that stands for a function, not for an operator or a clause."""
+    kind = getattr(exp, name, exp.Expression)
+    return issubclass(kind, exp.Func) and not issubclass(kind, (exp.Binary, exp.Connector))

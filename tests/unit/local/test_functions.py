@@ -294,6 +294,11 @@ def test_a_division_by_zero_fails_instead_of_being_infinite(sql, expression):
             "SQL compilation error:\ntoo many arguments for function, expected 1, got 2",
         ),
         ("SELEC 1", "001003", "SQL compilation error:\nsyntax error: unexpected 'SELEC'."),
+        (
+            "SELECT 1 +",
+            "001003",
+            "SQL compilation error:\nsyntax error: an expression is missing. Line 1, Col: 10.",
+        ),
     ],
 )
 def test_errors_have_snowflakes_number_and_words(sql, statement, code, words):
