@@ -30,8 +30,13 @@ _PIPE = (
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    catalog = Catalog(tmp_path, Faults())
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, faults: Faults) -> Iterator[Catalog]:
+    catalog = Catalog(tmp_path, faults)
     yield catalog
     catalog.close()
 
@@ -42,8 +47,8 @@ def _sql(catalog: Catalog, statement: str) -> list[tuple[object, ...]]:
     return [tuple(row) for row in front.execute(session, statement).rows]
 
 
-def _send(database: Database, pipe: str, bodies: dict[str, bytes]) -> None:
-    """Send one append a channel and wait for the commit of all."""
+def _send(faults: Faults, database: Database, pipe: str, bodies: dict[str, bytes]) -> None:
+    """Send one append a channel and wait until one commit has taken all of them."""
     found = database.pipes.find(PipeKey("PUBLIC", pipe))
     assert found is not None
     made: list[Append] = []
@@ -51,12 +56,12 @@ def _send(database: Database, pipe: str, bodies: dict[str, bytes]) -> None:
         channel = database.channels.open(found, name, offset_token=None, fail_on_uncommitted_rows=False)
         append = Append(channel, 1, 0, "r", split_lines(body), None, "1", time.monotonic())
         made.append(append)
-    with database.write_lock:
-        # No commit starts before all of them wait.
-        for append in made:
-            append.channel.accept(
-                append.channel.continuation_token, "r", lambda c, r, a=append: a, database.committer.enqueue
-            )
+    faults.add("hold-commits")
+    for append in made:
+        append.channel.accept(
+            append.channel.continuation_token, "r", lambda c, r, a=append: a, database.committer.enqueue
+        )
+    faults.clear()
     for append in made:
         append.durable.result(60)
 
@@ -72,7 +77,9 @@ def _row_groups(catalog: Catalog, table: str, low: int, high: int) -> tuple[int,
     return int(match[1]), int(match[2]), rows
 
 
-def test_range_queries_scan_fewer_row_groups_of_rows_that_were_sorted_at_ingest(catalog: Catalog) -> None:
+def test_range_queries_scan_fewer_row_groups_of_rows_that_were_sorted_at_ingest(
+    catalog: Catalog, faults: Faults
+) -> None:
     database = catalog.database("LOCAL")
     keys = list(range(600_000))
     random.Random(7).shuffle(keys)
@@ -81,7 +88,7 @@ def test_range_queries_scan_fewer_row_groups_of_rows_that_were_sorted_at_ingest(
     for table, clusters in (("SORTED", "TRUE"), ("PLAIN", "FALSE")):
         _sql(catalog, f"CREATE TABLE {table} (k INT) CLUSTER BY (k)")
         _sql(catalog, _PIPE.format(name=f"{table}_PIPE", table=table, clusters=clusters))
-        _send(database, f"{table}_PIPE", {"c": body})
+        _send(faults, database, f"{table}_PIPE", {"c": body})
         scanned[table] = _row_groups(catalog, table, 10_000, 20_000)
     assert scanned["SORTED"][1] >= 4
     assert scanned["SORTED"] == (1, scanned["SORTED"][1], 10_001)
@@ -97,7 +104,7 @@ def test_range_queries_scan_fewer_row_groups_of_rows_that_were_sorted_at_ingest(
     ids=["matching", "transforming"],
 )
 def test_rows_of_a_commit_are_sorted_by_the_key_and_then_by_channel(
-    catalog: Catalog, columns: str, select: str
+    catalog: Catalog, faults: Faults, columns: str, select: str
 ) -> None:
     _sql(catalog, "CREATE TABLE t (k INT, name VARCHAR, other INT DEFAULT 7) CLUSTER BY (k)")
     text = _PIPE.format(name="P", table=f"t {columns}", clusters="TRUE")
@@ -115,7 +122,7 @@ def test_rows_of_a_commit_are_sorted_by_the_key_and_then_by_channel(
         name: b"".join(row % (key, name.encode()) for key in (3, 1, 2)) + (b"nonsense\n" if bad else b"")
         for name, bad in (("c", False), ("a", True), ("b", False))
     }
-    _send(catalog.database("LOCAL"), "P", bodies)
+    _send(faults, catalog.database("LOCAL"), "P", bodies)
     expected = [(key, name, 7) for key in (1, 2, 3) for name in ("a", "b", "c")]
     found = catalog.cursor().execute('SELECT "K", "NAME", "OTHER" FROM "LOCAL"."PUBLIC"."T"').fetchall()
     assert found == expected
@@ -123,7 +130,7 @@ def test_rows_of_a_commit_are_sorted_by_the_key_and_then_by_channel(
     assert errors == {"a": 1, "b": 0, "c": 0}
 
 
-def test_a_column_of_the_key_cannot_be_lost(catalog: Catalog) -> None:
+def test_a_column_of_the_key_cannot_be_lost(catalog: Catalog, faults: Faults) -> None:
     _sql(catalog, "CREATE TABLE t (k INT, other INT) CLUSTER BY (k)")
     database = catalog.database("LOCAL")
     table = database.tables.find("PUBLIC", "T")
@@ -135,15 +142,15 @@ def test_a_column_of_the_key_cannot_be_lost(catalog: Catalog) -> None:
         )
     assert database.tables.find("PUBLIC", "T") == table
     _sql(catalog, _PIPE.format(name="P", table="t", clusters="TRUE"))
-    _send(database, "P", {"c": b'{"k":2}\n{"k":1}\n'})
+    _send(faults, database, "P", {"c": b'{"k":2}\n{"k":1}\n'})
     assert catalog.cursor().execute('SELECT "K" FROM "LOCAL"."PUBLIC"."T"').fetchall() == [(1,), (2,)]
 
 
-def test_a_default_pipe_sorts_by_the_key_too(catalog: Catalog) -> None:
+def test_a_default_pipe_sorts_by_the_key_too(catalog: Catalog, faults: Faults) -> None:
     _sql(catalog, "CREATE TABLE t (k INT) CLUSTER BY (k)")
     database = catalog.database("LOCAL")
     database.pipes.resolve("PUBLIC", "T-STREAMING")
-    _send(database, "T-STREAMING", {"c": b'{"k":3}\n{"k":1}\n{"k":2}\n'})
+    _send(faults, database, "T-STREAMING", {"c": b'{"k":3}\n{"k":1}\n{"k":2}\n'})
     assert catalog.cursor().execute('SELECT "K" FROM "LOCAL"."PUBLIC"."T"').fetchall() == [(1,), (2,), (3,)]
 
 
