@@ -53,7 +53,8 @@ def skipped(
     operator: Any, *, before: dict[str, Any] | None = None, run_type: str = "manual"
 ) -> tuple[set[str], dict[str, Any]]:
     """Run it; the tasks that Airflow is told to skip, and the plan."""
-    from airflow.sdk.exceptions import DownstreamTasksSkipped
+    # Elsewhere before Airflow 3.2, nowhere in Airflow 2.
+    from airflow.providers.common.compat.sdk import DownstreamTasksSkipped
 
     ti = Instance(operator, before)
     context: Any = {"ti": ti, "dag_run": SimpleNamespace(run_type=run_type)}
