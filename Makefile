@@ -70,6 +70,11 @@ flaky: install ## ROUNDS=20 rounds of the unit tests that wait for something, be
 test-airflow: install ## The Airflow skin on VERSION=2.11, 3.1, 3.2 or 3.3: unit tests and one system test
 	@scripts/test-airflow.sh "$(VERSION)"
 
+.PHONY: test-account
+test-account: install ## What we take Snowflake to do, checked on the real account of CONNECTION=name in connections.toml
+	@test -n "$(CONNECTION)" || { echo "make test-account CONNECTION=name: which connection of Snowflake's connections.toml?"; exit 2; }
+	SNOWPIPE_CONTRACT_CONNECTION="$(CONNECTION)" $(BIN)/python -m pytest tests/contract
+
 .PHONY: browser
 browser: ## Install Chromium with apt-get, where that is possible: the tests of Airflow's pages skip without it
 	@scripts/install_browser.sh

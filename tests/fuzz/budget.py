@@ -1,6 +1,7 @@
-"""How many cases a fuzz test runs: about 1,000 in all by default, always the same ones.
+"""How many cases a fuzz test runs: a share of 1,000 by default, always the same ones.
 
-``SNOWPIPE_FUZZ_CASES=20000`` asks for that many, with new random values each time (``make nightly``).
+Requests to the described routes are 1,000 in all, and so are statements; other tests take smaller shares.
+``SNOWPIPE_FUZZ_CASES=20000`` asks for shares of that many, with new random values (``make nightly``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _CASES = int(_ASKED or 1000)
 
 
 def cases(share: float) -> settings:
-    """Return the settings of a test that takes this share of all cases."""
+    """Return the settings of a test that takes this share of the cases."""
     return settings(
         max_examples=max(1, round(_CASES * share)),
         derandomize=_ASKED is None,

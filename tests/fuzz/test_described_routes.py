@@ -121,7 +121,7 @@ def test_the_answer_to_any_request_conforms_to_the_description(
     (route,) = (route for route in openapi.ROUTES if f"{route.method} {route.path}" == label)
     modes = [operation.as_strategy(mode) for mode in _modes(route)]
 
-    @cases(0.25 / len(_OPERATIONS))
+    @cases(1 / len(_OPERATIONS))
     @given(case=st.one_of(modes))
     def conforms(case: Case) -> None:
         if route.path == "/session" and (case.query or {}).get("delete") == "true":

@@ -35,7 +35,7 @@ def table(wire: Wire) -> Iterator[None]:
 
 
 def test_any_statement_gets_a_result_or_an_error_of_snowflakes_shape(wire: Wire) -> None:
-    @cases(0.2)
+    @cases(0.7)
     @given(statement=mutated())
     def run(statement: str) -> None:
         answer = wire.sql(statement)
@@ -112,7 +112,7 @@ class Login:
 def test_any_statement_through_the_connector_protocol_gets_an_answer(wire: Wire) -> None:
     login = Login(wire)
 
-    @cases(0.1)
+    @cases(0.3)
     @given(
         statement=mutated(),
         bindings=st.none() | _BINDINGS,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import psutil
 from hypothesis import currently_in_test_context, note
 
 from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
@@ -20,6 +21,8 @@ from tests.local_service import LocalService
 
 # Longer than any answer that is not a hang: a statement is cancelled after STATEMENT_SECONDS.
 ANSWER_SECONDS = 240
+# Of the service, for one answer: unlike seconds of the clock they do not grow on a busy machine.
+ANSWER_CPU_SECONDS = 10.0
 STATEMENT_SECONDS = 4
 _JWT_SECONDS = 120.0
 _PLAIN_PATHS = ("/v2/streaming/hostname", "/oauth/token")
@@ -96,6 +99,7 @@ class Wire:
         if currently_in_test_context():
             # Printed for the smallest failing case.
             note(f"{method} {target} {(body or b'')[:2000]!r}")
+        before = self._cpu_seconds()
         try:
             answer = self._exchange(method, target, headers or {}, body)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLError):
@@ -103,7 +107,15 @@ class Wire:
             self.close()
             answer = self._exchange(method, target, headers or {}, body)
         check(answer, method, target)
+        spent = self._cpu_seconds() - before
+        assert spent < ANSWER_CPU_SECONDS, (
+            f"{spent:.1f} s of CPU: {method} {target[:300]} {(body or b'')[:600]!r}"
+        )
         return answer
+
+    def _cpu_seconds(self) -> float:
+        times = psutil.Process(self.service.pid).cpu_times()
+        return times.user + times.system
 
     def _exchange(
         self, method: str, target: str, headers: Mapping[str, str | bytes], body: bytes | None
