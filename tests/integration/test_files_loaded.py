@@ -159,13 +159,11 @@ class TestCopy:
 
         assert list(waiting.execute(context())) == ["day1/a.csv", "day1/b.csv"]
 
-        with pytest.raises(AirflowSensorTimeout, match="2 of 3 files loaded"):
+        with pytest.raises(AirflowSensorTimeout, match="2 of 3"):
             sensor(conn_id, prefix="day1/", count=3, table=place.table, timeout=0.5).execute(context())
 
     def test_a_prefix_that_lists_nothing_is_an_error_that_may_pass(self, conn_id: str, place: Place) -> None:
-        with pytest.raises(
-            AirflowException, match=r"no_files: no file of stage .* begins with 'day1/'"
-        ) as raised:
+        with pytest.raises(AirflowException, match=r"no_files.*'day1/'") as raised:
             sensor(conn_id, prefix="day1/", stage=place.stage, table=place.table).execute(context())
         assert not isinstance(raised.value, AirflowFailException)
 
@@ -199,7 +197,7 @@ class TestCopy:
         (row,) = place.service.sql("SELECT TO_VARCHAR(DATEADD('second', 1, CURRENT_TIMESTAMP())) AS AT")
         waiting = sensor(conn_id, files=["a.csv"], table=place.table, since=row["AT"], timeout=0.5)
 
-        with pytest.raises(AirflowSensorTimeout, match="0 of 1 files loaded"):
+        with pytest.raises(AirflowSensorTimeout, match="0 of 1"):
             waiting.execute(context())
 
 
@@ -236,13 +234,11 @@ class TestPipe:
         found = sensor(conn_id, files=["a.csv"], pipe=place.pipe, table=place.table).execute(context())
 
         assert found == {"a.csv": LOADED}
-        with pytest.raises(AirflowFailException, match=r"configuration: .*takes key pairs only"):
+        with pytest.raises(AirflowFailException, match="key pairs"):
             sensor(conn_id, files=["a.csv"], pipe=place.pipe).execute(context())
 
     def test_a_pipe_that_does_not_exist_is_named(self, conn_id: str) -> None:
-        with pytest.raises(
-            AirflowException, match=r"refused: insertReport of pipe LOCAL\.PUBLIC\.NOWHERE.*MONITOR"
-        ):
+        with pytest.raises(AirflowException, match=r"NOWHERE.*MONITOR"):
             sensor(conn_id, files=["a.csv"], pipe="NOWHERE").execute(context())
 
 
