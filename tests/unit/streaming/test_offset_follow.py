@@ -1,4 +1,4 @@
-"""Following channels by the beginning of their names, on real event loops."""
+"""Following channels by the beginning of their names."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from airflow_provider_snowpipe.streaming.offset_watch import OffsetRule
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from airflow_provider_snowpipe.streaming.status_poll import StatusPoll
 from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal
+from tests.jumping_time import JumpingLoop
+
+
+@pytest.fixture(autouse=True)
+def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    JumpingLoop.everywhere(monkeypatch)
 
 
 class Pipe:
