@@ -51,6 +51,12 @@ class JumpingTime:
         return self._began + self._passed
 
 
+@pytest.fixture
+def jumping_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every ``asyncio.run`` of the test has a loop in which nobody waits."""
+    monkeypatch.setattr(asyncio.events, "new_event_loop", JumpingLoop)
+
+
 class JumpingLoop(asyncio.SelectorEventLoop):
     """An event loop in which nobody waits either: with nothing to do it is at once as late as its next timer.
 
@@ -60,11 +66,6 @@ class JumpingLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._passed, self._in_threads = 0.0, 0
-
-    @classmethod
-    def everywhere(cls, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make it the loop of every ``asyncio.run`` of one test."""
-        monkeypatch.setattr(asyncio.events, "new_event_loop", cls)
 
     def time(self) -> float:
         return super().time() + self._passed

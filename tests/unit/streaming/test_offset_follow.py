@@ -15,12 +15,8 @@ from airflow_provider_snowpipe.streaming.offset_watch import OffsetRule
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from airflow_provider_snowpipe.streaming.status_poll import StatusPoll
 from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal
-from tests.jumping_time import JumpingLoop
 
-
-@pytest.fixture(autouse=True)
-def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    JumpingLoop.everywhere(monkeypatch)
+pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 
 class Pipe:

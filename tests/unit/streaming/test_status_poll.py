@@ -20,7 +20,8 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from airflow_provider_snowpipe.streaming.status_look import StatusLook
 from airflow_provider_snowpipe.streaming.status_poll import StatusPoll, shared_poll
-from tests.jumping_time import JumpingLoop
+
+pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 INTERVAL = 0.6
 
@@ -55,11 +56,6 @@ class Pipe:
 @pytest.fixture
 def pipe() -> Pipe:
     return Pipe()
-
-
-@pytest.fixture(autouse=True)
-def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    JumpingLoop.everywhere(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
