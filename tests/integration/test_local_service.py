@@ -311,7 +311,7 @@ def test_only_loopback_is_listened_on_and_only_with_tls(local_service: LocalServ
     expected = {("127.0.0.1", local_service.port), ("127.0.0.1", proxy_port)}
     assert {(address.ip, address.port) for address in listening} == expected
     with pytest.raises(requests.RequestException):
-        requests.get(f"http://127.0.0.1:{local_service.port}/health", timeout=5)
+        requests.get(f"http://127.0.0.1:{local_service.port}/health", timeout=240)
 
 
 def test_private_files_have_mode_0600(local_service: LocalService) -> None:
