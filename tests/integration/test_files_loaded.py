@@ -286,11 +286,18 @@ class TestDeferred:
         from airflow_provider_snowpipe.hooks.account_sql import AccountSql
 
         statements: list[str] = []
+        looked = threading.Event()
         rows = AccountSql.rows
 
         def counted(self: AccountSql, statement: str, values: Any = None) -> Any:
             statements.append(statement)
-            return rows(self, statement, values)
+            found = rows(self, statement, values)
+            looked.set()
+            return found
+
+        def copy_after_the_first_look() -> None:
+            assert looked.wait(240)
+            place.copy(options="ON_ERROR = SKIP_FILE")
 
         monkeypatch.setattr(AccountSql, "rows", counted)
         names = [f"f{number}" for number in range(12)]
@@ -301,8 +308,8 @@ class TestDeferred:
             )
             for name in [*names, "bad"]
         ]
-        timer = threading.Timer(0.5, place.copy, kwargs={"options": "ON_ERROR = SKIP_FILE"})
-        timer.start()
+        copying = threading.Thread(target=copy_after_the_first_look)
+        copying.start()
 
         async def wait() -> list[dict[str, Any]]:
             async def one(trigger: SnowpipeFilesLoadedTrigger) -> dict[str, Any]:
@@ -313,7 +320,7 @@ class TestDeferred:
 
         *good, bad = asyncio.run(wait())
 
-        timer.join()
+        copying.join()
         assert [event["files"] for event in good] == [{f"{name}.csv": LOADED} for name in names]
         assert bad["reason"] == "load_failed"
         assert 2 <= len(statements) < len(triggers)
