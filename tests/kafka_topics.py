@@ -16,12 +16,12 @@ class MockCluster:
 
     def __init__(self, brokers: int = 1) -> None:
         self._holder = Producer({"test.mock.num.brokers": brokers, "log_level": 2})
-        found = self._holder.list_topics(timeout=10).brokers.values()
+        found = self._holder.list_topics(timeout=60).brokers.values()
         self.address = ",".join(f"{broker.host}:{broker.port}" for broker in found)
 
     def make_topic(self, topic: str) -> None:
         """Make a topic of four partitions, which is all that the mock knows."""
-        self._holder.list_topics(topic, timeout=10)
+        self._holder.list_topics(topic, timeout=60)
 
 
 def create_topic(

@@ -45,7 +45,7 @@ def create(place: PipePlace, **arguments: Any) -> dict[str, Any]:
 
 
 def wait_for_rows(place: PipePlace, expected: list[int]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while place.ids() != expected:
         assert time.monotonic() < deadline, place.ids()
         time.sleep(0.05)

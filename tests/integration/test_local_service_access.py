@@ -129,7 +129,7 @@ def service(folder: Path) -> Iterator[LocalService]:
 
 def _client(service: LocalService, credentials: Credentials, pipe: str) -> SnowpipeClient:
     name = PipeName("LOCAL", "PUBLIC", pipe)
-    retry = RetryPolicy(budget_seconds=2)
+    retry = RetryPolicy(budget_seconds=60)
     return SnowpipeClient(service.url, credentials, name, ca_bundle=str(service.ca_file), retry=retry)
 
 

@@ -124,7 +124,7 @@ class Rest:
 
     def wait(self, table: str, token: str) -> None:
         """Wait until the channel ``c`` has committed a token."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 240
         while self.committed(table) != token:
             assert time.monotonic() < deadline
             time.sleep(0.05)
