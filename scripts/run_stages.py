@@ -100,6 +100,9 @@ class Run:
 
     def execute(self) -> list[Outcome]:
         """Run all of them; the outcomes in the order of the stages."""
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # A shell starts a run in the background so; no stage would end when it is told to.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         end = time.monotonic() + 60 * self.minutes
         waiting = list(self.stages)
         threads: list[threading.Thread] = []

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 
@@ -16,12 +16,12 @@ class MockCluster:
 
     def __init__(self, brokers: int = 1) -> None:
         self._holder = Producer({"test.mock.num.brokers": brokers, "log_level": 2})
-        found = self._holder.list_topics(timeout=10).brokers.values()
+        found = self._holder.list_topics(timeout=60).brokers.values()
         self.address = ",".join(f"{broker.host}:{broker.port}" for broker in found)
 
     def make_topic(self, topic: str) -> None:
         """Make a topic of four partitions, which is all that the mock knows."""
-        self._holder.list_topics(topic, timeout=10)
+        self._holder.list_topics(topic, timeout=60)
 
 
 def create_topic(
@@ -75,20 +75,34 @@ def transaction(address: str, topic: str, ids: Iterable[int], *, end: str) -> Pr
 def keyed_records(
     address: str, topic: str, count: int, *, decoded: bool = True
 ) -> list[tuple[Any, Any, dict[str, Any]]]:
-    """Wait for a number of records, in order by their partitions: key, value and headers of each.
+    """Wait for a number of records and read to the end, in order by their partitions: key, value and headers.
 
     :param decoded: False leaves them as bytes
     """
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "look", "log_level": 2})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "look",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+            "log_level": 2,
+        }
+    )
     numbers = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
     found: list[Any] = []
+    unread = set(numbers)
     deadline = time.monotonic() + 240
-    while len(found) < count and time.monotonic() < deadline:
-        found += consumer.consume(1000, 0.2)
-    found += consumer.consume(1000, 1.0)
+    while (len(found) < count or unread) and time.monotonic() < deadline:
+        if (message := consumer.poll(0.2)) is None:
+            continue
+        if message.error() is None:
+            unread.add(message.partition())
+            found.append(message)
+        else:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            unread.discard(message.partition())
     consumer.close()
-    assert not [message.error() for message in found if message.error()]
     found.sort(key=lambda message: (message.partition(), message.offset()))
     text = bytes.decode if decoded else bytes
     return [

@@ -139,7 +139,7 @@ def test_a_wrong_key_is_refused_at_once(hook: SnowflakeHook) -> None:
         serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     parameters = {**hook._get_conn_params(), "private_key": key}
-    with pytest.raises(snowflake.connector.errors.DatabaseError, match="JWT token is invalid"):
+    with pytest.raises(snowflake.connector.errors.DatabaseError, match="JWT"):
         snowflake.connector.connect(**parameters)
 
 

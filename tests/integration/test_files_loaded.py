@@ -159,13 +159,11 @@ class TestCopy:
 
         assert list(waiting.execute(context())) == ["day1/a.csv", "day1/b.csv"]
 
-        with pytest.raises(AirflowSensorTimeout, match="2 of 3 files loaded"):
+        with pytest.raises(AirflowSensorTimeout, match="2 of 3"):
             sensor(conn_id, prefix="day1/", count=3, table=place.table, timeout=0.5).execute(context())
 
     def test_a_prefix_that_lists_nothing_is_an_error_that_may_pass(self, conn_id: str, place: Place) -> None:
-        with pytest.raises(
-            AirflowException, match=r"no_files: no file of stage .* begins with 'day1/'"
-        ) as raised:
+        with pytest.raises(AirflowException, match=r"no_files.*'day1/'") as raised:
             sensor(conn_id, prefix="day1/", stage=place.stage, table=place.table).execute(context())
         assert not isinstance(raised.value, AirflowFailException)
 
@@ -199,7 +197,7 @@ class TestCopy:
         (row,) = place.service.sql("SELECT TO_VARCHAR(DATEADD('second', 1, CURRENT_TIMESTAMP())) AS AT")
         waiting = sensor(conn_id, files=["a.csv"], table=place.table, since=row["AT"], timeout=0.5)
 
-        with pytest.raises(AirflowSensorTimeout, match="0 of 1 files loaded"):
+        with pytest.raises(AirflowSensorTimeout, match="0 of 1"):
             waiting.execute(context())
 
 
@@ -236,13 +234,11 @@ class TestPipe:
         found = sensor(conn_id, files=["a.csv"], pipe=place.pipe, table=place.table).execute(context())
 
         assert found == {"a.csv": LOADED}
-        with pytest.raises(AirflowFailException, match=r"configuration: .*takes key pairs only"):
+        with pytest.raises(AirflowFailException, match="key pairs"):
             sensor(conn_id, files=["a.csv"], pipe=place.pipe).execute(context())
 
     def test_a_pipe_that_does_not_exist_is_named(self, conn_id: str) -> None:
-        with pytest.raises(
-            AirflowException, match=r"refused: insertReport of pipe LOCAL\.PUBLIC\.NOWHERE.*MONITOR"
-        ):
+        with pytest.raises(AirflowException, match=r"NOWHERE.*MONITOR"):
             sensor(conn_id, files=["a.csv"], pipe="NOWHERE").execute(context())
 
 
@@ -290,11 +286,18 @@ class TestDeferred:
         from airflow_provider_snowpipe.hooks.account_sql import AccountSql
 
         statements: list[str] = []
+        looked = threading.Event()
         rows = AccountSql.rows
 
         def counted(self: AccountSql, statement: str, values: Any = None) -> Any:
             statements.append(statement)
-            return rows(self, statement, values)
+            found = rows(self, statement, values)
+            looked.set()
+            return found
+
+        def copy_after_the_first_look() -> None:
+            assert looked.wait(240)
+            place.copy(options="ON_ERROR = SKIP_FILE")
 
         monkeypatch.setattr(AccountSql, "rows", counted)
         names = [f"f{number}" for number in range(12)]
@@ -305,8 +308,8 @@ class TestDeferred:
             )
             for name in [*names, "bad"]
         ]
-        timer = threading.Timer(0.5, place.copy, kwargs={"options": "ON_ERROR = SKIP_FILE"})
-        timer.start()
+        copying = threading.Thread(target=copy_after_the_first_look)
+        copying.start()
 
         async def wait() -> list[dict[str, Any]]:
             async def one(trigger: SnowpipeFilesLoadedTrigger) -> dict[str, Any]:
@@ -317,7 +320,7 @@ class TestDeferred:
 
         *good, bad = asyncio.run(wait())
 
-        timer.join()
+        copying.join()
         assert [event["files"] for event in good] == [{f"{name}.csv": LOADED} for name in names]
         assert bad["reason"] == "load_failed"
         assert 2 <= len(statements) < len(triggers)

@@ -112,7 +112,7 @@ class TestSubmit:
         place.service.sql(f"DROP PIPE {place.pipe}")
         place.make_pipe("PATTERN = '.*[.]csv'", path="/in")
         place.put({"in/a.csv": "1,x\n", "in/day/b.csv": "2,x\n", "in/a.txt": "8,x\n", "other.csv": "9,x\n"})
-        with pytest.raises(AirflowFailException, match=r"1 of 3 files, which its PATTERN .*'a\.txt'"):
+        with pytest.raises(AirflowFailException, match=r"PATTERN.*'a\.txt'"):
             ingest(place, stage=f"@{place.stage}/in")
         done = ingest(place, run="r2", stage=f"@{place.stage}/in", on_unmatched="report")
 
@@ -131,7 +131,7 @@ class TestRefusals:
         first, place.pipe = place.pipe, f"{place.pipe}_2"
         place.make_pipe()
 
-        with pytest.raises(AirflowFailException, match=r"FilesGivenTwiceError.*2 of 3 files") as refused:
+        with pytest.raises(AirflowFailException, match=r"FilesGivenTwiceError.*2 of 3") as refused:
             ingest(place, files=["a.csv", "b.csv", "c.csv"])
         for words in ("'a.csv' by COPY at ", f"'b.csv' by pipe LOCAL.PUBLIC.{first} at "):
             assert words in str(refused.value)
@@ -140,7 +140,7 @@ class TestRefusals:
     def test_a_file_that_fails_fails_the_task_with_its_first_error(self, place: PipePlace) -> None:
         place.put({"a.csv": "1,x\n", "bad.csv": "one,x\n"})
 
-        with pytest.raises(AirflowFailException, match=r"load_failed: .*'bad\.csv' is LOAD_FAILED.*'one'"):
+        with pytest.raises(AirflowFailException, match=r"LOAD_FAILED.*'one'"):
             ingest(place, files=["a.csv", "bad.csv"])
         reported = ingest(place, run="r2", files=["a.csv", "bad.csv"], on_failed="report")
         assert reported["loads"]["bad.csv"]["status"] == "LOAD_FAILED"
@@ -149,9 +149,7 @@ class TestRefusals:
     def test_a_pipe_that_is_not_there_and_a_connection_without_a_key_pair_are_named(
         self, place: PipePlace, local_service: LocalService, set_connection: SetConnection
     ) -> None:
-        with pytest.raises(
-            AirflowFailException, match=r"insertFiles of pipe LOCAL\.PUBLIC\.NOWHERE.*OPERATE"
-        ):
+        with pytest.raises(AirflowFailException, match=r"NOWHERE.*OPERATE"):
             ingest(place, pipe="NOWHERE", files=["a.csv"], wait_for_load=False)
         token = (local_service.data_dir / "demo_pat").read_text().strip()
         place.conn_id = connect_by_form(
@@ -160,7 +158,7 @@ class TestRefusals:
             password=token,
             extra={"auth": "programmatic_access_token", "private_key_content": None},
         )
-        with pytest.raises(AirflowFailException, match="insertFiles takes key pairs only"):
+        with pytest.raises(AirflowFailException, match="key pairs"):
             ingest(place, files=["a.csv"], wait_for_load=False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import socket
 import stat
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import psutil
 import pytest
 import requests
-import zstandard
 
 from tests.conftest import ServiceFactory, SetFaults
 from tests.local_service import LocalService
@@ -59,31 +57,10 @@ def test_channel_names_are_case_sensitive_and_may_hold_any_character(rest: Rest)
     assert set(rest.statuses("a/b c?", "A/B", "a/b")) == {"a/b c?", "A/B"}
 
 
-def test_a_single_offset_token_of_old_clients_is_the_end_token(rest: Rest) -> None:
-    token = continuation(rest.open("old"))
-    rest.append("old", token, _rows(1, 1), params={"offsetToken": "77"})
-    rest.wait_for_token("old", "77")
-
-
 def test_an_offset_token_given_at_open_is_set(rest: Rest) -> None:
     answer = rest.open("seeded", offset_token="41").json()
     assert answer["channel_status"]["last_committed_offset_token"] == "41"
     assert rest.statuses("seeded")["seeded"]["last_committed_offset_token"] == "41"
-
-
-def test_zstd_gzip_and_plain_bodies_hold_the_same_rows(local_service: LocalService, rest: Rest) -> None:
-    token = continuation(rest.open("enc"))
-    for number, (encoding, body) in enumerate(
-        [
-            ("zstd", zstandard.compress(_rows(0, 9))),
-            ("gzip", gzip.compress(_rows(10, 19))),
-            ("", _rows(20, 29)),
-        ]
-    ):
-        headers = {"Content-Encoding": encoding} if encoding else {}
-        token = continuation(rest.append("enc", token, body, str(number), headers=headers))
-    assert rest.wait_for_token("enc", "2")["rows_inserted"] == 30
-    assert local_service.sql("SELECT count(*) n, sum(id) s FROM t") == [{"N": 30, "S": 435}]
 
 
 def test_rejected_rows_are_counted_and_the_others_stored(local_service: LocalService, rest: Rest) -> None:
@@ -188,37 +165,7 @@ def test_more_than_100_names_are_refused(rest: Rest) -> None:
     assert rest.call("POST", url, rest.token, json={"channel_names": names}).status_code == 400
 
 
-def test_a_body_above_4_mib_on_the_wire_is_a_413(rest: Rest) -> None:
-    token = continuation(rest.open("c"))
-    answer = rest.append("c", token, b" " * (4 * 1024 * 1024) + b"\n")
-    assert answer.status_code == 413
-    assert answer.json()["code"] == "REQUEST_TOO_LARGE"
-
-
-def test_the_elastic_name_cannot_be_opened_or_dropped(rest: Rest) -> None:
-    assert rest.open("elastic").status_code == 400
-    assert rest.drop("ELASTIC").status_code == 400
-
-
-def test_appending_to_a_channel_that_was_never_opened_is_a_404_with_a_code(rest: Rest) -> None:
-    answer = rest.append("ghost", "1_0", _rows(1, 1))
-    assert (answer.status_code, answer.json()["code"]) == (
-        404,
-        "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED",
-    )
-
-
 # -- sessions of a channel ---------------------------------------------------------------------------------
-
-
-def test_a_replayed_request_is_inserted_once(local_service: LocalService, rest: Rest) -> None:
-    token = continuation(rest.open("c"))
-    answers = {continuation(rest.append("c", token, _rows(1, 5), "5", "same-request")) for _ in range(3)}
-    assert len(answers) == 1
-    assert rest.wait_for_token("c", "5")["rows_inserted"] == 5
-    assert continuation(rest.append("c", token, _rows(1, 5), "5", "same-request")) in answers
-    rest.append("c", answers.pop(), _rows(6, 6), "6")
-    assert rest.wait_for_token("c", "6")["rows_inserted"] == 6
 
 
 def test_the_writer_before_a_reopen_is_fenced(local_service: LocalService, rest: Rest) -> None:
@@ -231,17 +178,6 @@ def test_the_writer_before_a_reopen_is_fenced(local_service: LocalService, rest:
     assert local_service.sql("SELECT id FROM t") == [{"ID": 1}]
 
 
-def test_replacing_the_table_destroys_pipe_and_channels(local_service: LocalService, rest: Rest) -> None:
-    token = continuation(rest.open("c"))
-    token = continuation(rest.append("c", token, _rows(1, 1), "1"))
-    rest.wait_for_token("c", "1")
-    local_service.sql("CREATE OR REPLACE TABLE t (id INT)")
-    assert rest.statuses("c") == {}
-    assert rest.append("c", token, _rows(2, 2), "2").status_code == 404
-    assert rest.open("c").json()["channel_status"]["last_committed_offset_token"] is None
-    assert local_service.sql("SELECT count(*) n FROM t") == [{"N": 0}]
-
-
 def test_truncating_the_table_keeps_the_tokens(local_service: LocalService, rest: Rest) -> None:
     token = continuation(rest.open("c"))
     rest.append("c", token, _rows(1, 1), "1")
@@ -249,15 +185,6 @@ def test_truncating_the_table_keeps_the_tokens(local_service: LocalService, rest
     local_service.sql("TRUNCATE TABLE t")
     assert rest.statuses("c")["c"]["last_committed_offset_token"] == "1"
     assert local_service.sql("SELECT count(*) n FROM t") == [{"N": 0}]
-
-
-def test_a_dropped_channel_forgets_its_token(rest: Rest) -> None:
-    token = continuation(rest.open("c"))
-    rest.append("c", token, _rows(1, 1), "1")
-    rest.wait_for_token("c", "1")
-    assert rest.drop("c").json() == {"last_committed_offset_token": "1"}
-    assert rest.statuses("c") == {}
-    assert rest.drop("c").status_code == 404
 
 
 def test_show_channels_lists_token_and_sequencers(local_service: LocalService, rest: Rest) -> None:
@@ -311,7 +238,7 @@ def test_only_loopback_is_listened_on_and_only_with_tls(local_service: LocalServ
     expected = {("127.0.0.1", local_service.port), ("127.0.0.1", proxy_port)}
     assert {(address.ip, address.port) for address in listening} == expected
     with pytest.raises(requests.RequestException):
-        requests.get(f"http://127.0.0.1:{local_service.port}/health", timeout=5)
+        requests.get(f"http://127.0.0.1:{local_service.port}/health", timeout=240)
 
 
 def test_private_files_have_mode_0600(local_service: LocalService) -> None:
@@ -393,15 +320,6 @@ def test_held_commits_keep_back_rows_and_token_until_they_are_released(
         assert local_service.sql("SELECT id FROM t") == []
     rest.wait_for_token("c", "1")
     assert local_service.sql("SELECT id FROM t") == [{"ID": 1}]
-
-
-def test_a_forced_reopen_discards_uncommitted_rows(local_service: LocalService, rest: Rest) -> None:
-    with local_service.held_commits():
-        rest.append("c", continuation(rest.open("c")), _rows(1, 1), "1")
-        token = continuation(rest.open("c", fail_on_uncommitted_rows=False))
-    rest.append("c", token, _rows(2, 2), "2")
-    rest.wait_for_token("c", "2")
-    assert local_service.sql("SELECT id FROM t") == [{"ID": 2}]
 
 
 def test_a_lost_response_is_repeated_and_the_rows_are_there_once(

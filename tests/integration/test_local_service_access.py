@@ -129,7 +129,7 @@ def service(folder: Path) -> Iterator[LocalService]:
 
 def _client(service: LocalService, credentials: Credentials, pipe: str) -> SnowpipeClient:
     name = PipeName("LOCAL", "PUBLIC", pipe)
-    retry = RetryPolicy(budget_seconds=2)
+    retry = RetryPolicy(budget_seconds=60)
     return SnowpipeClient(service.url, credentials, name, ca_bundle=str(service.ca_file), retry=retry)
 
 
@@ -249,10 +249,10 @@ def test_each_user_logs_in_with_own_password_key_or_token(trusted: LocalService,
         cursor = connection.cursor()
         assert cursor.execute("SELECT CURRENT_USER(), CURRENT_ROLE()").fetchone() == ("READER", "READER")
         assert cursor.execute("SELECT count(*) FROM t").fetchone()[0] >= 0
-        with pytest.raises(ProgrammingError, match="privileges to operate on table 'T'") as error:
+        with pytest.raises(ProgrammingError, match="privileges") as error:
             cursor.execute("INSERT INTO t VALUES (9)")
         assert (error.value.errno, error.value.sqlstate) == (3001, "42501")
-    with pytest.raises(DatabaseError, match="Incorrect username or password"):
+    with pytest.raises(DatabaseError, match="password"):
         _connect(trusted, user="reader", password="only writes")
     for more in (
         {"private_key_file": str(folder / "loader.p8"), "authenticator": "SNOWFLAKE_JWT"},
@@ -261,9 +261,9 @@ def test_each_user_logs_in_with_own_password_key_or_token(trusted: LocalService,
     ):
         with _connect(trusted, user="LOADER", role="READER", **more) as connection:
             assert connection.role == "READER"
-    with pytest.raises(DatabaseError, match="differs from the user tied to the access token"):
+    with pytest.raises(DatabaseError, match="access token"):
         _connect(trusted, user="DEMO", token=PAT, authenticator="PROGRAMMATIC_ACCESS_TOKEN")
-    with pytest.raises(DatabaseError, match="Role 'ACCOUNTADMIN' specified in the connect string"):
+    with pytest.raises(DatabaseError, match="ACCOUNTADMIN"):
         _connect(trusted, user="reader", password="only reads", role="ACCOUNTADMIN")
 
 

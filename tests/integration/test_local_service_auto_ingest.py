@@ -31,7 +31,7 @@ def count(service: LocalService, table: str) -> int:
 
 
 def wait_for_rows(service: LocalService, table: str, rows: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while (found := count(service, table)) < rows:
         assert time.monotonic() < deadline, f"{table} has {found} rows of {rows}"
     assert found == rows

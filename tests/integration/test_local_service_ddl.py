@@ -28,7 +28,7 @@ def test_replacing_a_table_under_a_writer_neither_hangs_nor_mixes_the_tables(
                     start = 0 if channel.committed is None else channel.committed.next().value
                     for n in range(start, start + 2000):
                         channel.append(b'{"n":%d}\n' % n, IntegerOffset(n), IntegerOffset(n), rows=1)
-                    channel.wait_for_commit(timeout=30)
+                    channel.wait_for_commit(timeout=240)
                     channel.close()
                 except ChannelError as error:
                     refusals.append(error)

@@ -353,7 +353,7 @@ def _raw(service: LocalService, line: str, body: bytes) -> bytes:
     head = f"{line}\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     context = ssl.create_default_context(cafile=str(service.ca_file))
     with (
-        socket.create_connection(("127.0.0.1", service.port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", service.port), timeout=240) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
     ):
         secured.sendall(head.encode() + body)
@@ -386,7 +386,7 @@ def test_the_proxy_leads_a_snowflake_host_to_the_service(local_service: LocalSer
 
 def _ask_proxy(service: LocalService, head: bytes) -> bytes:
     port = int(service.env["SNOWPIPE_LOCAL_PROXY"].rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=240) as connection:
         try:
             connection.sendall(head)
             return connection.recv(4096)
@@ -400,7 +400,7 @@ def _ask_proxy(service: LocalService, head: bytes) -> bytes:
 def test_plain_text_on_the_tls_port_is_refused_and_hurts_nobody(
     local_service: LocalService, sent: bytes
 ) -> None:
-    with socket.create_connection(("127.0.0.1", local_service.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", local_service.port), timeout=240) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         answer = b""
@@ -422,7 +422,7 @@ def test_an_old_tls_version_is_refused(local_service: LocalService) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1
     context.maximum_version = ssl.TLSVersion.TLSv1_1
     with (
-        socket.create_connection(("127.0.0.1", local_service.port), timeout=20) as plain,
+        socket.create_connection(("127.0.0.1", local_service.port), timeout=240) as plain,
         pytest.raises((ssl.SSLError, ConnectionError)),
     ):
         context.wrap_socket(plain)

@@ -47,7 +47,7 @@ def _access_token(service: LocalService) -> str:
 
 def _client(service: LocalService, credentials: Credentials) -> SnowpipeClient:
     pipe = PipeName.default_for_table("LOCAL", "PUBLIC", "T")
-    retry = RetryPolicy(budget_seconds=2)
+    retry = RetryPolicy(budget_seconds=60)
     return SnowpipeClient(service.url, credentials, pipe, ca_bundle=str(service.ca_file), retry=retry)
 
 

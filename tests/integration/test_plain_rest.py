@@ -124,7 +124,7 @@ class Rest:
 
     def wait(self, table: str, token: str) -> None:
         """Wait until the channel ``c`` has committed a token."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 240
         while self.committed(table) != token:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -255,7 +255,7 @@ def _raw(service: LocalService, head: str, body: bytes, *, end: bool) -> bytes:
     """Send bytes as they are and return what comes back until the connection ends or is silent."""
     context = ssl.create_default_context(cafile=str(service.ca_file))
     with (
-        socket.create_connection(("127.0.0.1", service.port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", service.port), timeout=240) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
     ):
         secured.sendall(head.encode() + body)

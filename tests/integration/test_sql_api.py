@@ -207,7 +207,7 @@ def test_an_orderly_stop_cancels_what_runs_and_keeps_what_is_committed(crash_ser
 )
 def test_the_proxy_leads_to_snowflakes_hosts_only(local_service: LocalService, head: str) -> None:
     port = int(local_service.env["SNOWPIPE_LOCAL_PROXY"].rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=240) as client:
         client.sendall(f"{head}\r\nHost: x\r\n\r\n".encode())
         assert client.recv(100).startswith(b"HTTP/1.1 403 ")
 
@@ -217,7 +217,7 @@ def test_a_connector_without_host_comes_through_the_proxy(local_service: LocalSe
         "import os, snowflake.connector\n"
         "with snowflake.connector.connect(account='LOCAL', user='DEMO', authenticator='SNOWFLAKE_JWT',\n"
         "    private_key_file=os.environ['SNOWPIPE_LOCAL_PRIVATE_KEY_FILE'],\n"
-        "    login_timeout=20) as connection:\n"
+        "    login_timeout=240) as connection:\n"
         "    print(connection.cursor().execute('SELECT 7').fetchone())\n"
     )
     base = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}

@@ -12,9 +12,18 @@ from tests.airflow_connections import (
     service_connection,
     set_connection,
 )
+from tests.jumping_time import jumping_loop
 from tests.local_connection import connect, make_table
 
-__all__ = ["encrypted_pem", "pem", "private_key", "service", "service_connection", "set_connection"]
+__all__ = [
+    "encrypted_pem",
+    "jumping_loop",
+    "pem",
+    "private_key",
+    "service",
+    "service_connection",
+    "set_connection",
+]
 
 _numbers = itertools.count(1)
 

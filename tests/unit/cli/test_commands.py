@@ -67,9 +67,9 @@ class TestReading:
         assert [one["done"] for one in json.loads(capsys.readouterr().out)] == [True, False]
 
     def test_errors_are_one_line(self, run):
-        with pytest.raises(SystemExit, match="snowpipe: --targets is 'x'"):
+        with pytest.raises(SystemExit, match="--targets"):
             run("lag", "--targets", "x")
-        with pytest.raises(SystemExit, match=r"snowpipe: .*not of the format 'integer'"):
+        with pytest.raises(SystemExit, match="'integer'"):
             run("lag", "--targets", '{"a": "5"}', "--offset-format", "integer")
 
 

@@ -97,7 +97,7 @@ def test_sign_ins_and_clients_share_a_key_that_is_read_once(
 def test_a_token_of_a_channel_that_is_not_there_is_refused(conn_id: str, table: str) -> None:
     with pytest.raises(SqlError, match=r"SYSTEM\$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN.*failed"):
         SnowpipeHook(conn_id, table=table).set_offset_token("none", "f:0")
-    with pytest.raises(ConfigurationError, match="does not list channel 'none'"):
+    with pytest.raises(ConfigurationError, match="'none'"):
         SnowpipeHook(conn_id, pipe="OWN").set_offset_token("none", "f:0")
 
 

@@ -75,7 +75,7 @@ class TestAccountUrl:
         assert connection.account_url() == "https://127.0.0.1:8443"
 
     def test_without_host_and_account_names_connection_field_and_remedy(self):
-        with pytest.raises(ConfigurationError, match=r"'c1'.*'account' is missing.*organization"):
+        with pytest.raises(ConfigurationError, match=r"'c1'.*'account'.*organization"):
             snowflake().account_url()
 
     def test_refuses_an_account_that_would_change_the_host(self):
@@ -83,7 +83,7 @@ class TestAccountUrl:
             snowflake(account="evil.example/x#").account_url()
 
     def test_refuses_plain_http(self):
-        with pytest.raises(ConfigurationError, match=r"'c2', field 'host'.*no plain HTTP"):
+        with pytest.raises(ConfigurationError, match=r"'c2'.*'host'.*HTTP"):
             snowpipe(host="http://127.0.0.1").account_url()
 
 
@@ -127,13 +127,11 @@ class TestKeyPair:
         assert "BEGIN" not in str(raised.value)
 
     def test_file_and_text_together_are_refused(self, pem):
-        with pytest.raises(ConfigurationError, match=r"private_key_file.*private_key_content.*empty one"):
+        with pytest.raises(ConfigurationError, match=r"private_key_file.*private_key_content"):
             snowflake(account="a", private_key_file="/k", private_key_content=pem).credentials()
 
     def test_missing_file_is_named(self, tmp_path):
-        with pytest.raises(
-            ConfigurationError, match=r"'c1'.*'private_key_file'.*nowhere.pem.*cannot be read"
-        ):
+        with pytest.raises(ConfigurationError, match=r"'private_key_file'.*nowhere\.pem"):
             snowflake(account="a", private_key_file=str(tmp_path / "nowhere.pem")).credentials()
 
     @pytest.mark.parametrize("size", [0, 20_000])
@@ -150,11 +148,11 @@ class TestKeyPair:
         assert found.account == "org-acc"
 
     def test_account_is_demanded_with_another_host(self, pem):
-        with pytest.raises(ConfigurationError, match=r"'c2'.*'account' is missing"):
+        with pytest.raises(ConfigurationError, match=r"'c2'.*'account'"):
             snowpipe(host="https://127.0.0.1:1", private_key_content=pem).credentials()
 
     def test_user_is_demanded(self, pem):
-        with pytest.raises(ConfigurationError, match=r"'c1'.*'login' is empty"):
+        with pytest.raises(ConfigurationError, match=r"'c1'.*'login'"):
             snowflake(account="a", private_key_content=pem, login=None).credentials()
 
 
@@ -166,7 +164,7 @@ class TestTokens:
         assert snowpipe(auth="oauth", password="t2").credentials() == OAuthToken("t2")
 
     def test_missing_token_is_named(self):
-        with pytest.raises(ConfigurationError, match=r"'c1'.*'password' is empty.*access token"):
+        with pytest.raises(ConfigurationError, match=r"'c1'.*'password'"):
             snowflake(authenticator="programmatic_access_token").credentials()
 
     @pytest.mark.parametrize(
@@ -183,7 +181,7 @@ class TestTokens:
             snowflake(account="a", authenticator="oauth", login="id", password="s").credentials()
 
     def test_password_alone_is_no_credential_for_streaming(self):
-        with pytest.raises(ConfigurationError, match=r"no private key.*takes no password"):
+        with pytest.raises(ConfigurationError, match="no password"):
             snowflake(account="a", password="p").credentials()
 
     def test_browser_login_is_refused_by_name(self):
@@ -236,7 +234,7 @@ class TestPipeName:
 
 
 def test_missing_ca_bundle_is_named(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"'ca_bundle'.*ca.pem.*no file here"):
+    with pytest.raises(ConfigurationError, match=r"'ca_bundle'.*ca\.pem"):
         snowflake(ca_bundle=str(tmp_path / "ca.pem")).ca_bundle()
 
 

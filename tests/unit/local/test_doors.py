@@ -123,7 +123,7 @@ def test_sessions_and_statements_end_with_their_user(
     admin.query(change)
     assert other.query("SELECT 1")["code"] == "390111"
     execution = service.service._connector._executions.find(running)
-    assert execution.wait(20)
+    assert execution.wait(240)
     assert execution.error is not None
 
 
@@ -251,7 +251,8 @@ def test_failures_of_the_service_are_500_and_logged_once(
     monkeypatch.setattr(service.service._streaming, "handle", fails)
     answer = service.call("GET", "/v2/streaming/hostname", token=service.jwt())
     assert (answer.status, answer.json()["code"]) == (500, "INTERNAL_ERROR")
-    assert [record.exc_info is not None for record in caplog.records if record.levelno >= 40] == [True]
+    errors = [one for one in caplog.records if one.name.startswith("airflow_provider") and one.levelno >= 40]
+    assert [one.exc_info is not None for one in errors] == [True]
 
 
 def test_strange_requests_are_clean_errors(service: ServiceInProcess, admin: Any) -> None:
@@ -282,12 +283,13 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         session = service.connect()
         grown = session.query(f"SELECT ARRAY_AGG(i || '-{'x' * 200}') FROM {MANY.format(1_000_000)}")
         assert (grown["code"], "engine-bytes" in grown["message"]) == ("000603", True)
-        session.query("ALTER SESSION SET STATEMENT_TIMEOUT_IN_SECONDS = 1")
         filling = f"INSERT INTO t SELECT i FROM {MANY.format(300_000)}"
-        for statement in ("CREATE TABLE t (id INT)", "BEGIN", filling):
+        timeout = "STATEMENT_TIMEOUT_IN_SECONDS"
+        for statement in ("CREATE TABLE t (id INT)", "BEGIN", filling, f"ALTER SESSION SET {timeout} = 1"):
             assert session.query(statement)["success"]
         assert session.query(SLOW)["code"] == "000630"
-        session.query("COMMIT")
+        assert session.query(f"ALTER SESSION UNSET {timeout}")["success"]
+        assert session.query("COMMIT")["success"]
         kept = service.connect().query("SELECT id FROM t WHERE id >= 299999")
         assert kept["data"]["total"] == 1
     finally:

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 
 import pytest
 import uvicorn
@@ -44,40 +44,78 @@ async def _answer(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": b""})
 
 
-@pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(listener, "HEADER_SECONDS", 0.2)
-    config = uvicorn.Config(_answer, port=0, log_level="error", lifespan="off", http=listener.TimedProtocol)
-    server = listener.Server(config, lambda: None)
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[door])))
-        thread.start()
-        yield door.getsockname()[1]
-        server.should_exit = True
-        thread.join()
+class Serving(asyncio.SelectorEventLoop):
+    """A server on a port of its own, and its loop, whose time a test moves on.
+
+    :param keep_alive: seconds after which uvicorn ends a connection that was answered
+    """
+
+    def __init__(self, keep_alive: int) -> None:
+        super().__init__()
+        self._passed = 0.0
+        config = uvicorn.Config(
+            _answer,
+            port=0,
+            log_level="error",
+            lifespan="off",
+            http=listener.TimedProtocol,
+            timeout_keep_alive=keep_alive,
+        )
+        self.server = listener.Server(config, lambda: None)
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        self.run_until_complete(self.server.serve(sockets=[self._door]))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self._thread.join()
+        self._door.close()
+        self.close()
+
+    def time(self) -> float:
+        return super().time() + self._passed
+
+    def connect(self) -> socket.socket:
+        """A connection that the server has taken."""
+        client = socket.create_connection(self._door.getsockname(), timeout=240)
+        while not self.server.server_state.connections:
+            time.sleep(0.002)
+        return client
+
+    def move_time(self, seconds: float) -> None:
+        moved = threading.Event()
+
+        def move() -> None:
+            self._passed += seconds
+            moved.set()
+
+        self.call_soon_threadsafe(move)
+        assert moved.wait(240)
 
 
-@pytest.mark.parametrize(
-    "begun", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET"]
-)
-def test_a_connection_without_the_head_of_a_request_is_closed(port: int, begun: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+@pytest.mark.parametrize("begun", [b"", REQUEST[:-2], REQUEST, REQUEST + b"GET"])
+def test_a_connection_without_the_head_of_a_request_is_closed(begun: bytes) -> None:
+    with Serving(keep_alive=5) as serving, serving.connect() as client:
         client.sendall(begun)
-        received = b""
-        try:
-            while part := client.recv(4096):
-                received += part
-        except ConnectionResetError:
-            pass
-    assert (b"204" in received) == begun.endswith(b"\r\n\r\nGET")
+        received = client.recv(4096) if begun.startswith(REQUEST) else b""
+        serving.move_time(2 * listener.HEADER_SECONDS)
+        with suppress(ConnectionResetError):
+            assert client.recv(4096) == b""
+    assert (b"204" in received) == begun.startswith(REQUEST)
 
 
-def test_an_idle_connection_stays_open_between_requests(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
-        for _ in range(2):
+def test_an_idle_connection_stays_open_between_requests() -> None:
+    with Serving(keep_alive=3600) as serving, serving.connect() as client:
+        for _ in range(3):
             client.sendall(REQUEST)
             assert b"204" in client.recv(4096)
-            time.sleep(2 * listener.HEADER_SECONDS)
+            serving.move_time(2 * listener.HEADER_SECONDS)
 
 
 def test_sigterm_ends_the_process_whatever_runs() -> None:

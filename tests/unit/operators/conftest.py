@@ -21,6 +21,12 @@ def no_columns_for_keys(monkeypatch):
     monkeypatch.setattr(SnowpipeHook, "columns_for_keys", lambda _: ())
 
 
+@pytest.fixture(autouse=True)
+def drivers_are_followed_closely(monkeypatch):
+    """A script stands in for Spark, and has often ended before the first look at its log."""
+    monkeypatch.setattr("airflow_provider_snowpipe.operators.process._FOLLOW_SECONDS", 0.01)
+
+
 @pytest.fixture
 def make(snowpipe, set_connection, monkeypatch):
     """Make an operator on the pipe, whose SQL side sets any token that it is told to."""

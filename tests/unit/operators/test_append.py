@@ -217,7 +217,7 @@ def test_result_of_a_query_is_appended_in_its_order_within_the_limit(
         (1, None, Decimal(2), "2026-01-01"),
         (2, "b", Decimal("1.5"), "2026-01-02"),
     ]
-    with pytest.raises(AirflowFailException, match="more than 1 rows"):
+    with pytest.raises(AirflowFailException, match="1 rows"):
         append(**query, parameters=(3,), max_rows=1)
 
 

@@ -114,7 +114,7 @@ def test_policy_and_figures_reach_the_plan():
 
 def test_a_path_without_a_task_fails_and_says_what_to_name():
     operator = branch(source=SMALL, stream=None)
-    with pytest.raises(AirflowFailException, match=r"the plan takes stream .*: give stream=…, or force"):
+    with pytest.raises(AirflowFailException, match="stream=…"):
         operator.execute({"ti": Instance(operator), "dag_run": None})  # type: ignore[typeddict-item]
 
 

@@ -81,7 +81,7 @@ def test_all_columns_are_named_where_one_holds_json():
         '$1:"a ""b"""::VARCHAR(9)',
         'PARSE_JSON($1:"V")',
     ]
-    with pytest.raises(ConfigurationError, match=r"has lost column 'a \"b\"'.*run_key"):
+    with pytest.raises(ConfigurationError, match=r"'a \"b\"'.*run_key"):
         copy_arguments(manifest, lambda: TABLE[:1], {})
 
 
@@ -106,7 +106,7 @@ def test_what_copy_says_is_held_against_what_was_written():
     folder: Any = Folder()
 
     assert copied_value(manifest, folder, loads(3, 4), "fail", "T")["rows_loaded"] == 7
-    with pytest.raises(FilesRejectedError, match=r"'f/a/2.parquet' has 4 rows and COPY says 5"):
+    with pytest.raises(FilesRejectedError, match=r"2\.parquet.*4 rows"):
         copied_value(manifest, folder, loads(3, 5), "fail", "T")
     assert copied_value(manifest, folder, loads(3, 5), "report", "T")["rows_loaded"] == 8
     assert copied_value(manifest, folder, loads(0, 0, status="LOAD_SKIPPED"), "fail", "T")["rows"] == 7

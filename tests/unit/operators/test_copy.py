@@ -301,9 +301,7 @@ def test_what_a_pipe_has_loaded_is_refused_unless_the_option_forces_it_and_other
     name = "LOCAL.PUBLIC.P"
     copying.account.pipes[name] = Pipe("COPY INTO T FROM @S")
     copying.account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", name, ["a"])
-    with pytest.raises(
-        AirflowException, match=r"FilesGivenTwiceError: 1 of 4 .*'a' by pipe LOCAL\.PUBLIC\.P"
-    ):
+    with pytest.raises(AirflowException, match=r"FilesGivenTwiceError.*'a' by pipe"):
         copying.run({})
     copying.account.stages["OTHER"] = {"a": b"x\n"}
     operator = SnowpipeCopyOperator(task_id="o", snowflake_conn_id="account", table="T", stage="@OTHER")

@@ -203,7 +203,7 @@ def test_a_wait_that_takes_too_long_says_so(lab):
 
     words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
 
-    with pytest.raises(AirflowException, match=r"CommitTimeoutError: .*STREAMING.* within 77 s"):
+    with pytest.raises(AirflowException, match=r"CommitTimeoutError.*77 s"):
         lab.operator().resume_execution("__fail__", {"error": words}, lab.context())
 
     assert lab.state.values() == {}
@@ -213,7 +213,7 @@ def test_a_commit_that_went_back_after_the_wait_is_no_success(lab):
     lab.channel.committed = TOKENS[0]
     deferred = lab.defer()
 
-    with pytest.raises(AirflowException, match=r"CommitTimeoutError: .*Another writer or a reset"):
+    with pytest.raises(AirflowException, match=r"CommitTimeoutError.*reset"):
         lab.resume(deferred, success())
 
 

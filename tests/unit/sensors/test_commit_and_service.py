@@ -15,6 +15,8 @@ from tests.airflow_connections import PAT
 from tests.fake_snowpipe import URL, FakeSnowpipe, error
 from tests.local_connection import TaskInstance
 
+pytestmark = pytest.mark.usefixtures("jumping_loop")
+
 
 @pytest.fixture
 def conn_id(set_connection):

@@ -1,4 +1,4 @@
-"""Following channels by the beginning of their names, on real event loops."""
+"""Following channels by the beginning of their names."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from airflow_provider_snowpipe.streaming.offset_watch import OffsetRule
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from airflow_provider_snowpipe.streaming.status_poll import StatusPoll
 from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal
+
+pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 
 class Pipe:

@@ -16,6 +16,8 @@ from tests.airflow_connections import PAT, statuses
 from tests.scripted_service import Received, Reply, ScriptedService, error
 from tests.stored_triggers import FILES, entries
 
+pytestmark = pytest.mark.usefixtures("jumping_loop")
+
 
 def make(conn_id: str, **options: Any) -> SnowpipeCommitTrigger:
     arguments: dict[str, Any] = {

@@ -13,6 +13,8 @@ from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedT
 from tests.airflow_connections import PAT
 from tests.scripted_service import Reply, error
 
+pytestmark = pytest.mark.usefixtures("jumping_loop")
+
 
 @pytest.fixture
 def conn_id(service, set_connection, pem):

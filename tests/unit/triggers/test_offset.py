@@ -21,6 +21,8 @@ from tests.airflow_connections import PAT, statuses
 from tests.asset_state import AssetState
 from tests.scripted_service import Reply, ScriptedService, error
 
+pytestmark = pytest.mark.usefixtures("jumping_loop")
+
 SERIALIZED = sorted((Path(__file__).parent / "serialized").glob("offset_*.json"))
 
 

@@ -33,7 +33,7 @@ def submit(local: LocalCatalog, *paths: str) -> None:
 def drain(local: LocalCatalog) -> None:
     """Run the loader until the queue is empty."""
     loads = PipeLoads(local.catalog)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while waiting(local):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SourcePositionError,
 )
+from airflow_provider_snowpipe.streaming.pace import Pace
 from tests.fake_snowpipe import URL, KilledError
 
 ROUNDS = 30
@@ -105,6 +106,9 @@ class Writes:
 def writes(snowpipe, monkeypatch):
     monkeypatch.setattr(gates, "driver_token", lambda options: snowpipe.scoped_token())
     monkeypatch.setattr(whole_batch, "standing_credentials", lambda path: None)
+    # Tasks and senders are threads in real time.
+    monkeypatch.setattr(agreement, "_POLL_SECONDS", 0.002)
+    monkeypatch.setattr(Pace, "seconds_to_wait", lambda _: 0.0)
 
     def channels(*_, **__):
         return [

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import struct
+import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -20,6 +21,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.table_ddl import columns_of_rows
+from tests.jumping_time import JumpingTime
 from tests.schema_registry import RegistryService
 
 pytest.importorskip("confluent_kafka.schema_registry", reason="the extra 'kafka' is not installed")
@@ -174,7 +176,9 @@ def test_registry_with_a_password_takes_it_from_the_secrets():
         assert "wrong1" not in str(caught.value)
 
 
-def test_registry_that_does_not_run_is_named_in_time():
+def test_registry_that_does_not_run_is_named_in_time(monkeypatch):
+    client = pytest.importorskip("confluent_kafka.schema_registry").SchemaRegistryClient
+    monkeypatch.setattr(sys.modules[client.__module__], "time", JumpingTime())
     with pytest.raises(SourceUnavailableError, match=r"schema registry http://127.0.0.1:1: schema 1"):
         _part("http://127.0.0.1:1", [_avro(1, FIRST, ROW)])
 
