@@ -58,10 +58,10 @@ class Engine:
 class StreamedTable:
     """A table, its default pipe, and what clients do with the channels."""
 
-    def __init__(self, database: Database, name: str, **options: Any) -> None:
-        self.database, self.name = database, name
+    def __init__(self, database: Database, name: str, *, schema: str = "PUBLIC", **options: Any) -> None:
+        self.database, self.name, self.schema = database, name, schema
         columns = (Column("ID", NUMBER, nullable=False), Column("NAME", TEXT))
-        self.definition = Table("LOCAL", "PUBLIC", name, columns, database.clock.now_ms(), **options)
+        self.definition = Table("LOCAL", schema, name, columns, database.clock.now_ms(), **options)
         self.create()
 
     def create(self, *, replace: bool = False) -> None:
@@ -71,7 +71,7 @@ class StreamedTable:
 
     @property
     def pipe(self) -> Pipe:
-        return self.database.pipes.resolve("PUBLIC", f"{self.name}-STREAMING")
+        return self.database.pipes.resolve(self.schema, f"{self.name}-STREAMING")
 
     def open(self, name: str = "c", *, token: str | None = None, fail: bool = False) -> Channel:
         return self.database.channels.open(self.pipe, name, offset_token=token, fail_on_uncommitted_rows=fail)
