@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 import time
@@ -15,8 +16,9 @@ from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.lines import split_lines
-from airflow_provider_snowpipe.local.engine.pipe import Pipe
+from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.limits import Limits
@@ -73,8 +75,18 @@ class StreamedTable:
     def pipe(self) -> Pipe:
         return self.database.pipes.resolve(self.schema, f"{self.name}-STREAMING")
 
-    def open(self, name: str = "c", *, token: str | None = None, fail: bool = False) -> Channel:
-        return self.database.channels.open(self.pipe, name, offset_token=token, fail_on_uncommitted_rows=fail)
+    def custom_pipe(self, **options: Any) -> Pipe:
+        """A new pipe into the table, of a :class:`PipeDefinition` with these options."""
+        key = PipeKey(self.schema, f"P{next(_numbers)}")
+        self.database.pipes.create(key, self.name, PipeDefinition("COPY INTO ..", **options), replace=False)
+        return self.database.pipes.resolve(*dataclasses.astuple(key))
+
+    def open(
+        self, name: str = "c", *, token: str | None = None, fail: bool = False, pipe: Pipe | None = None
+    ) -> Channel:
+        return self.database.channels.open(
+            pipe or self.pipe, name, offset_token=token, fail_on_uncommitted_rows=fail
+        )
 
     def elastic(self) -> Channel:
         channel = self.database.channels.find(self.pipe, ELASTIC)
