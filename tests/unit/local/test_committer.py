@@ -83,6 +83,14 @@ def engine(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """An engine whose own committer has nothing to do."""
+    made = Engine(tmp_path_factory.mktemp("engine"))
+    yield made
+    made.catalog.close()
+
+
+@pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """An engine in which 100 bytes may wait, 40 of them in memory."""
     made = Engine(
@@ -155,12 +163,9 @@ def sized(table: StreamedTable, channel: Channel, size: int) -> Append:
 class TestTime:
     """When a commit is made, on a clock that the committer's own waits move."""
 
-    @pytest.fixture(scope="class")
-    def engine(self, tmp_path_factory):
-        """An engine whose own committer has nothing to do."""
-        made = Engine(tmp_path_factory.mktemp("engine"))
-        yield made
-        made.catalog.close()
+    @pytest.fixture
+    def engine(self, quiet):
+        return quiet
 
     @pytest.fixture
     def made(self, engine, clock, monkeypatch):
