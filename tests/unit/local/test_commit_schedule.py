@@ -94,6 +94,7 @@ def test_many_small_appends_fill_a_group_too():
     group = clocked.take()
     assert group is not None
     assert len(group.appends) == GROUP_APPENDS
+    assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
 
 
 def test_a_high_volume_channel_gets_its_own_commit_and_the_others_share_theirs():
@@ -285,7 +286,9 @@ def test_what_is_left_of_a_full_group_waits_for_more(clustering_before):
     if clustering_before:
         clocked.send(channel("k", clusters=True), 10)
         clocked.drain()
-    sent = [clocked.send(channel("a"), GROUP_BYTES - 1), *(clocked.send(channel("b"), 10) for _ in range(3))]
+    sent = [clocked.send(channel("a"), GROUP_BYTES - 1)]
+    assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
+    sent += [clocked.send(channel("b"), 10) for _ in range(3)]
     group = clocked.take()
 
     assert group is not None
@@ -300,13 +303,13 @@ def test_what_is_left_of_a_full_group_waits_for_more(clustering_before):
 
 def test_appends_that_came_later_than_the_delay_wait_for_the_next_group():
     clocked = Clocked()
-    first = [clocked.send(channel(f"a{number}"), MB) for number in range(8)]
+    first = clocked.send(channel("a"), MB)
     clocked.now += 1.0
     late = clocked.send(channel("b"), MB)
-    group = clocked.schedule.take(1002.0, delay=2.0)
+    group = clocked.schedule.take(1002.0 + LINGER_SECONDS, delay=2.0)
 
     assert group is not None
-    assert group.appends == first
+    assert group.appends == [first]
     assert list(clocked.schedule) == [late]
 
 
@@ -395,6 +398,16 @@ def test_groups_of_clustering_pipes_are_cut_at_the_size_and_number_of_a_group():
     for _ in range(GROUP_APPENDS + 1):
         clocked.send(target, 1)
     assert [len(group) for group in sizes(clocked.drain())] == [GROUP_APPENDS, 1]
+
+
+def test_appends_of_other_pipes_do_not_keep_those_of_clustering_pipes_apart():
+    clocked = Clocked()
+    for name in "bca":
+        clocked.send(channel(name, clusters=True), 6 * MB)
+    clocked.send(channel("plain"), 10)
+    clocked.now += 1
+    names = [[append.channel.name for append in group.appends] for group in clocked.drain()]
+    assert names == [["plain", "a", "b"], ["c"]]
 
 
 def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later():
