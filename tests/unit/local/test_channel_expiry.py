@@ -124,6 +124,15 @@ def test_a_channel_that_expired_does_not_come_back_with_its_token(start, clock):
     assert channel.committed.offset_token is None
 
 
+def test_a_channel_that_is_opened_after_it_expired_is_a_new_one(start, clock):
+    database = _with_table(start())
+    _open(database, "c", "41")
+    clock.move(31 * DAY)
+    channel = _open(database, "c")
+    assert channel.committed.offset_token is None
+    assert abs(channel.status()["created_on_ms"] - clock.now_ms()) < DAY * 1000
+
+
 def test_a_channel_that_expired_leaves_room_for_another(start, clock):
     database = _with_table(start())
     for name in ("a", "b"):
