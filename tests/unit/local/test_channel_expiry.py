@@ -108,10 +108,11 @@ def test_activity_is_remembered_over_a_restart(start, clock):
 
 def test_opening_again_keeps_a_channel_for_another_30_days(start, clock):
     database = _with_table(start())
+    channel = _open(database, "c", "41")
     for _ in range(3):
-        _open(database, "c", "1")
         clock.move(20 * DAY)
-    assert _found(database, "c")
+        assert _open(database, "c") is channel
+    assert channel.committed.offset_token == "41"
 
 
 def test_a_channel_that_expired_does_not_come_back_with_its_token(start, clock):
@@ -119,6 +120,7 @@ def test_a_channel_that_expired_does_not_come_back_with_its_token(start, clock):
     _open(database, "c", "41")
     clock.move(31 * DAY)
     assert not _found(database, "c")
+    assert database.store.load_channels(database.committer_cursor, 0) == []
     _open(database, "c")
     (channel,) = start().channels
     assert channel.committed.offset_token is None
