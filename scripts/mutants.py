@@ -6,7 +6,8 @@ mutmut changes one expression at a time in a copy (``mutants/``; the working tre
 the unit tests that reach it, of those that lie in the same folder as the module: ``tests/unit/streaming`` for
 ``streaming/progress``. The modules, the tests and what is left as it is are ``[tool.mutmut]`` of
 pyproject.toml. A mutant that no test notices has to be on a list of tests/mutants.toml, with the reason. Exit
-code 1: a survivor that is on no list, a mutant without a verdict, or less than 90 % killed.
+code 1: a survivor that is on no list, a mutant without a verdict, or less than 90 % killed. Survivors, and
+what is on a list in vain, are printed as whole lines of that file, to be added or deleted.
 """
 
 from __future__ import annotations
@@ -115,15 +116,22 @@ def judge(
     for mutant in sorted(survivors + undecided, key=lambda mutant: (mutant.module, lines[id(mutant)])):
         where = f"{PACKAGE}/{mutant.module}.py:{lines[id(mutant)]}"
         report.append(f"{where}: {mutant.outcome}: {kinds.get(id(mutant), 'no verdict')}")
-        report += [*mutant.diff.splitlines()[2:], f"    {json.dumps(mutant.name, ensure_ascii=False)},", ""]
+        report += [*mutant.diff.splitlines()[2:], listed_as(mutant.name), ""]
     alive = {mutant.name for mutant in survivors}
     gone = [name for name in accepted if name.split(" ")[0] in modules and name not in alive]
-    report += [f"on a list, but killed or no longer there: {name}" for name in gone]
+    if gone:
+        report.append(f"on a list of {ACCEPTED.name} in vain, killed now or no longer there: {len(gone)}")
+        report += [listed_as(name) for name in gone]
     report += [f"{module:32} {counts([m for m in mutants if m.module == module])}" for module in modules]
     report.append(f"{'all':32} {counts(mutants)}")
     report.append(f"survivors: {dict(Counter(kinds.values()))}; without a verdict: {len(undecided)}")
     listed = "on no list" not in kinds.values()
     return report, killed_percent(mutants) >= KILLED_AT_LEAST and listed and not undecided
+
+
+def listed_as(name: str) -> str:
+    """The whole line that a mutant has in tests/mutants.toml."""
+    return f"    {json.dumps(name, ensure_ascii=False)},"
 
 
 def killed_percent(mutants: Sequence[Mutant]) -> float:

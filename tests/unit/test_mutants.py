@@ -1,5 +1,6 @@
 import importlib.util
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -105,10 +106,12 @@ def test_run_without_mutants_fails():
     assert not _judge([], {})[1]
 
 
-def test_listed_mutant_that_was_killed_is_reported():
-    report, passed = _judge(["killed"], {NAME: "gap", "bulk/copy_run run | a -> b": "gap"})
+def test_listed_mutant_that_was_killed_is_reported_as_the_line_to_delete():
+    quoted = f'{NAME} or "b"'
+    report, passed = _judge(["killed"], {NAME: "gap", quoted: "gap", "bulk/copy_run run | a -> b": "gap"})
     assert passed
-    assert report[0].endswith(NAME)
+    assert report[0].endswith("no longer there: 2")
+    assert report[1:3] == [f'    "{NAME}",', f'    "{NAME} or \\"b\\"",']
     assert not any("copy_run" in line for line in report)
 
 
@@ -136,8 +139,11 @@ def test_list_without_kind_or_reason_is_refused(text):
         mutants.read_accepted(f"[[accepted]]\n{text}")
 
 
-def test_lists_of_the_project_can_be_read():
-    assert isinstance(mutants.read_accepted(mutants.ACCEPTED.read_text()), dict)
+def test_lists_of_the_project_name_modules_that_are_mutated():
+    settings = tomllib.loads((mutants.ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    modules = mutants.chosen([], settings["only_mutate"])
+    names = mutants.read_accepted(mutants.ACCEPTED.read_text())
+    assert {name.split(" ")[0] for name in names} <= set(modules)
 
 
 def test_modules_are_chosen_from_those_of_pyproject():

@@ -196,7 +196,7 @@ class Committer:
         with self._changed:
             idle_since = time.monotonic()
             while True:
-                delay = 0.0 if self._stopping else self._delay()
+                delay = self._delay()
                 group = self._schedule.take(time.monotonic(), delay, flush=self._stopping)
                 if group is not None:
                     self._in_flight = group.appends

@@ -118,9 +118,10 @@ def _relaxed(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exac
     )
     aliases = ", ".join(f"bool_and(f{index})" for index in range(len(required)))
     names = ", ".join(f"f{index}" for index in range(len(required)))
-    row = cursor.execute(
+    # All rows are fetched: nothing can be registered while a result is open (observed with DuckDB 2.0.0).
+    (row,) = cursor.execute(
         f"SELECT {aliases} FROM (SELECT {filled} FROM (SELECT row_number() OVER () AS n, j FROM {objects} "
         f"WHERE j IS NOT NULL) AS o LEFT JOIN LATERAL (SELECT key, type FROM json_each(o.j)) AS e ON true "
         f"GROUP BY o.n) AS filled({names})"
-    ).fetchone()
-    return [column.name for column, full in zip(required, row or (), strict=True) if full is False]
+    ).fetchall()
+    return [column.name for column, full in zip(required, row, strict=True) if full is False]

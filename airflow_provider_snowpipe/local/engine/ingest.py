@@ -40,7 +40,6 @@ class _StrictPathError(Exception):
     """The strict statement refused the group; take the isolating one."""
 
     def __init__(self, table: Table) -> None:
-        super().__init__(str(table))
         self.table = table
 
 

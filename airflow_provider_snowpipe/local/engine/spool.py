@@ -42,7 +42,7 @@ class KeyRing:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._keys: dict[str, bytes] = {}
-        self.current = ""
+        self.current: str
         if not file.exists():
             self.add()
             return

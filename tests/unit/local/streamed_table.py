@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 import time
@@ -15,8 +16,9 @@ from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
 from airflow_provider_snowpipe.local.engine.lines import split_lines
-from airflow_provider_snowpipe.local.engine.pipe import Pipe
+from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.limits import Limits
@@ -58,10 +60,10 @@ class Engine:
 class StreamedTable:
     """A table, its default pipe, and what clients do with the channels."""
 
-    def __init__(self, database: Database, name: str, **options: Any) -> None:
-        self.database, self.name = database, name
+    def __init__(self, database: Database, name: str, *, schema: str = "PUBLIC", **options: Any) -> None:
+        self.database, self.name, self.schema = database, name, schema
         columns = (Column("ID", NUMBER, nullable=False), Column("NAME", TEXT))
-        self.definition = Table("LOCAL", "PUBLIC", name, columns, database.clock.now_ms(), **options)
+        self.definition = Table("LOCAL", schema, name, columns, database.clock.now_ms(), **options)
         self.create()
 
     def create(self, *, replace: bool = False) -> None:
@@ -71,10 +73,20 @@ class StreamedTable:
 
     @property
     def pipe(self) -> Pipe:
-        return self.database.pipes.resolve("PUBLIC", f"{self.name}-STREAMING")
+        return self.database.pipes.resolve(self.schema, f"{self.name}-STREAMING")
 
-    def open(self, name: str = "c", *, token: str | None = None, fail: bool = False) -> Channel:
-        return self.database.channels.open(self.pipe, name, offset_token=token, fail_on_uncommitted_rows=fail)
+    def custom_pipe(self, **options: Any) -> Pipe:
+        """A new pipe into the table, of a :class:`PipeDefinition` with these options."""
+        key = PipeKey(self.schema, f"P{next(_numbers)}")
+        self.database.pipes.create(key, self.name, PipeDefinition("COPY INTO ..", **options), replace=False)
+        return self.database.pipes.resolve(*dataclasses.astuple(key))
+
+    def open(
+        self, name: str = "c", *, token: str | None = None, fail: bool = False, pipe: Pipe | None = None
+    ) -> Channel:
+        return self.database.channels.open(
+            pipe or self.pipe, name, offset_token=token, fail_on_uncommitted_rows=fail
+        )
 
     def elastic(self) -> Channel:
         channel = self.database.channels.find(self.pipe, ELASTIC)

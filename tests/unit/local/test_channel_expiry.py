@@ -9,11 +9,13 @@ import pytest
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine.append import Append
-from airflow_provider_snowpipe.local.engine.channel import MISSING, Channel
+from airflow_provider_snowpipe.local.engine.channel import ELASTIC, MISSING, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.ingest import commit_group
 from airflow_provider_snowpipe.local.engine.lines import split_lines
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import NUMBER
 
@@ -32,7 +34,7 @@ def start(tmp_path, clock):
     def again() -> Database:
         while running:
             running.pop().close()
-        catalog = Catalog(tmp_path, Faults(), clock=clock)
+        catalog = Catalog(tmp_path, Faults(), Limits(0.0, 0.0, 2), clock=clock)
         running.append(catalog)
         return catalog.database("LOCAL")
 
@@ -62,13 +64,8 @@ def _send(database: Database, channel: Channel, token: str) -> None:
         return Append(channel, client, row, f"r{token}", lines, None, token, time.monotonic())
 
     made: list[Append] = []
-
-    def enqueue(append: Append) -> None:
-        made.append(append)
-        database.committer.enqueue(append)
-
-    channel.accept(channel.continuation_token, f"r{token}", make, enqueue)
-    made[0].durable.result(30)
+    channel.accept(channel.continuation_token, f"r{token}", make, made.append)
+    commit_group(database, made)
 
 
 def test_an_inactive_channel_is_gone_after_30_days_and_its_token_with_it(start, clock):
@@ -107,6 +104,66 @@ def test_activity_is_remembered_over_a_restart(start, clock):
     clock.move(15 * DAY)
     assert [channel.name for channel in start().channels] == ["young"]
     assert [channel.name for channel in start().channels] == ["young"]
+
+
+def test_opening_again_keeps_a_channel_for_another_30_days(start, clock):
+    database = _with_table(start())
+    channel = _open(database, "c", "41")
+    for _ in range(3):
+        clock.move(20 * DAY)
+        assert _open(database, "c") is channel
+    assert channel.committed.offset_token == "41"
+
+
+def test_a_channel_that_expired_does_not_come_back_with_its_token(start, clock):
+    database = _with_table(start())
+    _open(database, "c", "41")
+    clock.move(31 * DAY)
+    assert not _found(database, "c")
+    assert database.store.load_channels(database.committer_cursor, 0) == []
+    _open(database, "c")
+    (channel,) = start().channels
+    assert channel.committed.offset_token is None
+
+
+def test_a_channel_that_is_opened_after_it_expired_is_a_new_one(start, clock):
+    database = _with_table(start())
+    _open(database, "c", "41")
+    clock.move(31 * DAY)
+    channel = _open(database, "c")
+    assert channel.committed.offset_token is None
+    assert abs(channel.status()["created_on_ms"] - clock.now_ms()) < DAY * 1000
+
+
+def test_a_channel_that_expired_leaves_room_for_another(start, clock):
+    database = _with_table(start())
+    for name in ("a", "b"):
+        _open(database, name)
+    with pytest.raises(Refusal):
+        _open(database, "c")
+    clock.move(31 * DAY)
+    for name in ("c", "d"):
+        _open(database, name)
+
+
+def test_the_elastic_channel_does_not_expire(start, clock):
+    database = _with_table(start())
+    pipe = database.pipes.resolve("PUBLIC", "T-STREAMING")
+    elastic = database.channels.find(pipe, ELASTIC)
+    clock.move(31 * DAY)
+    assert list(database.channels) == []
+    assert database.channels.find(pipe, ELASTIC) is elastic
+
+
+def test_a_channel_of_before_activity_was_kept_expires_30_days_after_the_start(start, clock):
+    database = _with_table(start())
+    _open(database, "c", "41")
+    database.committer_cursor.execute(f"UPDATE {database.names.hidden('channels')} SET active_on_ms = NULL")
+    database = start()
+    clock.move(29 * DAY)
+    assert _found(database, "c")
+    clock.move(2 * DAY)
+    assert not _found(database, "c")
 
 
 def test_a_moved_clock_stays_moved_over_a_restart(tmp_path):

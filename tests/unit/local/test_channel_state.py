@@ -8,6 +8,7 @@ import pytest
 from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import (
     INVALID_ROW_SEQUENCER,
+    MISSING,
     ROW_SEQ_GAP,
     STALE,
     UNCOMMITTED,
@@ -17,6 +18,7 @@ from airflow_provider_snowpipe.local.engine.committed import Committed, advance
 from airflow_provider_snowpipe.local.engine.lines import split_lines
 from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.limits import RATE_LIMITED, Limits
 
 PIPE = Pipe(PipeKey("PUBLIC", "T-STREAMING"), "T", "key", 0)
 NEW = Committed(1, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0)
@@ -25,8 +27,8 @@ NEW = Committed(1, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0)
 class Writer:
     """A channel with a list for a queue."""
 
-    def __init__(self, committed: Committed = NEW) -> None:
-        self.channel = Channel("LOCAL", PIPE, "c", committed)
+    def __init__(self, committed: Committed = NEW, limits: Limits | None = None) -> None:
+        self.channel = Channel("LOCAL", PIPE, "c", committed, limits)
         self.queue: list[Append] = []
 
     def open(self, *, fail: bool = False) -> str:
@@ -47,9 +49,12 @@ class Writer:
         self.queue.clear()
 
     def refused(self, token: str, request_id: str = "new") -> str:
+        return self.refusal(token, request_id).code
+
+    def refusal(self, token: str, request_id: str = "new") -> Refusal:
         with pytest.raises(Refusal) as refusal:
             self.append(token, request_id)
-        return refusal.value.code
+        return refusal.value
 
 
 def test_elastic_appends_are_numbered_taken_once_and_wait_for_their_commit():
@@ -170,3 +175,137 @@ def test_a_continuation_token_in_another_spelling_is_malformed(token):
     assert writer.open() == "1_0"
     assert writer.refused(token) == "INVALID_CONTINUATION_TOKEN"
     assert not writer.queue
+
+
+def test_the_status_has_both_spellings_of_the_error_fields_and_what_is_committed():
+    stored = Committed(
+        1, 2, 3, "41", 70, 77, 7, "40", "bad row", 1_700_000_000_005, 12, "r", 1_600_000_000_000
+    )
+
+    assert Channel("LOCAL", PIPE, "c", stored).status() == {
+        "database_name": "LOCAL",
+        "schema_name": "PUBLIC",
+        "pipe_name": "T-STREAMING",
+        "channel_name": "c",
+        "channel_status_code": "SUCCESS",
+        "last_committed_offset_token": "41",
+        "created_on_ms": 1_600_000_000_000,
+        "rows_inserted": 70,
+        "rows_parsed": 77,
+        "rows_error_count": 7,
+        "rows_errors": 7,
+        "last_error_offset_upper_bound": "40",
+        "last_error_message": "bad row",
+        "last_error_timestamp_ms": 1_700_000_000_005,
+        "last_error_timestamp": 1_700_000_000_005,
+        "snowflake_avg_processing_latency_ms": 12,
+    }
+
+
+@pytest.mark.parametrize("limits", [Limits(0.001, 0.0, 0), Limits(0.0, 0.001, 0)], ids=["requests", "bytes"])
+def test_an_append_above_the_rate_is_a_429_and_is_not_taken(limits):
+    writer = Writer(limits=limits)
+    token = writer.append(writer.open(), "r0")
+    refusal = writer.refusal(token, "r1")
+
+    assert (refusal.status, refusal.code) == (429, RATE_LIMITED)
+    assert "channel c" in str(refusal)
+    assert (writer.channel.continuation_token, len(writer.queue)) == (token, 1)
+    assert writer.append("1_0", "r0") == token  # a repeated answer costs nothing
+
+
+def test_refusals_of_appends_are_conflicts():
+    writer = Writer()
+    stale, token = writer.open(), writer.open()
+    writer.append(token)
+    statuses = [writer.refusal(sent).status for sent in (stale, "2_5", token)]
+    writer.channel.invalidate("ERR_CHANNEL_MUST_BE_REOPENED")
+
+    assert [*statuses, writer.refusal("2_1").status] == [409] * 4
+
+
+def test_the_answers_to_the_last_64_requests_are_repeated():
+    writer = Writer()
+    tokens = [writer.open()]
+    for number in range(65):
+        tokens.append(writer.append(tokens[-1], f"r{number}"))
+
+    assert [writer.append(tokens[number], f"r{number}") for number in (1, 64)] == [tokens[2], tokens[65]]
+    assert writer.refused(tokens[0], "r0") == INVALID_ROW_SEQUENCER
+
+
+def test_the_last_64_requests_of_the_elastic_channel_are_taken_once():
+    writer = Writer()
+
+    def sent(request: str) -> Append | None:
+        return writer.channel.accept_unordered(
+            request,
+            lambda client, row: Append(
+                writer.channel, client, row, request, split_lines(b""), None, None, 0.0
+            ),
+            writer.queue.append,
+        )
+
+    for number in range(65):
+        sent(f"r{number}")
+
+    assert sent("r1") is sent("r64") is None
+    assert len(writer.queue) == 65
+    assert sent("r0") is not None
+
+
+def test_a_request_that_was_not_the_last_one_before_a_restart_is_not_answered_again():
+    writer = Writer()
+    writer.append(writer.append(writer.open(), "r0"), "r1")
+    writer.commit()
+    restarted = Writer(writer.channel.committed)
+
+    assert restarted.refused("1_0", "r1") == INVALID_ROW_SEQUENCER
+    assert restarted.refused("1_0", "r0") == INVALID_ROW_SEQUENCER
+    assert restarted.append("1_2", "r1") == "1_3"
+
+
+def test_a_dropped_channel_is_missing_for_everyone():
+    writer = Writer()
+    token = writer.open()
+    writer.channel.drop()
+    refusals = [writer.refusal(token)]
+    for call in (
+        lambda: writer.open(),
+        lambda: writer.channel.accept_unordered("r", lambda *_: pytest.fail("taken"), writer.queue.append),
+    ):
+        with pytest.raises(Refusal) as refusal:
+            call()
+        refusals.append(refusal.value)
+
+    assert [(one.status, one.code) for one in refusals] == [(404, MISSING)] * 3
+    assert all("channel c" in str(one) for one in refusals)
+    assert writer.channel.is_dropped
+
+
+def test_rows_that_left_the_queue_without_a_commit_wait_no_more():
+    writer = Writer()
+    token = writer.open()
+    for number in range(3):
+        token = writer.append(token, f"r{number}")
+    for gone in (1, 2):
+        with pytest.raises(Refusal):
+            writer.open(fail=True)
+        writer.channel.discarded(gone)
+    writer.open(fail=True)
+
+
+def test_only_a_quiet_channel_expires_and_only_once():
+    def channel(active_on_ms: int) -> Writer:
+        return Writer(Committed(1, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0, active_on_ms))
+
+    assert not channel(1000).channel.expire(1000)
+    waiting = channel(999)
+    waiting.append(waiting.open())
+    assert not waiting.channel.expire(1000)
+    quiet = channel(999)
+    assert [quiet.channel.expire(1000), quiet.channel.is_dropped, quiet.channel.expire(1000)] == [
+        True,
+        True,
+        False,
+    ]

@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.local.engine.channel import (
 )
 from airflow_provider_snowpipe.local.engine.channels import TOO_MANY_CHANNELS
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
+from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import Limits
 from tests.unit.local.streamed_table import Engine, StreamedTable, row
@@ -96,18 +97,25 @@ class TestOpen:
         assert (table.rows(), table.token()) == ([(1, None)], "1")
         table.open(fail=True)
 
-    @pytest.mark.parametrize("name", ["", "elastic", ELASTIC])
-    def test_names_that_no_channel_can_have_are_refused(self, table, name):
+    @pytest.mark.parametrize(
+        ("name", "code"),
+        [
+            ("", "INVALID_CHANNEL_NAME"),
+            ("elastic", "ERR_RESERVED_CHANNEL_NAME"),
+            (ELASTIC, "ERR_RESERVED_CHANNEL_NAME"),
+        ],
+    )
+    def test_names_that_no_channel_can_have_are_refused(self, table, name, code):
         with pytest.raises(Refusal) as refusal:
             table.open(name)
-        assert refusal.value.status == 400
+        assert (refusal.value.status, refusal.value.code) == (400, code)
 
     def test_a_pipe_has_so_many_channels_and_no_more_until_one_is_dropped(self, table):
         for name in "abc":
             table.open(name)
         with pytest.raises(Refusal) as refusal:
             table.open("d")
-        assert refusal.value.code == TOO_MANY_CHANNELS
+        assert (refusal.value.status, refusal.value.code) == (400, TOO_MANY_CHANNELS)
         table.open("a")
         table.elastic()
         table.database.channels.drop(table.pipe, "a")
@@ -139,10 +147,28 @@ class TestDrop:
         commit_group(table.database, [append])
         assert table.token() == "1"
 
-    @pytest.mark.parametrize("name", [ELASTIC, "unknown"])
-    def test_a_channel_that_nobody_opened_cannot_be_dropped(self, table, name):
-        with pytest.raises(Refusal):
+    @pytest.mark.parametrize(
+        ("name", "status", "code"),
+        [
+            (ELASTIC, 400, "ERR_RESERVED_CHANNEL_NAME"),
+            ("elastic", 400, "ERR_RESERVED_CHANNEL_NAME"),
+            ("unknown", 404, MISSING),
+        ],
+    )
+    def test_a_channel_that_nobody_opened_cannot_be_dropped(self, table, name, status, code):
+        with pytest.raises(Refusal) as refusal:
             table.database.channels.drop(table.pipe, name)
+        assert (refusal.value.status, refusal.value.code) == (status, code)
+
+    def test_a_writer_that_looked_before_does_not_find_it_again(self, table):
+        table.open()
+        dropped = table.database.channels.drop(table.pipe, "c")
+        with pytest.raises(Refusal) as refusal:
+            table.database.channels.get(table.pipe, "c")
+
+        assert dropped.is_dropped
+        assert (refusal.value.status, refusal.value.code) == (404, MISSING)
+        assert "channel c of pipe" in str(refusal.value)
 
     def test_a_table_that_is_replaced_takes_its_channels_with_it(self, table, engine):
         engine.faults.commit_delay = 3600.0
@@ -153,6 +179,17 @@ class TestDrop:
         assert append.durable.cancelled()
         assert append.channel.is_dropped
         assert table.open().committed.offset_token is None
+
+    def test_a_table_that_is_dropped_leaves_the_channels_of_others(self, table, engine):
+        other = engine.table()
+        kept, gone = table.open(token="1"), other.open(token="2")
+        other.database.tables.drop("PUBLIC", other.name)
+
+        assert (kept.is_dropped, gone.is_dropped) == (False, True)
+        opened = list(table.database.channels)
+        assert kept in opened
+        assert gone not in opened
+        assert table.open() is kept
 
 
 class TestToken:
@@ -171,7 +208,68 @@ class TestToken:
         assert refusal.value.code == MISSING
 
 
+class TestList:
+    def test_channels_are_listed_by_pipe_and_name_without_the_elastic_one(self, engine):
+        tables = [engine.table() for _ in range(2)]
+        for table in reversed(tables):
+            for name in ("b", "a"):
+                table.open(name)
+            table.elastic()
+
+        listed = [(one.pipe.table, one.name) for one in engine.database.channels]
+        names = [table.name for table in tables]
+        assert [one for one in listed if one[0] in names] == [
+            (name, channel) for name in names for channel in "ab"
+        ]
+
+
+class TestRename:
+    def test_channels_of_a_schema_that_gets_another_name_go_on(self, tmp_path):
+        engine = Engine(tmp_path)
+        database, table = engine.database, engine.table()
+        database.create_schema("OTHER")
+        bystander = StreamedTable(database, "T", schema="OTHER").open("z", token="9")
+        channel = table.open(token="0")
+        first = table.take(channel, row(1), token="1")
+        with database.load_lock, database.write_lock:
+            database.rename(Rename(("LOCAL", "PUBLIC"), ("LOCAL", "NEW")))
+        commit_group(database, [first, table.take(channel, row(2), token="2")])
+
+        pipe = database.pipes.resolve("NEW", f"{table.name}-STREAMING")
+        assert database.channels.get(pipe, "c") is channel
+        assert [one.name for one in database.channels] == ["c", "z"]
+        status = channel.status()
+        assert (status["database_name"], status["schema_name"]) == ("LOCAL", "NEW")
+        assert status["last_committed_offset_token"] == "2"
+        assert bystander.status()["schema_name"] == "OTHER"
+
+        with database.load_lock, database.write_lock:
+            database.rename(Rename(("LOCAL",), ("ELSEWHERE",)))
+        assert channel.status()["database_name"] == "ELSEWHERE"
+        assert database.channels.get(pipe, "c") is channel
+        engine.catalog.close()
+
+
 class TestRestart:
+    def test_names_and_limits_hold_for_channels_that_were_there_and_for_new_ones(self, tmp_path):
+        limits = Limits(0.001, 0.0, 0)
+        first = Engine(tmp_path, limits)
+        table = first.table()
+        table.open("old")
+        first.catalog.close()
+        again = Engine(tmp_path, limits)
+        table.database = again.database
+
+        for name in ("old", "new"):
+            channel = table.open(name)
+            assert channel.status()["database_name"] == "LOCAL"
+            assert channel.status()["pipe_name"] == f"{table.name}-STREAMING"
+            table.take(channel, row(1))
+            with pytest.raises(Refusal) as refusal:
+                table.take(channel, row(2))
+            assert refusal.value.status == 429
+        again.catalog.close()
+
     def test_sessions_tokens_and_the_last_request_outlive_the_process(self, engine, table, tmp_path):
         kept, gone = table.open("kept", token="0"), table.open("gone", token="0")
         table.open("kept")

@@ -6,21 +6,46 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.local.engine import committer, ingest, schedule
 from airflow_provider_snowpipe.local.engine.append import Append
-from airflow_provider_snowpipe.local.engine.channel import UNCOMMITTED
+from airflow_provider_snowpipe.local.engine.channel import UNCOMMITTED, Channel
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import Limits
-from tests.unit.local.streamed_table import Engine, row
+from tests.unit.local.streamed_table import Engine, StreamedTable, row
 
 BOUND = 20.0
 NEVER = 3600.0
+died: list[BaseException | None] = []
+
+
+class Clock:
+    """The committer's time, which its waits move."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+        self.waits: list[float] = []
+        self.commits: list[float] = []
+        self.condition = self.Condition(self)
+
+    class Condition(threading.Condition):
+        """A wait with a bound takes no time: it moves the clock."""
+
+        def __init__(self, clock: Clock) -> None:
+            super().__init__()
+            self._clock = clock
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is not None:
+                self._clock.waits.append(timeout)
+                self._clock.now += timeout
+            return super().wait(BOUND if timeout is None else 0)
 
 
 class Gate:
@@ -37,6 +62,13 @@ class Gate:
         ingest.commit_group(*given)
 
 
+@pytest.fixture(autouse=True)
+def deaths(monkeypatch):
+    """A thread that ended by an exception fails the test that waits for it at once."""
+    died.clear()
+    monkeypatch.setattr(threading, "excepthook", lambda death: died.append(death.exc_value))
+
+
 @pytest.fixture
 def quick(monkeypatch):
     """A delay that is taken back is noticed at once."""
@@ -51,6 +83,14 @@ def engine(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """An engine whose own committer has nothing to do."""
+    made = Engine(tmp_path_factory.mktemp("engine"))
+    yield made
+    made.catalog.close()
+
+
+@pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """An engine in which 100 bytes may wait, 40 of them in memory."""
     made = Engine(
@@ -58,6 +98,13 @@ def small(tmp_path_factory):
     )
     yield made
     made.catalog.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(committer, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
 
 
 @pytest.fixture
@@ -90,12 +137,142 @@ def gate(tmp_path, monkeypatch):
 def wait_until(condition: Callable[[], Any]) -> None:
     deadline = time.monotonic() + BOUND
     while not condition():
+        assert not died
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
 
 def committed(append: Append) -> None:
-    append.durable.result(BOUND)
+    wait_until(append.durable.done)
+    append.durable.result(0)
+
+
+def waiting(engine: Engine, *, spool: bool = True) -> committer.Committer:
+    """A committer that was not started: what it is given waits."""
+    limits = Limits(0, 0, 0, queued_bytes=100, queued_bytes_in_memory=40)
+    return committer.Committer(engine.database, lambda: 0.0, limits, engine.spool if spool else None)
+
+
+def sized(table: StreamedTable, channel: Channel, size: int) -> Append:
+    """An append of exactly so many bytes."""
+    append = table.take(channel, row(1, "x" * (size - len(row(1, "")) - 1)))
+    assert append.size == size
+    return append
+
+
+class TestTime:
+    """When a commit is made, on a clock that the committer's own waits move."""
+
+    @pytest.fixture
+    def engine(self, quiet):
+        return quiet
+
+    @pytest.fixture
+    def made(self, engine, clock, monkeypatch):
+        made = committer.Committer(engine.database, lambda: engine.faults.commit_delay, Limits())
+        made._changed = clock.condition
+
+        def commit(*given: Any) -> None:
+            clock.commits.append(clock.now)
+            clock.now += 1.5
+            ingest.commit_group(*given)
+
+        monkeypatch.setattr(committer, "commit_group", commit)
+        yield made
+        engine.faults.commit_delay = 0.0
+        made.stop()
+
+    def sent(self, clock: Clock, engine: Engine) -> Append:
+        table = engine.table()
+        append = table.take(table.open(), row(1))
+        append.received_at = clock.now
+        return append
+
+    def test_rows_wait_a_moment_for_others(self, made, clock, engine):
+        append = self.sent(clock, engine)
+        made.enqueue(append)
+        made.start()
+        committed(append)
+
+        assert clock.commits == [pytest.approx(append.received_at + schedule.LINGER_SECONDS, abs=0.002)]
+
+    def test_a_delay_holds_a_commit_back_and_is_looked_at_again_and_again(self, made, clock, engine):
+        engine.faults.commit_delay = 1.0
+        append = self.sent(clock, engine)
+        made.enqueue(append)
+        made.start()
+        committed(append)
+
+        assert clock.commits == [pytest.approx(append.received_at + 1.0 + schedule.LINGER_SECONDS, abs=0.002)]
+        assert clock.waits[:20] == [committer._DELAY_POLL_SECONDS] * 20
+
+    def test_an_idle_committer_checkpoints_after_its_time_and_only_what_is_new(
+        self, made, clock, engine, monkeypatch
+    ):
+        checkpoints: list[float] = []
+
+        def checkpoint() -> None:
+            engine.database.dirty = False
+            checkpoints.append(clock.now)
+
+        monkeypatch.setattr(engine.database, "checkpoint", checkpoint)
+        append = self.sent(clock, engine)
+        made.enqueue(append)
+        made.start()
+        wait_until(lambda: checkpoints)
+        committed(append)
+
+        assert checkpoints == [pytest.approx(clock.commits[0] + 1.5 + committer.CHECKPOINT_IDLE_SECONDS)]
+        second = self.sent(clock, engine)
+        made.enqueue(second)
+        committed(second)
+        wait_until(lambda: len(checkpoints) == 2)
+
+    def test_the_record_of_a_commit_says_how_long_it_took(self, made, clock, engine):
+        append = self.sent(clock, engine)
+        made.enqueue(append)
+        made.start()
+        wait_until(lambda: made.records)
+
+        assert made.records == [
+            committer.CommitRecord(1, 1, append.size, own=False, seconds=pytest.approx(1.5))
+        ]
+
+    def test_the_last_64_commits_are_remembered(self, made, engine, monkeypatch):
+        monkeypatch.setattr(committer, "commit_group", lambda *_: None)
+        monkeypatch.setattr(schedule, "GROUP_APPENDS", 1)
+        table = engine.table()
+        appends = [sized(table, table.open(f"c{size}"), size) for size in range(30, 96)]
+        for append in appends:
+            made.enqueue(append)
+        made.start()
+        wait_until(lambda: not made.backlog())
+
+        assert [record.size for record in made.records] == list(range(32, 96))
+
+    def test_a_commit_of_a_busy_channel_is_its_own(self, made, clock, engine, monkeypatch):
+        monkeypatch.setattr(schedule, "OWN_BYTES_PER_SECOND", 100)
+        table = engine.table()
+        busy, quiet = table.open("busy"), table.open("quiet")
+        appends = [sized(table, quiet, 50), sized(table, busy, 400)]
+        for append in appends:
+            append.received_at = clock.now
+            made.enqueue(append)
+        pace = {channel.name: made.arrival(channel) for channel in (busy, quiet)}
+        made.start()
+        for append in appends:
+            committed(append)
+
+        assert pace == {"busy": (pytest.approx(200.0), True), "quiet": (pytest.approx(25.0), False)}
+        wait_until(lambda: len(made.records) == 2)
+        assert sorted((record.own, record.size) for record in made.records) == [(False, 50), (True, 400)]
+
+    def test_its_thread_can_be_told_by_its_name_and_does_not_keep_the_process(self, made):
+        made.start()
+        threads = [thread for thread in threading.enumerate() if thread.name == "committer-LOCAL"]
+
+        assert len(threads) >= 2  # the engine's own, and this one
+        assert all(thread.daemon for thread in threads)
 
 
 class TestCommits:
@@ -244,6 +421,68 @@ class TestBounds:
         committed(append)
         assert [one[0] for one in table.rows()] == [9]
 
+    def test_exactly_so_many_bytes_may_wait_and_so_many_of_them_in_memory(self, small):
+        made, table = waiting(small), small.table()
+        channel = table.open()
+        appends = [sized(table, channel, size) for size in (20, 20, 35, 25)]
+        for append in appends:
+            made.enqueue(append)
+        assert [append.parked is not None for append in appends] == [False, False, True, True]
+        late = sized(table, channel, 19)
+        with pytest.raises(Refusal) as refusal:
+            made.enqueue(late)
+        assert (refusal.value.status, refusal.value.code) == (429, "RECEIVER_SATURATED")
+        made.discard(channel)
+        assert (made.backlog(), small.spool.files) == ({}, 0)
+
+        again = [sized(table, channel, size) for size in (40, 60)]
+        for append in again:
+            made.enqueue(append)
+        assert [append.parked is not None for append in again] == [False, True]
+        made.discard(channel)
+
+    def test_an_append_that_the_disk_refused_counts_no_more(self, small, monkeypatch):
+        made, table = waiting(small), small.table()
+        channel = table.open()
+        made.enqueue(sized(table, channel, 50))
+
+        def full(_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(small.spool, "park", full)
+            with pytest.raises(Refusal) as refusal:
+                made.enqueue(sized(table, channel, 45))
+        assert (refusal.value.status, refusal.value.code) == (503, "SERVICE_UNAVAILABLE")
+        with pytest.raises(Refusal) as refusal:
+            made.enqueue(sized(table, channel, 51))
+        assert refusal.value.status == 429
+        made.enqueue(sized(table, channel, 50))
+        assert made.backlog()[channel].appends == 2
+        made.discard(channel)
+
+    def test_a_disk_that_has_not_room_for_rows_and_log_refuses_them(self, small, monkeypatch):
+        made, table = waiting(small), small.table()
+        channel = table.open()
+        monkeypatch.setattr(small.database, "has_room", lambda size: size <= 60)
+        made.enqueue(sized(table, channel, 30))
+        with pytest.raises(Refusal) as refusal:
+            made.enqueue(sized(table, channel, 31))
+
+        assert (refusal.value.status, refusal.value.code) == (503, "SERVICE_UNAVAILABLE")
+        assert made.backlog()[channel].size == 30
+        made.discard(channel)
+
+    def test_without_a_spool_everything_waits_in_memory(self, small):
+        made, table = waiting(small, spool=False), small.table()
+        channel = table.open()
+        append = sized(table, channel, 90)
+        made.enqueue(append)
+
+        assert append.parked is None
+        assert made.backlog()[channel].size == 90
+        made.discard(channel)
+
 
 class TestSpool:
     """Appends above the bound of memory wait on disk."""
@@ -334,6 +573,21 @@ class TestDiscard:
 
         assert (table.rows(), table.token("c")) == ([(3, None)], "0")
         table.open("c", fail=True)
+
+    def test_the_upload_of_an_append_goes_with_it(self, held):
+        table = held.table()
+        channel = table.open()
+        for discarded in (True, False):
+            append = table.take(channel, row(1))
+            append.upload = held.spool.park(b"the file of the upload")
+            held.database.committer.enqueue(append)
+            if discarded:
+                table.open()
+            else:
+                held.faults.commit_delay = 0.0
+                committed(append)
+            wait_until(lambda: held.spool.files == 0)
+            assert not append.upload.path.exists()
 
     def test_what_waits_on_disk_is_removed_from_there(self, held_small):
         table = held_small.table()

@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import ROW_SEQ_GAP, Channel
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN, TABLE_MISSING, commit_group
 from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.tables import ClusteringKey
 from tests.unit.local.streamed_table import Engine, StreamedTable, row
 
 
@@ -89,6 +90,57 @@ class TestCommit:
             (3, b"\xff"),
         ]
 
+    @pytest.mark.parametrize("transforms", [False, True], ids=["matches", "transforms"])
+    def test_the_error_table_has_each_rejected_row_with_its_place(self, engine, transforms):
+        table = engine.table(error_logging=True)
+        pipe = (
+            table.custom_pipe(columns=("ID",), expressions=("(j->>'id')::DECIMAL(38,0)",))
+            if transforms
+            else None
+        )
+        a, b = table.open("a", pipe=pipe), table.open("b", pipe=pipe)
+        appends = [
+            table.take(a, row(1), row(2), token="a2"),
+            table.take(b, b"badX", row(3), b"bad \r", token="b3"),
+            table.take(a, row(4), b'{"id":"x"}', token="a4"),
+            table.take(b, b'{"name":"y"}', token="b4"),
+        ]
+        for append, start in zip(appends, ("a1", "b1", "a3", "b4"), strict=True):
+            append.start_token = start
+        commit(table, *appends)
+
+        assert [one[0] for one in table.rows()] == [1, 2, 3, 4]
+        no_number = (
+            "the expression of the pipe failed or cannot be converted to NUMBER(38,0)"
+            if transforms
+            else "the value cannot be converted to NUMBER(38,0)"
+        )
+        no_object, no_value = "the row is not a JSON object", "a value is required (NOT NULL)"
+        expected = [
+            ("b", "b1", "b3", 0, no_object, b"badX"),
+            ("b", "b1", "b3", 2, no_object, b"bad "),
+            ("a", "a3", "a4", 1, f'column "ID": {no_number}', b'{"id":"x"}'),
+            ("b", "b4", "b4", 0, f'column "ID": {no_value}', b'{"name":"y"}'),
+        ]
+        pipe_name = a.pipe.key.name
+        kept = table.database.committer_cursor.execute(
+            f"SELECT * FROM {table.database.names.hidden('rejected_rows')} WHERE table_name = ?", [table.name]
+        ).fetchall()
+        assert [one[1:] for one in kept] == [("PUBLIC", pipe_name, table.name, *one) for one in expected]
+        assert all(abs(one[0] - table.database.clock.now_ms()) < 3_600_000 for one in kept)
+        status = [one.status() for one in (a, b)]
+        assert [one["rows_error_count"] for one in status] == [1, 3]
+        assert [one["last_error_message"] for one in status] == [expected[2][4], expected[3][4]]
+        assert [one["last_error_offset_upper_bound"] for one in status] == ["a4", "b4"]
+
+    def test_a_table_without_error_logging_keeps_no_rejected_row(self, table):
+        commit(table, table.take(table.open(), b"bad", b"\xff", token="2"))
+        (count,) = table.database.committer_cursor.execute(
+            f"SELECT count(*) FROM {table.database.names.hidden('rejected_rows')} WHERE table_name = ?",
+            [table.name],
+        ).fetchone()
+        assert (count, table.token()) == (0, "2")
+
     def test_rejected_rows_are_counted_for_their_own_channel(self, table):
         a, b, c = (table.open(name) for name in "abc")
         commit(
@@ -112,6 +164,30 @@ class TestCommit:
 
         assert isolated[name] == 0
         assert len(table.rows()) == left + 1
+
+    def test_rows_that_fit_are_not_looked_at_one_by_one(self, table):
+        channel = table.open()
+        commit(table, table.take(channel, row(1, "x"), row(2, "y")), table.take(channel, row(3, "z")))
+        commit(table, table.take(channel, row(4), row(5)))
+
+        assert len(table.rows()) == 5
+        assert ("PUBLIC", table.name) not in table.database.tables.isolated_groups
+
+    def test_a_commit_leaves_something_to_checkpoint_and_a_group_without_rows_to_commit_does_not(self, table):
+        channel, gone = table.open("c"), table.open("gone")
+        orphan = table.take(gone, row(1))
+        gone.drop()
+        table.database.dirty = False
+        commit(table, orphan)
+        assert table.database.dirty is False
+        commit(table, table.take(channel, row(1)))
+        assert table.database.dirty is True
+
+    def test_the_activity_of_a_channel_is_the_time_of_its_last_commit(self, table):
+        channel = table.open()
+        table.database.clock.move(10.0)
+        commit(table, table.take(channel, row(1)))
+        assert abs(channel.committed.active_on_ms - table.database.clock.now_ms()) < 5_000
 
     def test_an_append_without_rows_moves_the_token(self, table):
         channel = table.open()
@@ -151,6 +227,94 @@ class TestKeys:
         table = engine.table()
         commit(table, table.take(table.open(), b'{"other":0}', row(2, "x")))
         assert table.rows() == [(2, "x")]
+
+
+class TestCustomPipes:
+    """What a pipe of CREATE PIPE does with keys and columns."""
+
+    def test_a_pipe_that_matches_with_case_takes_the_exact_keys_alone(self, table):
+        channel = table.open(pipe=table.custom_pipe(case_sensitive=True))
+        commit(table, table.take(channel, b'{"ID":1,"name":"x"}', b'{"ID":2,"NAME":"y"}'))
+        assert table.rows() == [(1, None), (2, "y")]
+        commit(table, table.take(channel, b'{"ID":3,"NAME":"z","name":"x"}'))
+        assert table.rows()[2:] == [(3, "z")]
+
+    def test_it_does_so_for_rows_beside_one_that_does_not_fit(self, table):
+        channel = table.open(pipe=table.custom_pipe(case_sensitive=True))
+        commit(table, table.take(channel, b'{"ID":1,"name":"x"}', b"bad", b'{"id":2,"NAME":"y"}'))
+        assert table.rows() == [(1, None)]
+        assert channel.status()["rows_error_count"] == 2
+
+    def test_a_pipe_that_transforms_fills_its_columns_by_its_expressions(self, table):
+        pipe = table.custom_pipe(
+            columns=("NAME", "ID"), expressions=("j->>'id'", "length(j->>'name')::DECIMAL(38,0)")
+        )
+        channel = table.open(pipe=pipe)
+        commit(table, table.take(channel, row(1, "abc"), b"bad", row(2, "de"), token="3"))
+
+        assert table.rows() == [(2, "2"), (3, "1")]
+        assert (channel.status()["rows_inserted"], channel.status()["rows_error_count"]) == (2, 1)
+        assert ("PUBLIC", table.name) not in table.database.tables.isolated_groups
+
+    def test_pipes_of_one_table_share_a_commit(self, table):
+        matches, transforms = (
+            table.open(pipe=table.custom_pipe(**options))
+            for options in (
+                {"case_sensitive": True},
+                {"columns": ("ID",), "expressions": ("10 * (j->>'id')::DECIMAL(20,0)",)},
+            )
+        )
+        default = table.open()
+        commit(
+            table,
+            table.take(transforms, row(1), token="t1"),
+            table.take(default, row(2, "x"), token="d1"),
+            table.take(matches, b'{"ID":3,"name":"x"}', token="m1"),
+            table.take(transforms, row(4), b"bad", token="t2"),
+        )
+        assert table.rows() == [(2, "x"), (3, None), (10, None), (40, None)]
+        tokens = [one.committed.offset_token for one in (matches, transforms, default)]
+        assert tokens == ["m1", "t2", "d1"]
+        assert transforms.status()["rows_error_count"] == 1
+
+
+class TestClustering:
+    """The order of rows in a table with a clustering key."""
+
+    @pytest.fixture
+    def clustered(self, engine):
+        return engine.table(clustering_key=ClusteringKey("LINEAR(NAME)", ('"NAME"',)))
+
+    def stored(self, table: StreamedTable) -> list[int]:
+        found = table.database.committer_cursor.execute(f"SELECT ID FROM {table.definition.path}").fetchall()
+        return [int(number) for (number,) in found]
+
+    @pytest.mark.parametrize("bad", [[], [b"bad"]], ids=["all fit", "one does not"])
+    @pytest.mark.parametrize(
+        ("options", "order"),
+        [
+            (None, [4, 2, 1, 5, 3]),
+            ({"cluster_at_ingest_time": True}, [4, 2, 1, 5, 3]),
+            ({"cluster_at_ingest_time": False}, [1, 2, 3, 4, 5]),
+        ],
+        ids=["default", "asks for it", "does not"],
+    )
+    def test_rows_of_a_commit_lie_by_the_key_and_then_by_channel_where_the_pipe_clusters(
+        self, clustered, options, order, bad
+    ):
+        pipe = None if options is None else clustered.custom_pipe(**options)
+        late, early = clustered.open("z", pipe=pipe), clustered.open("a", pipe=pipe)
+        commit(
+            clustered,
+            clustered.take(late, row(1, "b"), row(2, "a"), row(3, "d"), *bad),
+            clustered.take(early, row(4, "a"), row(5, "c")),
+        )
+        assert self.stored(clustered) == order
+
+    def test_tables_without_a_key_keep_the_order_of_arrival(self, table):
+        late, early = table.open("z"), table.open("a")
+        commit(table, table.take(late, row(2, "b"), row(1, "a")), table.take(early, row(0, "a")))
+        assert self.stored(table) == [2, 1, 0]
 
 
 class TestSequence:
@@ -319,6 +483,39 @@ class TestEvolution:
 
         assert (evolving.rows(), evolving.token(), code(channel)) == ([], None, MUST_REOPEN)
         assert (table.rows(), table.token()) == ([(2, None)], "2")
+
+    def test_tables_of_one_commit_may_each_add_columns(self, engine):
+        tables = [engine.table(schema_evolution=True) for _ in range(2)]
+        commit(tables[0], *(one.take(one.open(), b'{"id":1,"more":true}', token="1") for one in tables))
+
+        assert [one.rows() for one in tables] == [[(1, None, True)]] * 2
+        assert [one.token() for one in tables] == ["1", "1"]
+
+    def test_pipes_of_one_commit_may_each_add_columns(self, engine):
+        table = engine.table(schema_evolution=True)
+        exact = table.open("exact", pipe=table.custom_pipe(case_sensitive=True))
+        commit(
+            table,
+            table.take(exact, b'{"ID":1,"more":true}', token="1"),
+            table.take(table.open(), b'{"id":2,"other":"x"}', token="1"),
+        )
+
+        current = table.database.tables.find("PUBLIC", table.name)
+        assert [column.name for column in current.columns] == ["ID", "NAME", "more", "OTHER"]
+        assert table.rows() == [(1, None, True, None), (2, None, None, "x")]
+        assert (code(exact), table.token()) == ("SUCCESS", "1")
+
+    def test_a_pipe_that_transforms_adds_no_columns(self, engine):
+        table = engine.table(schema_evolution=True)
+        pipe = table.custom_pipe(columns=("ID",), expressions=("(j->>'id')::DECIMAL(38,0)",))
+        other = engine.table(schema_evolution=True)
+        commit(
+            table,
+            table.take(table.open(pipe=pipe), b'{"id":1,"more":true}'),
+            other.take(other.open(), b'{"id":1,"more":true}'),
+        )
+        assert table.rows() == [(1, None)]
+        assert other.rows() == [(1, None, True)]
 
     def test_a_table_without_evolution_keeps_its_columns(self, table):
         commit(table, table.take(table.open(), b'{"id":1,"more":true}'))

@@ -45,10 +45,13 @@ def test_a_body_comes_back_as_it_was_and_is_unreadable_on_disk(home):
 
 
 def test_a_removed_body_is_gone(home):
-    parked = start(home).park(SECRET)
+    spool = start(home)
+    parked, other = spool.park(SECRET), spool.park(SECRET)
+    assert spool.files == 2
     parked.remove()
     parked.remove()
-    assert list(home.spool_dir.iterdir()) == []
+    assert list(home.spool_dir.iterdir()) == [other.path]
+    assert spool.files == 1
     with pytest.raises(SpoolError, match="not on disk"):
         parked.read()
 
@@ -106,6 +109,71 @@ def test_a_restart_keeps_uploads_and_drops_the_queue_and_what_nobody_can_read(ho
     again.remove(kept)
     assert len(again.key_ids) == 1
     assert not any(start(home).key_ids - again.key_ids)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [SECRET, b"SPB1", b"SPB1" + b"0" * 10, b"SPB1" + b"\xff" * 40],
+    ids=["other", "cut", "short", "key"],
+)
+def test_what_is_no_body_is_not_read_and_gone_after_a_restart(home, content):
+    spool = start(home)
+    path = upload(home, spool)
+    path.write_bytes(content)
+    with pytest.raises(SpoolError, match="gone" if len(content) == 44 else "no body"):
+        spool.read(path)
+
+    assert start(home).files == 0
+    assert not path.parent.exists()
+
+
+def test_a_body_of_another_key_ring_is_gone_after_a_restart(home):
+    path = upload(home, start(home))
+    home.spool_keys_file.unlink()
+    assert start(home).files == 0
+    assert not path.exists()
+
+
+def test_a_body_that_the_disk_refuses_is_not_counted_and_needs_no_key(home):
+    spool = start(home)
+    home.spool_dir.rmdir()
+    with pytest.raises(FileNotFoundError):
+        spool.park(SECRET)
+    with pytest.raises(FileNotFoundError):
+        spool.write(home.stage_dir / "missing" / "a.bin", SECRET)
+    assert spool.files == 0
+    spool.rotate()
+    assert len(spool.key_ids) == 1
+
+
+def test_only_the_key_of_the_last_body_under_it_is_deleted(home):
+    spool = start(home)
+    first, second = spool.park(SECRET), spool.park(SECRET)
+    spool.rotate()
+    first.remove()
+    assert len(spool.key_ids) == 2
+    assert second.read() == SECRET
+    second.remove()
+    assert len(spool.key_ids) == 1
+
+
+def test_a_key_that_is_gone_is_told(home, tmp_path):
+    spool = start(home)
+    path = upload(home, spool)
+    other = DataDirectory(tmp_path / "other")
+    other.create()
+    with pytest.raises(SpoolError, match="send it again"):
+        start(other).read(path)
+
+
+def test_a_key_file_with_more_than_base64_is_damaged(home):
+    start(home)
+    stored = json.loads(home.spool_keys_file.read_text())
+    (name,) = stored["keys"]
+    stored["keys"][name] = "!" + stored["keys"][name]
+    home.spool_keys_file.write_text(json.dumps(stored))
+    with pytest.raises(DataDirectoryError, match="damaged"):
+        start(home)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"keys":{"a":"AA=="},"current":"a"}'])
