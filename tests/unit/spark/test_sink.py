@@ -636,7 +636,6 @@ class TestDeadLetters:
         assert result.error_type == "UnfitRowsError"
         assert snowpipe.did("append") == []
 
-
     def test_bad_rows_go_where_the_source_says_from_the_position_found_at_open(
         self, snowpipe, load, aside, tmp_path
     ):
