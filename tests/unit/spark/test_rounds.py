@@ -58,7 +58,7 @@ def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_le
 
 
 def test_position_that_is_gone_names_the_channel_before_anything_is_sent(spark):
-    with pytest.raises(SourcePositionError, match="'c1'.*position 70"):
+    with pytest.raises(SourcePositionError, match=r"'c1'.*position 70"):
         TaskRounds(spark).locate(PARTITIONS, {"c0": None, "c1": IntegerOffset(70), "c2": None})
 
 
