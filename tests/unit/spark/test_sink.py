@@ -72,18 +72,21 @@ class GapsPartition(MemoryPartition):
             yield replace(part, start=start, end=start.next())
 
 
-@pytest.mark.parametrize("on_error", ["abort", "continue"])
-def test_tasks_get_what_the_plan_says(on_error):
+@pytest.mark.parametrize(
+    ("on_error", "path"), [("abort", None), ("continue", None), ("dead_letter", "/dead")]
+)
+def test_tasks_get_what_the_plan_says(on_error, path):
+    columns = (TableColumn("ID", "NUMBER(38,0)"),)
     plan = JobPlan(
         "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", ca_bundle="ca",
         wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST, sdk_profile="/profile",
-        on_error=on_error,
+        on_error=on_error, dead_letter_path=path, columns=columns,
     )  # fmt: skip
 
     assert SinkSettings.of(plan) == SinkSettings(
         URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
-        row_rules=plan.row_rules(), sdk_profile="/profile", skips_undecoded=on_error == "continue",
-        unknown_columns="warn",
+        row_rules=RowRules(columns, path, "app") if path else None, sdk_profile="/profile",
+        skips_undecoded=on_error == "continue", columns=columns, unknown_columns="warn",
     )  # fmt: skip
 
 
@@ -113,9 +116,8 @@ def test_task_sends_every_row_in_order_and_ends_when_the_last_one_is_committed(s
         "status c", "open c", "append c 0..1", "append c 2..3", "append c 4..5", "status c",
     ]  # fmt: skip
     assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
-    assert (result.position, result.rows, result.complete, result.error_type) == (
-        IntegerOffset(5), 6, True, None,
-    )  # fmt: skip
+    assert (result.channel, result.position, result.rows) == ("c", IntegerOffset(5), 6)
+    assert (result.complete, result.error_type) == (True, None)
     assert (result.requests, result.retries, result.bytes) == (3, 0, 6 * len('{"ID": 0}\n'))
 
 
@@ -485,7 +487,7 @@ class TestAnswers:
 
         result = load()
 
-        assert (result.error_type, result.complete) == ("ChannelError", True)
+        assert (result.channel, result.error_type, result.complete) == ("c", "ChannelError", True)
         assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
 
     @pytest.mark.parametrize("status", [401, 403])
@@ -653,6 +655,24 @@ class TestDeadLetters:
 
         assert opened == [(str(tmp_path), "c", IntegerOffset, IntegerOffset(1))]
         assert snowpipe.did("append") == []
+
+
+class TestUnknownColumns:
+    """Keys of rows that match none of the table's columns."""
+
+    STRANGE = MemoryPartition("p", ({"ID": 0}, {"ID": 1, "KIMD": "x"}))
+    COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
+
+    @pytest.mark.parametrize(("rule", "counts"), [("ignore", {}), ("warn", {"KIMD": 1})])
+    def test_they_are_counted_where_the_plan_says_so(self, snowpipe, load, rule, counts):
+        result = load(self.STRANGE, settings=replace(SETTINGS, columns=self.COLUMNS, unknown_columns=rule))
+
+        assert (result.rows, result.unknown_columns) == (2, counts)
+
+    def test_they_end_the_run_where_the_plan_says_so(self, snowpipe, load):
+        result = load(self.STRANGE, settings=replace(SETTINGS, columns=self.COLUMNS, unknown_columns="fail"))
+
+        assert (result.error_type, snowpipe.did("append")) == ("UnknownColumnsError", [])
 
 
 class TestUndecoded:
