@@ -147,9 +147,26 @@ def test_source_decides_how_its_partitions_become_tasks(spark):
     frames = MemoryFrameSource([MemoryFramePartition("p", rows(1))])
 
     assert isinstance(rounds_of(frames, spark), FrameRounds)
-    assert rounds_of(frames, SimpleNamespace(statusTracker=Tracker)).finished_channels(10) == 15
+    for source in (frames, None):
+        assert rounds_of(source, SimpleNamespace(statusTracker=Tracker)).finished_channels(10) == 15
     assert isinstance(rounds_of(MemorySource([]), spark), TaskRounds)
     assert isinstance(rounds_of(None, spark), TaskRounds)
+
+
+def test_query_is_asked_for_the_channels_that_are_not_at_their_end_and_loads_them(snowpipe, spark):
+    partitions = {f"c{number}": MemoryFramePartition(str(number), rows(4)) for number in range(3)}
+    source = MemoryFrameSource(list(partitions.values()))
+    committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
+    snowpipe.channel("c0", committed="1")
+    rounds = rounds_of(source, spark)
+
+    works = rounds.locate(partitions, committed)
+    results = rounds.run(SETTINGS, snowpipe.scoped_token(), works)
+
+    assert source.asked == [{"c0": IntegerOffset(1), "c2": None}]
+    assert [(one.channel, one.rows, one.position) for one in results] == [
+        ("c0", 2, IntegerOffset(3)), ("c2", 4, IntegerOffset(3)),
+    ]  # fmt: skip
 
 
 class Tracker:
