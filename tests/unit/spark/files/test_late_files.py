@@ -132,7 +132,7 @@ class TestDefault:
         os.utime(file, ns=(HOUR_NS, HOUR_NS))
         folder.write("2.ndjson")
         folder.run()
-        later = (1_700_000_000 * 10**9,) * 2
+        later = (1_700_000_000_999_999_999,) * 2
         os.utime(file, ns=later)
         listed_at = json.loads(folder.listing().read_bytes())["listed_at"]
 
