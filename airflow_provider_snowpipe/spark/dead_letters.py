@@ -177,16 +177,14 @@ class DeadLetterFolder(DeadLetterPlace):
         with self._reached():
             found = self._files.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
         names = [info.base_name for info in found if info.base_name.endswith(_SUFFIX)]
-        positions = [(self._position(name), name) for name in names if not name.startswith(".")]
+        positions = [(self._position(name), name) for name in names]
         known = [(position, name) for position, name in positions if position is not None]
-        return sorted(
-            (one for one in known if self._after is None or one[0] > self._after), key=lambda one: one[0]
-        )
+        return sorted(one for one in known if self._after is None or one[0] > self._after)
 
     def _position(self, name: str) -> Offset | None:
         """The position in a file's name, None for a file that is not ours."""
         try:
-            return self._offset_class.parse(unquote(name.removesuffix(_SUFFIX)), channel=self._channel)
+            return self._offset_class.parse(unquote(name.removesuffix(_SUFFIX)))
         except OffsetTokenError:
             return None
 

@@ -1,6 +1,8 @@
 """The driver's steps: resume, rounds, and the committed tokens as the only evidence."""
 
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -11,7 +13,8 @@ from airflow_provider_snowpipe.spark.driver import Run, elapsed, start_spark
 from airflow_provider_snowpipe.spark.failures import TaskFailedError
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.report import RunReport
-from airflow_provider_snowpipe.spark.sink import PartitionResult
+from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork
+from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     CommitTimeoutError,
@@ -46,6 +49,54 @@ class SpelledSpec(MemorySpec):
 
     def other_spellings(self, prefix, partition):
         return (f"{prefix.upper()}_src_{partition}",)
+
+
+@dataclass
+class AskedSource(MemorySource):
+    """A source that keeps what the driver gives it, by the name of the call."""
+
+    given: dict = field(default_factory=dict)
+
+    def with_spark(self, session):
+        self.given["with_spark"] = session
+        return self
+
+    def compare_with_last_run(self, *given):
+        self.given["compare_with_last_run"] = given
+
+    def check_identity(self, *given):
+        self.given["check_identity"] = given
+
+
+class PaddedOffset(IntegerOffset):
+    """Numbers of which leading zeros are read and not written."""
+
+    @classmethod
+    def parse(cls, text, *, channel=None):
+        return cls(int(text))
+
+
+class PaddedPartition(MemoryPartition):
+    offset_class = PaddedOffset
+
+
+@dataclass
+class ScriptedRounds:
+    """Rounds of one channel each of which ends as the script says."""
+
+    script: list[PartitionResult]
+
+    def locate(self, partitions, committed):
+        return [PartitionWork(name, one, committed[name], 0) for name, one in partitions.items()]
+
+    def run(self, settings, token, works):
+        return [self.script.pop(0)]
+
+    def unfinished(self, works, results):
+        return works if self.script else []
+
+    def finished_channels(self, before):
+        return before
 
 
 P, Q = MemoryPartition("p", rows(6)), MemoryPartition("q", rows(4))
@@ -146,6 +197,47 @@ def test_report_sums_up_what_the_tasks_of_all_rounds_told(snowpipe, make_run):
             "rejected_before": 1, "unknown_columns": {},
         }
     ]  # fmt: skip
+
+
+def test_source_is_given_what_the_plan_and_the_channels_say(snowpipe, monkeypatch):
+    source, opened = AskedSource([P, Q]), []
+    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
+    monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
+    snowpipe.channel("job_src_p", committed="3")
+    plan, client = replace(PLAN, on_data_loss="skip"), snowpipe.client()
+    partitions = {"job_src_p": P, "job_src_q": Q}
+    committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
+
+    Run(plan, client).prepare()
+
+    assert opened == [(plan.source, "skip", SourceSecrets())]
+    assert source.given.pop("with_spark")() == ("session", "app")
+    assert source.given == {
+        "compare_with_last_run": (PIPE.address(URL), partitions, committed),
+        "check_identity": (client, partitions, committed),
+    }
+
+
+def test_secrets_and_session_that_were_given_reach_the_source(snowpipe, monkeypatch):
+    source, opened, secrets = AskedSource([P]), [], SourceSecrets({"password": "x"})
+    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
+
+    Run(PLAN, snowpipe.client(), object, secrets).prepare()
+
+    assert (opened[0][2], source.given["with_spark"]) == (secrets, object)
+
+
+def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make_run):
+    run = make_run(P)
+    snowpipe.fault(before="pipe_info", error=error(404, "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"))
+    with pytest.raises(PipeNotFoundError):
+        run.prepare()
+    calls = len(snowpipe.calls)
+
+    run.finish()
+
+    assert (run.channels, run.rejected_before, run.source.bookmark) == ((), {}, {})
+    assert len(snowpipe.calls) == calls
 
 
 def test_channel_without_rows_and_token_has_no_target(make_run):
@@ -318,6 +410,63 @@ class TestRounds:
         assert len(snowpipe.did("open")) == 3
         assert snowpipe.did("append") == []
 
+    def test_only_rounds_one_after_the_other_in_which_nothing_moves_end_the_run(self, make_run, monkeypatch):
+        def ended(**what):
+            return PartitionResult("job_src_p", IntegerOffset(1), **{"complete": False, **what})
+
+        idle, moved = partial(ended), partial(ended, rows=1)
+        script = [idle(), idle(), moved(), idle(), idle(), ended(complete=True)]
+        monkeypatch.setattr(driver, "rounds_of", lambda source, spark: ScriptedRounds(script))
+        run = make_run(P, wait_for_commit=False)
+
+        load(run)
+        run.verify()
+
+        assert (script, by_channel(run, "rows")) == ([], {"job_src_p": 1})
+
+    def test_progress_asks_with_each_rounds_token_and_knows_how_many_channels_have_ended(
+        self, snowpipe, make_run, monkeypatch
+    ):
+        told, bundles = [], []
+
+        @dataclass
+        class Lines:
+            client: Callable
+            partitions: dict
+            start: dict
+            done: Callable
+
+            def __enter__(self):
+                before = len(snowpipe.calls)
+                with self.client() as client:
+                    client.channel_statuses(list(self.partitions))
+                told.append((self.done(), *snowpipe.did()[before:]))
+                told.append((snowpipe.calls[-1].bearer, self.start["job_src_a"].committed))
+
+            def __exit__(self, *_):
+                """Nothing was started."""
+
+        def transports(bundle, timeouts):
+            bundles.append(bundle)
+            return snowpipe
+
+        monkeypatch.setattr(driver, "ProgressLines", Lines)
+        snowpipe.channel("job_src_a", committed="1", rows_inserted=2)
+        run = make_run(replace(Q, name="a"), self.SLOW, ca_bundle="ca")
+        monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", transports)
+        spark = InProcessSpark()
+        spark.statusTracker = lambda: SimpleNamespace(getActiveJobsIds=list)
+
+        load(run, spark)
+
+        asked, bearers = told[::2], told[1::2]
+        status = "status job_src_a,job_src_p"
+        assert asked == [(0, status), *[(1, status)] * (len(asked) - 1)]
+        assert len(asked) > 1
+        opened_with = dict.fromkeys(call.bearer for call in snowpipe.calls if call.operation == "open")
+        assert list(dict.fromkeys(bearers)) == [(bearer, "1") for bearer in opened_with]
+        assert set(bundles) == {"ca"}
+
 
 class TestEndWithoutRows:
     """Nothing of what a run read was a row: the driver sets the token behind it."""
@@ -346,6 +495,36 @@ class TestEndWithoutRows:
         again = make_run(self.BAD, **rules)
         whole(again)
         assert by_channel(again, "dead_lettered") == {"job_src_p": 0}
+
+    def test_only_the_channels_that_it_concerns_are_set(self, snowpipe, make_run, rules):
+        run = make_run(P, replace(self.BAD, name="q"), replace(self.BAD, name="r"), **rules)
+
+        whole(run)
+
+        assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3", "job_src_r": "3"}
+        opens = [call for call in snowpipe.calls if call.operation == "open"]
+        assert [call.channel for call in opens if "offset_token" in call.body] == ["job_src_q", "job_src_r"]
+
+    def test_token_passes_it_behind_the_rows_of_an_earlier_round(self, snowpipe, make_run, rules):
+        mixed = MemoryPartition("p", ({"ID": 0}, {"ID": 1}, *self.BAD.rows), seconds_per_part=1000.0)
+        run = make_run(mixed, **rules)
+
+        whole(run)
+
+        assert snowpipe.did("append") == ["append job_src_p 0..3"]
+        assert by_channel(run, "target_token") == {"job_src_p": "5"}
+        assert all(by_channel(run, "committed").values())
+
+    def test_token_that_is_replaced_is_compared_as_the_service_writes_it(
+        self, snowpipe, make_run, rules, monkeypatch
+    ):
+        monkeypatch.setattr(driver, "offset_class", lambda name: PaddedOffset)
+        snowpipe.channel("job_src_p", committed="007", rows_inserted=8)
+        run = make_run(PaddedPartition("p", self.BAD.rows, first=6), **rules)
+
+        whole(run)
+
+        assert snowpipe.channels["job_src_p"].committed == "9"
 
     def test_token_is_not_set_where_another_writer_has_moved_it(self, snowpipe, make_run, rules):
         run = make_run(self.BAD, **rules)

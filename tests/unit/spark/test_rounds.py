@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider_snowpipe.spark import rounds as rounds_module
 from airflow_provider_snowpipe.spark.failures import TaskFailedError
 from airflow_provider_snowpipe.spark.frames import FrameWork
 from airflow_provider_snowpipe.spark.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
@@ -57,7 +58,7 @@ def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_le
 
 
 def test_position_that_is_gone_names_the_channel_before_anything_is_sent(spark):
-    with pytest.raises(SourcePositionError, match="'c1'"):
+    with pytest.raises(SourcePositionError, match=r"'c1'.*position 70"):
         TaskRounds(spark).locate(PARTITIONS, {"c0": None, "c1": IntegerOffset(70), "c2": None})
 
 
@@ -146,8 +147,26 @@ def test_source_decides_how_its_partitions_become_tasks(spark):
     frames = MemoryFrameSource([MemoryFramePartition("p", rows(1))])
 
     assert isinstance(rounds_of(frames, spark), FrameRounds)
+    for source in (frames, None):
+        assert rounds_of(source, SimpleNamespace(statusTracker=Tracker)).finished_channels(10) == 15
     assert isinstance(rounds_of(MemorySource([]), spark), TaskRounds)
     assert isinstance(rounds_of(None, spark), TaskRounds)
+
+
+def test_query_is_asked_for_the_channels_that_are_not_at_their_end_and_loads_them(snowpipe, spark):
+    partitions = {f"c{number}": MemoryFramePartition(str(number), rows(4)) for number in range(3)}
+    source = MemoryFrameSource(list(partitions.values()))
+    committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
+    snowpipe.channel("c0", committed="1")
+    rounds = rounds_of(source, spark)
+
+    works = rounds.locate(partitions, committed)
+    results = rounds.run(SETTINGS, snowpipe.scoped_token(), works)
+
+    assert source.asked == [{"c0": IntegerOffset(1), "c2": None}]
+    assert [(one.channel, one.rows, one.position) for one in results] == [
+        ("c0", 2, IntegerOffset(3)), ("c2", 4, IntegerOffset(3)),
+    ]  # fmt: skip
 
 
 class Tracker:
@@ -167,3 +186,48 @@ def test_finished_channels_are_those_before_and_those_of_the_loading_stage():
     rounds = TaskRounds(SimpleNamespace(statusTracker=Tracker))
 
     assert rounds.finished_channels(10) == 15
+
+
+class TestConnect:
+    """A session of Spark Connect, whose server stands between this process and the executors."""
+
+    @pytest.fixture
+    def session(self, monkeypatch):
+        session = object()
+        monkeypatch.setattr(rounds_module, "is_connect", lambda spark: spark is session)
+
+        def one_task_each(asked, work, items):
+            assert asked is session
+            return InProcessSpark().parallelize(items, len(items)).map(work).collect()
+
+        monkeypatch.setattr(rounds_module.connect, "one_task_each", one_task_each)
+        return session
+
+    def executors_run(self, monkeypatch, **versions):
+        """Let what runs after the driver's look at its own versions run with others."""
+        here = Versions.here()
+        found = iter([here])
+        monkeypatch.setattr(Versions, "here", lambda: next(found, replace(here, **versions)))
+
+    def test_each_item_is_a_task_whatever_pyspark_the_server_has(self, session, monkeypatch):
+        self.executors_run(monkeypatch, pyspark="0.1.0")
+
+        assert one_task_each(session, str, [1, 2]) == ["1", "2"]
+
+    def test_executor_with_another_version_of_this_package_is_refused(self, session, monkeypatch):
+        self.executors_run(monkeypatch, package="0.0.0")
+
+        with pytest.raises((TaskFailedError, ConfigurationError), match=r"0\.0\.0"):
+            one_task_each(session, str, [1])
+
+    def test_error_of_a_task_is_raised_as_it_was_there(self, session):
+        def fail(_):
+            raise SourcePositionError("gone")
+
+        with pytest.raises(TaskFailedError, match="gone") as failed:
+            one_task_each(session, fail, [1])
+
+        assert failed.value.error_type == "SourcePositionError"
+
+    def test_running_tasks_are_not_counted(self, session):
+        assert TaskRounds(session).finished_channels(10) == 10

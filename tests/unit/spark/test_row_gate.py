@@ -1,15 +1,21 @@
 """The gate between source and channel, and the files of dead letters that attempts leave."""
 
 import datetime as dt
+import os
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
+from airflow_provider_snowpipe.spark import dead_letters
 from airflow_provider_snowpipe.spark.dead_letters import SCHEMA, DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.spark.row_gate import RowGate
 from airflow_provider_snowpipe.spark.row_rules import RowRules
-from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
@@ -175,6 +181,160 @@ def test_position_of_a_row_is_the_sources_where_it_has_gaps(tmp_path):
     gate.admit(Part(body, IntegerOffset(30), IntegerOffset(39), 2))
 
     assert _positions(tmp_path) == ["29", None]
+
+
+def test_position_of_a_row_counts_rows_alone_where_the_part_does(tmp_path):
+    gate = _gate(tmp_path)
+    body = b'\n{"ID":1}\n\n{"ID":"x"}\n{"ID":3}\n'
+
+    gate.admit(Part(body, IntegerOffset(7), IntegerOffset(9), 3))
+
+    assert _positions(tmp_path) == ["8"]
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_position_of_a_row_is_not_guessed_from_a_part_of_another_length(tmp_path, steps):
+    gate = _gate(tmp_path)
+
+    gate.admit(Part(b'{"ID":1}\n{"ID":"x"}\n', IntegerOffset(7), IntegerOffset(7 + steps), 2))
+
+    assert _positions(tmp_path) == [None]
+
+
+def test_position_of_a_row_is_not_told_where_the_format_cannot_count(tmp_path):
+    gate = _gate(tmp_path, offset_class=LexicographicOffset)
+
+    gate.admit(Part(b'{"ID":1}\n{"ID":"x"}\n', LexicographicOffset("a"), LexicographicOffset("b"), 2))
+
+    assert _positions(tmp_path) == [None]
+
+
+def test_rows_and_records_put_aside_say_what_is_wrong_with_them_and_where_they_were(tmp_path):
+    gate = _gate(tmp_path)
+    lost = Undecoded(IntegerOffset(12), "broken", b"raw")
+    part = replace(_part(10, 1, '"x"'), end=IntegerOffset(12), undecoded=(lost,))
+
+    good = gate.admit(replace(part, positions=lambda row: IntegerOffset(10 + row)))
+
+    assert (good.undecoded, good.positions, good.rows) == ((), None, 1)
+    (file,) = tmp_path.rglob("*.parquet")
+    names = ("row", "position", "column", "first_position", "last_position", "payload")
+    assert [tuple(row[name] for name in names) for row in pq.read_table(file).to_pylist()] == [
+        (1, "11", "ID", "10", "12", b'{"ID":"x"}'), (2, "12", None, "10", "12", b"raw"),
+    ]  # fmt: skip
+
+
+def test_nothing_is_cleared_away_where_nothing_is_committed_or_put_aside(tmp_path):
+    gate = _gate(tmp_path)
+    gate.admit(_part(1, '"x"'))
+
+    gate.settle(None)
+    _gate(None).settle(IntegerOffset(1))
+
+    assert _positions(tmp_path) == ["1"]
+
+
+class TestFolder:
+    """The files of dead letters of one channel."""
+
+    BAD = DeadLetter(None, 0, None, "bad", b"raw")
+
+    def write(self, path, start, offset_class=IntegerOffset):
+        letters = DeadLetterFolder(str(path), "c", offset_class, None)
+        letters.write(offset_class.parse(start), offset_class.parse(start), [self.BAD], "app")
+
+    def names(self, path):
+        return sorted(file.name for file in path.rglob("*.parquet"))
+
+    def test_files_are_cleared_away_in_the_order_of_positions_and_only_behind_the_committed_one(
+        self, tmp_path
+    ):
+        for start in ("4", "5", "9", "10", "11"):
+            self.write(tmp_path, start)
+        letters = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, IntegerOffset(4))
+
+        letters.pass_by(IntegerOffset(4), IntegerOffset(10))
+
+        assert self.names(tmp_path) == ["11.parquet", "4.parquet"]
+
+    def test_first_row_that_is_read_again_is_in_no_file_of_an_earlier_attempt(self, tmp_path):
+        self.write(tmp_path, "3")
+        letters = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, None)
+
+        letters.pass_by(IntegerOffset(3), IntegerOffset(4))
+
+        assert self.names(tmp_path) == []
+
+    def test_file_of_a_token_that_begins_with_a_dot_is_cleared_away(self, tmp_path):
+        self.write(tmp_path, ".5", LexicographicOffset)
+        letters = DeadLetterFolder(str(tmp_path), "c", LexicographicOffset, None)
+
+        letters.pass_by(LexicographicOffset("."), LexicographicOffset("a"))
+
+        assert self.names(tmp_path) == []
+
+    def test_files_are_compressed_and_lie_in_the_folder_that_was_named(self, tmp_path):
+        self.write(f"{tmp_path}/BOX/", "3")
+
+        file = tmp_path / "BOX" / "c" / "3.parquet"
+        assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
+
+    def test_time_is_told_in_utc_wherever_the_executor_is(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        try:
+            self.write(tmp_path, "3")
+        finally:
+            monkeypatch.undo()
+            time.tzset()
+
+        (file,) = tmp_path.rglob("*.parquet")
+        (at,) = pq.read_table(file)["at"].to_pylist()
+        assert abs(at - dt.datetime.now(dt.UTC)) < dt.timedelta(hours=1)
+
+    def test_file_is_hidden_beside_its_name_until_it_is_whole(self, tmp_path, monkeypatch):
+        written, put_in_place = [], os.replace
+
+        def replace_file(temporary, path):
+            written.append((os.path.dirname(temporary), os.path.basename(temporary)[:1], path))
+            put_in_place(temporary, path)
+
+        monkeypatch.setattr(dead_letters.os, "replace", replace_file)
+
+        self.write(tmp_path, "3")
+
+        folder = str(tmp_path / "c")
+        assert written == [(folder, ".", f"{folder}/3.parquet")]
+
+    def test_write_that_fails_leaves_nothing_behind(self, tmp_path, monkeypatch):
+        def full(_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(dead_letters.os, "fsync", full)
+
+        with pytest.raises(DeadLetterError, match="space"):
+            self.write(tmp_path, "3")
+
+        assert list((tmp_path / "c").iterdir()) == []
+
+    def test_object_store_is_given_the_whole_file_under_its_name(self, monkeypatch):
+        store, asked = fs._MockFileSystem(), []
+
+        def from_uri(uri):
+            asked.append(uri)
+            return store, "bucket/BOX/"
+
+        known = SimpleNamespace(
+            FileSystem=SimpleNamespace(from_uri=from_uri), FileSelector=fs.FileSelector,
+            LocalFileSystem=fs.LocalFileSystem,
+        )  # fmt: skip
+        monkeypatch.setattr(dead_letters, "fs", known)
+
+        self.write("s3://bucket/BOX/", "3")
+
+        assert asked == ["s3://bucket/BOX/"]
+        with store.open_input_file("bucket/BOX/c/3.parquet") as file:
+            assert pq.read_table(file)["payload"].to_pylist() == [b"raw"]
 
 
 def test_without_a_place_for_it_the_first_bad_row_is_named():

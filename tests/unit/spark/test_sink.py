@@ -7,23 +7,27 @@ from functools import partial
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_snowpipe.spark import sink
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.row_rules import RowRules
-from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
+from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_channel, load_partition
 from airflow_provider_snowpipe.streaming.answer import UnreachableError
 from airflow_provider_snowpipe.streaming.batch import Undecoded
+from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ChannelFencedError,
     ChannelInvalidError,
     CommitTimeoutError,
+    DeadLetterError,
     PipeFailedOverError,
     RetriesExhaustedError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.transport import Timeouts
 from tests.fake_snowpipe import PIPE, ROW_SEQ_GAP, STALE, URL, KilledError, error
 from tests.memory_source import MemoryPartition, MemorySpec, rows
 
@@ -56,18 +60,33 @@ class UndecodedPartition(MemoryPartition):
             yield replace(part, body=b"".join(kept), rows=len(kept), undecoded=lost)
 
 
-@pytest.mark.parametrize("on_error", ["abort", "continue"])
-def test_tasks_get_what_the_plan_says(on_error):
+@dataclass(frozen=True)
+class GapsPartition(MemoryPartition):
+    """Rows with the positions 0, 2, 4, …, of a source that says whether it may skip some."""
+
+    gaps_legal: bool = True
+
+    def read(self, place, limits):
+        for part in super().read(place, limits):
+            start = IntegerOffset(2 * part.start.value)
+            yield replace(part, start=start, end=start.next())
+
+
+@pytest.mark.parametrize(
+    ("on_error", "path"), [("abort", None), ("continue", None), ("dead_letter", "/dead")]
+)
+def test_tasks_get_what_the_plan_says(on_error, path):
+    columns = (TableColumn("ID", "NUMBER(38,0)"),)
     plan = JobPlan(
         "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", ca_bundle="ca",
         wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST, sdk_profile="/profile",
-        on_error=on_error,
+        on_error=on_error, dead_letter_path=path, columns=columns,
     )  # fmt: skip
 
     assert SinkSettings.of(plan) == SinkSettings(
         URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
-        row_rules=plan.row_rules(), sdk_profile="/profile", skips_undecoded=on_error == "continue",
-        unknown_columns="warn",
+        row_rules=RowRules(columns, path, "app") if path else None, sdk_profile="/profile",
+        skips_undecoded=on_error == "continue", columns=columns, unknown_columns="warn",
     )  # fmt: skip
 
 
@@ -97,9 +116,8 @@ def test_task_sends_every_row_in_order_and_ends_when_the_last_one_is_committed(s
         "status c", "open c", "append c 0..1", "append c 2..3", "append c 4..5", "status c",
     ]  # fmt: skip
     assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
-    assert (result.position, result.rows, result.complete, result.error_type) == (
-        IntegerOffset(5), 6, True, None,
-    )  # fmt: skip
+    assert (result.channel, result.position, result.rows) == ("c", IntegerOffset(5), 6)
+    assert (result.complete, result.error_type) == (True, None)
     assert (result.requests, result.retries, result.bytes) == (3, 0, 6 * len('{"ID": 0}\n'))
 
 
@@ -152,6 +170,116 @@ def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load)
     assert (result.position, result.rows) == (IntegerOffset(5), 6)
     assert snowpipe.channels["c"].committed is None
     assert snowpipe.did("status") == ["status c"]
+
+
+def test_wait_for_the_commit_ends_when_the_plan_says(snowpipe, load):
+    snowpipe.holds_commits = True
+
+    with pytest.raises(CommitTimeoutError):
+        load(settings=replace(SETTINGS, commit_timeout=7.0))
+
+    assert 5 < sum(snowpipe.clock.slept) <= 7
+
+
+def test_task_reports_the_seconds_of_its_requests_and_of_its_wait(snowpipe, load):
+    snowpipe.clock.sleep(1000.0)
+    took = iter((2.0, 5.0, 3.0))
+    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(next(took)), times=3)
+    snowpipe.holds_commits = True
+    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
+
+    result = load()
+
+    assert (result.append_seconds, result.request_seconds, result.longest_request) == (10.0, 10.0, 5.0)
+    assert result.commit_seconds == pytest.approx(0.05 + 0.07)
+
+
+def test_source_that_may_skip_positions_is_loaded_over_its_gaps(snowpipe, load):
+    result = load(GapsPartition("p", rows(6)))
+
+    assert (ids(snowpipe), result.position) == ([0, 1, 2, 3, 4, 5], IntegerOffset(9))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_gap_of_a_source_that_has_none_ends_the_run(snowpipe, load, whole):
+    partition = GapsPartition("p", rows(6), gaps_legal=False)
+
+    result = (
+        load(partition)
+        if whole
+        else load_channel(
+            SETTINGS,
+            snowpipe.scoped_token(),
+            "c",
+            lambda committed: partition.read(0, SETTINGS.limits),
+            offset_class=IntegerOffset,
+        )
+    )
+
+    assert result.error_type == "ContinuityError"
+    assert "append c 4..5" not in snowpipe.did("append")
+
+
+def test_place_that_was_found_is_not_looked_for_again_and_is_read_within_the_limits(
+    snowpipe, load, monkeypatch
+):
+    known, read = work(SIX, 1), []
+    monkeypatch.setattr(MemoryPartition, "resume", None)
+    whole = MemoryPartition.read
+    monkeypatch.setattr(
+        MemoryPartition, "read", lambda self, *asked: read.append(asked) or whole(self, *asked)
+    )
+    snowpipe.channel("c", committed="1")
+
+    result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
+
+    assert (result.rows, read) == (4, [(2, ONE_PART_A_REQUEST)])
+
+
+@pytest.mark.parametrize("gaps_legal", [True, False])
+def test_rows_go_through_snowflakes_sdk_where_the_plan_names_a_profile(
+    snowpipe, load, monkeypatch, gaps_legal
+):
+    asked = []
+
+    def open_sdk(client, name, offset_class, **options):
+        asked.append((client.pipe, name, offset_class, options))
+        return Channel.open(client, name, offset_class, limits=ONE_PART_A_REQUEST, gaps_legal=gaps_legal)
+
+    monkeypatch.setattr(sink.SdkChannel, "open", open_sdk)
+
+    result = load(
+        replace(GapsPartition("p", rows(2)), gaps_legal=gaps_legal),
+        settings=replace(SETTINGS, sdk_profile="/profile", ca_bundle="ca"),
+    )
+
+    options = {"profile": "/profile", "ca_bundle": "ca", "gaps_legal": gaps_legal}
+    assert asked == [(PIPE, "c", IntegerOffset, options)]
+    assert (result.rows, ids(snowpipe)) == (2, [0, 1])
+
+
+class TestConnections:
+    """Connections are shared by the tasks of a process, and by no other one."""
+
+    @pytest.fixture
+    def made(self, snowpipe, monkeypatch):
+        made = []
+        monkeypatch.setattr(sink, "Transports", lambda *given: made.append(given) or snowpipe)
+        monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", None)
+        return made
+
+    def test_tasks_of_a_process_share_them_by_their_trusted_roots(self, load, made):
+        for bundle in ("ca", "ca", "other"):
+            load(settings=replace(SETTINGS, ca_bundle=bundle))
+
+        assert made == [("ca", Timeouts()), ("other", Timeouts())]
+
+    def test_forked_process_makes_its_own(self, load, made, monkeypatch):
+        load()
+        monkeypatch.setattr(sink.os, "getpid", lambda: -1)
+        load()
+
+        assert len(made) == 2
 
 
 class TestCrash:
@@ -211,7 +339,8 @@ class TestResume:
 
         result = load()
 
-        assert (result.rows, result.position, result.complete) == (0, IntegerOffset(5), True)
+        assert (result.rows, result.position, result.passed) == (0, IntegerOffset(5), None)
+        assert result.complete
         assert snowpipe.did() == ["status c", "open c"]
 
     def test_token_before_the_first_row_of_the_source_is_refused(self, snowpipe, load):
@@ -230,7 +359,7 @@ class TestResume:
         result = load()
 
         assert result.error_type == "OffsetTokenError"
-        assert "'c'" in result.error
+        assert result.error.count("channel 'c': ") == 1
         assert "integer" in result.error
         assert snowpipe.did() == ["status c"]
 
@@ -358,7 +487,7 @@ class TestAnswers:
 
         result = load()
 
-        assert (result.error_type, result.complete) == ("ChannelError", True)
+        assert (result.channel, result.error_type, result.complete) == ("c", "ChannelError", True)
         assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
 
     @pytest.mark.parametrize("status", [401, 403])
@@ -439,11 +568,17 @@ class TestShortToken:
 
         assert (result.complete, result.error_type, result.rows) == (False, None, 0)
 
-    def test_token_that_has_expired_before_asks_nobody(self, snowpipe, load):
-        result = load(life=-1.0)
+    @pytest.mark.parametrize("life", [-1.0, 0.0])
+    def test_token_that_has_expired_before_asks_nobody(self, snowpipe, load, life):
+        result = load(life=life)
 
-        assert (result.complete, result.error_type) == (False, None)
+        assert (result.channel, result.complete, result.error_type) == ("c", False, None)
         assert snowpipe.calls == []
+
+    def test_token_that_is_refused_while_it_lives_is_an_error(self, snowpipe, load):
+        snowpipe.fault(before="status", error=error(401, "390303"), times=1000)
+
+        assert load(life=0.5).error_type == "AuthenticationError"
 
 
 class TestDeadLetters:
@@ -502,6 +637,42 @@ class TestDeadLetters:
 
         assert result.error_type == "UnfitRowsError"
         assert snowpipe.did("append") == []
+
+    def test_bad_rows_go_where_the_source_says_from_the_position_found_at_open(
+        self, snowpipe, load, aside, tmp_path
+    ):
+        opened = []
+
+        class Elsewhere(MemoryPartition):
+            def open_letters(self, *asked):
+                opened.append(asked)
+                raise DeadLetterError("no such place")
+
+        snowpipe.channel("c", committed="1")
+
+        with pytest.raises(DeadLetterError):
+            load(Elsewhere("p", self.BAD.rows), settings=aside)
+
+        assert opened == [(str(tmp_path), "c", IntegerOffset, IntegerOffset(1))]
+        assert snowpipe.did("append") == []
+
+
+class TestUnknownColumns:
+    """Keys of rows that match none of the table's columns."""
+
+    STRANGE = MemoryPartition("p", ({"ID": 0}, {"ID": 1, "KIMD": "x"}))
+    COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
+
+    @pytest.mark.parametrize(("rule", "counts"), [("ignore", {}), ("warn", {"KIMD": 1})])
+    def test_they_are_counted_where_the_plan_says_so(self, snowpipe, load, rule, counts):
+        result = load(self.STRANGE, settings=replace(SETTINGS, columns=self.COLUMNS, unknown_columns=rule))
+
+        assert (result.rows, result.unknown_columns) == (2, counts)
+
+    def test_they_end_the_run_where_the_plan_says_so(self, snowpipe, load):
+        result = load(self.STRANGE, settings=replace(SETTINGS, columns=self.COLUMNS, unknown_columns="fail"))
+
+        assert (result.error_type, snowpipe.did("append")) == ("UnknownColumnsError", [])
 
 
 class TestUndecoded:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
-from airflow_provider_snowpipe.streaming.batch import Compressor, Part
+import pyarrow as pa
+import pytest
+
+from airflow_provider_snowpipe.streaming import batch as batch_module
+from airflow_provider_snowpipe.streaming.batch import Compressor, OpenBatch, Part
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
@@ -32,3 +37,116 @@ def test_later_batches_move_the_expectation_step_by_step() -> None:
     (batch,) = compressor.close([same])
     ratio = len(same.body) / len(batch.body)
     assert expected < compressor.raw_target < 0.85 * 100_000 * ratio
+
+
+def _line(position: int, size: int) -> Part:
+    """One row of so many bytes that do not compress."""
+    body = random.Random(position).randbytes(size - 1) + b"\n"
+    return Part(body, IntegerOffset(position), IntegerOffset(position), 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"wire_bytes": 1000, "compression": "zstd"}, 1700),
+        ({"wire_bytes": 1000, "compression": "none"}, 850),
+        ({"wire_bytes": 1000, "raw_bytes": 1200}, 1200),
+        ({"wire_bytes": 1, "compression": "none"}, 1),
+    ],
+)
+def test_first_batch_is_cut_by_what_rows_usually_compress_to(limits: dict[str, int], expected: int) -> None:
+    assert Compressor(BatchLimits(**limits)).raw_target == expected  # type: ignore[arg-type]
+
+
+def test_expectation_moves_by_three_tenths_of_the_difference() -> None:
+    compressor = Compressor(BatchLimits(wire_bytes=100_000))
+    ratios = []
+    for part in (_part(0, 50), _line(50, 20_000), _part(51, 10)):
+        (batch,) = compressor.close([part])
+        ratios.append(batch.raw_bytes / len(batch.body))
+
+    first, second, third = ratios
+    after_two = first + 0.3 * (second - first)
+    assert compressor.raw_target == int(85_000 * (after_two + 0.3 * (third - after_two)))
+
+
+def test_batch_that_does_not_fit_is_cut_and_its_compression_expected_of_the_next() -> None:
+    compressor = Compressor(BatchLimits(wire_bytes=20_000))
+    parts = [_part(10 * number, 10) for number in range(4)]
+    whole = b"".join(bytes(part.body) for part in parts)
+    ratio = len(whole) / len(pa.Codec("zstd", compression_level=1).compress(whole, asbytes=True))
+
+    batches = compressor.close(parts)
+
+    assert [(batch.start.value, batch.end.value, batch.rows) for batch in batches] == [  # type: ignore[attr-defined]
+        (0, 19, 20), (20, 39, 20),
+    ]  # fmt: skip
+    for batch in batches:
+        ratio += 0.3 * (batch.raw_bytes / len(batch.body) - ratio)
+    assert compressor.raw_target == pytest.approx(17_000 * ratio, abs=1)
+
+
+def test_rows_that_grow_when_compressed_are_expected_to_stay_as_they_are() -> None:
+    compressor = Compressor(BatchLimits(wire_bytes=5_000))
+
+    batches = compressor.close([_line(number, 2_000) for number in range(4)])
+
+    assert [batch.rows for batch in batches] == [2, 2]
+    assert 4_200 < compressor.raw_target <= 4_250
+
+
+def test_batch_of_just_the_wire_limit_is_sent_whole() -> None:
+    parts = [_line(0, 600), _line(1, 400)]
+
+    (batch,) = Compressor(BatchLimits(wire_bytes=1000, compression="none")).close(parts)
+
+    assert (batch.body, batch.encoding, batch.raw_bytes) == (parts[0].body + parts[1].body, None, 1000)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "gzip"])
+def test_rows_are_compressed_by_the_quickest_level(compression: str) -> None:
+    part = _part(0, 50)
+
+    (batch,) = Compressor(BatchLimits(compression=compression)).close([part])
+
+    assert batch.body == pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
+    assert (type(batch.body), batch.encoding) == (bytes, compression)
+
+
+class TestOpenBatch:
+    def test_it_is_full_when_the_next_rows_would_not_fit(self) -> None:
+        batch = OpenBatch(BatchLimits(rows=3))
+        assert not batch.is_full(0, 1), "nothing is in it"
+        batch.add(_line(0, 100))
+        assert [batch.is_full(target) for target in (99, 100, 101)] == [True, False, False]
+        assert [batch.is_full(100, following) for following in (0, 1)] == [False, True]
+
+    def test_it_is_full_by_rows(self) -> None:
+        batch = OpenBatch(BatchLimits(rows=3))
+        filled = []
+        for position in range(3):
+            batch.add(_line(position, 10))
+            filled.append(batch.is_full(1000))
+        assert filled == [False, False, True]
+
+    def test_it_begins_anew_when_it_was_taken(self) -> None:
+        batch, parts = OpenBatch(BatchLimits(rows=2)), [_line(0, 100), _line(1, 100)]
+        for part in parts:
+            batch.add(part)
+
+        assert batch.take() == parts
+        assert (batch.take(), batch.closes_in()) == ([], None)
+        batch.add(_line(2, 100))
+        assert [batch.is_full(target) for target in (99, 100)] == [True, False]
+
+    def test_its_age_is_that_of_its_first_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = [50.0]
+        monkeypatch.setattr(batch_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        batch = OpenBatch(BatchLimits(age_seconds=4.0))
+        for position in (0, 1):
+            batch.add(_line(position, 10))
+            now[0] += 3.0
+        assert batch.closes_in() == -2.0
+        batch.take()
+        batch.add(_line(2, 10))
+        assert batch.closes_in() == 4.0

@@ -151,6 +151,54 @@ def test_a_batch_closes_by_age_without_another_append(snowpipe: FakeSnowpipe) ->
         assert snowpipe.did("append") == ["append c 0..0"]
 
 
+@pytest.mark.parametrize("limit", [{"rows": 2}, {"raw_bytes": 15}])
+def test_a_full_batch_is_sent_without_another_append(snowpipe: FakeSnowpipe, limit: dict[str, int]) -> None:
+    sent = threading.Event()
+    snowpipe.fault(after="append", do=sent.set)
+    with open_channel(snowpipe, **limit) as channel:
+        put(channel, 0, 1)
+        assert sent.wait(60)
+        assert snowpipe.did("append") == ["append c 0..1"]
+
+
+@pytest.mark.parametrize("limit", [{"rows": 1}, {"age_seconds": 0.01}])
+def test_a_flush_ends_when_what_is_being_sent_is_answered(
+    snowpipe: FakeSnowpipe, limit: dict[str, float]
+) -> None:
+    sending, flushed = threading.Event(), threading.Event()
+    ended_early = []
+
+    def answer_late() -> None:
+        sending.set()
+        ended_early.append(flushed.wait(0.1))
+
+    snowpipe.fault(before="append", do=answer_late)
+    with open_channel(snowpipe, **limit) as channel:
+        put(channel, 0, 0)
+        assert sending.wait(60)
+        channel.flush()
+        flushed.set()
+    assert ended_early == [False]
+
+
+def test_the_sender_is_named_after_the_channel_and_keeps_no_process_alive(channel: Channel) -> None:
+    put(channel, 0, 0)
+
+    (sender,) = [thread for thread in threading.enumerate() if thread.name == "channel c"]
+    assert sender.daemon
+    channel.close()
+    assert not sender.is_alive()
+
+
+def test_counters_tell_the_bytes_and_the_seconds_of_the_answered_appends(snowpipe: FakeSnowpipe) -> None:
+    snowpipe.clock.sleep(1000.0)
+    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(3.0))
+    with open_channel(snowpipe, compression="none") as channel:
+        put(channel, 0, 2)
+
+    assert channel.counters == ChannelCounters(3, 24, 24, 1, 3.0, 3.0)
+
+
 def test_no_more_than_the_allowed_requests_a_second(snowpipe: FakeSnowpipe) -> None:
     saved_up, more, rate = 40, 4, 20
     started = time.monotonic()
@@ -244,7 +292,18 @@ def test_rows_that_never_commit_are_discarded_after_a_bounded_wait_and_the_token
     channel = Channel.open(snowpipe.client(), "c", IntegerOffset, uncommitted_timeout=20)
     assert channel.committed == IntegerOffset(7)
     assert 10 < sum(snowpipe.clock.slept) <= 20
+    put(channel, 8, 9)
     channel.close()
+    assert snowpipe.did("append") == ["append c 8..9"]
+    assert snowpipe.channels["c"].committed == "9"
+    opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
+    assert (set(opens[:-1]), opens[-1]) == ({True}, False)
+
+
+def test_rows_of_an_older_writer_have_a_minute_to_commit(snowpipe: FakeSnowpipe) -> None:
+    leave_uncommitted(snowpipe)
+    Channel.open(snowpipe.client(), "c", IntegerOffset).close()
+    assert 59 < sum(snowpipe.clock.slept) <= 60
 
 
 def test_rows_of_others_are_not_discarded_where_that_is_not_allowed(snowpipe: FakeSnowpipe) -> None:
@@ -265,6 +324,12 @@ def test_a_closed_channel_takes_no_rows(channel: Channel) -> None:
         put(channel, 0, 0)
 
 
+def test_closing_sends_what_was_appended(snowpipe: FakeSnowpipe, channel: Channel) -> None:
+    put(channel, 0, 0)
+    channel.close()
+    assert snowpipe.did("append") == ["append c 0..0"]
+
+
 def test_closing_without_a_flush_sends_nothing_more(snowpipe: FakeSnowpipe, channel: Channel) -> None:
     put(channel, 0, 0)
     channel.close(flush=False)
@@ -280,8 +345,9 @@ def test_an_append_without_rows_is_refused(channel: Channel, body: bytes, rows: 
 def test_a_missing_last_newline_is_added(snowpipe: FakeSnowpipe, channel: Channel) -> None:
     channel.append(b'{"n":0}', IntegerOffset(0), IntegerOffset(0), rows=1)
     channel.append(memoryview(b'{"n":1}'), IntegerOffset(1), IntegerOffset(1), rows=1)
+    channel.append(memoryview(b'{"n":2}\n').cast("c"), IntegerOffset(2), IntegerOffset(2), rows=1)
     channel.flush()
-    assert snowpipe.appends()[0].body == b'{"n":0}\n{"n":1}\n'
+    assert snowpipe.appends()[0].body == b'{"n":0}\n{"n":1}\n{"n":2}\n'
 
 
 @settings(max_examples=15, deadline=None)

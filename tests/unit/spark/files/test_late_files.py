@@ -1,8 +1,11 @@
 """Files that change before the committed position, which the token cannot say: each run with its driver."""
 
+import calendar
 import gzip
+import json
 import os
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -54,6 +57,11 @@ class Folder:
     def rows(self, prefix="job", partition="a"):
         return [row["ID"] for row in self.snowpipe.channels[f"{prefix}_src_{partition}"].rows]
 
+    def listing(self):
+        """The file of its only listing."""
+        (kept,) = (self.path / LISTING_FOLDER).iterdir()
+        return kept
+
     def refused(self, *said, **options):
         """A run that stops before it opens a channel, and what it says."""
         before, opened = self.rows(), len(self.snowpipe.did("open"))
@@ -62,6 +70,16 @@ class Folder:
         assert (self.rows(), len(self.snowpipe.did("open"))) == (before, opened)
         for word in said:
             assert word in str(stopped.value)
+
+
+@pytest.fixture
+def tokyo(monkeypatch):
+    """A host whose own time is not UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture
@@ -111,12 +129,14 @@ class TestDefault:
 
     def test_earlier_file_rewritten_in_the_same_size_is_refused_with_its_time(self, folder):
         file = folder.write("1.ndjson")
+        os.utime(file, ns=(HOUR_NS, HOUR_NS))
         folder.write("2.ndjson")
         folder.run()
-        listed = file.stat().st_mtime_ns
-        os.utime(file, ns=(listed + HOUR_NS, listed + HOUR_NS))
+        later = (1_700_000_000_999_999_999,) * 2
+        os.utime(file, ns=later)
+        listed_at = json.loads(folder.listing().read_bytes())["listed_at"]
 
-        folder.refused("'1.ndjson'", "written")
+        folder.refused("'1.ndjson'", "written 2023-11-14 22:13:20 UTC", f"listed at {listed_at}:")
 
     def test_late_file_is_noticed_after_a_run_that_was_cut_short(self, folder, snowpipe):
         folder.write("1.ndjson")
@@ -239,6 +259,39 @@ class TestWarn:
 
 
 class TestListing:
+    def test_it_is_the_file_that_runs_of_other_releases_look_for(self, folder):
+        file = folder.write("1.ndjson")
+        folder.run()
+
+        kept = folder.listing()
+        content = json.loads(kept.read_bytes())
+        # blake2b of 16 bytes over the account's address with the pipe, a line feed, and the channel
+        assert kept.name == "eaadb52f4911d0eef12185fd1f819ae0.json"
+        assert content.pop("listed_at").endswith(" UTC")
+        assert content == {
+            "version": 1, "target": PIPE.address(URL), "channel": "job_src_a",
+            "files": {"1.ndjson": [file.stat().st_size, file.stat().st_mtime_ns]},
+        }  # fmt: skip
+
+    def test_it_stays_as_it_is_while_the_files_do(self, folder):
+        folder.write("1.ndjson")
+        folder.run()
+        folder.listing().chmod(0o400)
+
+        folder.run()
+
+        assert folder.listing().stat().st_mode & 0o777 == 0o400
+
+    def test_times_are_told_in_utc_wherever_the_driver_is(self, folder, tokyo):
+        file = folder.write("1.ndjson")
+        folder.write("2.ndjson")
+        folder.run()
+        at = time.strptime(json.loads(folder.listing().read_bytes())["listed_at"], "%Y-%m-%d %H:%M:%S UTC")
+        assert abs(calendar.timegm(at) - time.time()) < 3600
+        os.utime(file, ns=(4_000_000_000 * 10**9,) * 2)
+
+        folder.refused("written 2096-10-02 07:06:40 UTC")
+
     def test_it_can_be_kept_elsewhere(self, folder, tmp_path):
         folder.write("2.ndjson")
         elsewhere = str(tmp_path / "kept" / "listings")
