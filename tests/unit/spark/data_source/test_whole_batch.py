@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.schema import KAFKA_PARTITION, is_kafka_partition
 from airflow_provider_snowpipe.spark.data_source.task import Task
-from airflow_provider_snowpipe.spark.data_source.whole_batch import BegunBatch
+from airflow_provider_snowpipe.spark.data_source.whole_batch import BegunBatch, Finding
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -342,6 +342,74 @@ def test_channel_of_two_partitions_is_refused_whole(snowpipe, writes):
         writes.write([[0, 5, 10], [1, 6], [11]])
 
     assert len(snowpipe.appends()) == sent
+
+
+def test_channels_of_a_source_whose_prefix_begins_alike_are_left_to_it(snowpipe, writes):
+    writes.keyed = True
+    writes.killed([[0, 5, 10, 1, 6, 11]], 1)
+    snowpipe.channel("ds_daily_0", committed="41")
+    snowpipe.channel("ds_t__topic_id", committed="an id")
+    snowpipe.channel("other_0")
+
+    writes.write([[0, 5, 10, 1, 6, 11]])
+
+    assert writes.table == [0, 1, 5, 6, 10, 11]
+    opened = {call.channel for call in snowpipe.calls if call.operation == "open"}
+    assert opened == {"ds_k0", "ds_k1"}, "whoever writes the others is not shut out"
+
+
+@pytest.mark.parametrize("listed", ["pipe", "schema"])
+def test_channels_that_a_column_names_are_listed_by_pipe_or_else_in_its_schema(
+    snowpipe, writes, monkeypatch, listed
+):
+    writes.keyed = True
+    writes.killed([[0, 5, 10, 1, 6, 11]], 1)
+    asked = []
+
+    def rows(account_url, credentials, statement, *, ca_bundle):
+        asked.append((account_url, credentials, statement, ca_bundle))
+        told = {"database_name": "DB", "schema_name": "S", "table_name": "T"}
+        if "PIPE" in statement:
+            return [{**told, "name": "ds_k0"}] if listed == "pipe" else []
+        return [
+            {**told, "name": "ds_k1", "parent_domain": "PIPE", "parent_name": "ANOTHER"},
+            {**told, "name": "ds_k0", "parent_domain": "PIPE", "parent_name": "t-streaming"},
+            {**told, "name": "ds_k2"},
+        ]
+
+    monkeypatch.setattr(whole_batch, "standing_credentials", lambda path: f"credentials of {path}")
+    monkeypatch.setattr(whole_batch, "statement_rows", rows)
+    options = writes.options([[]])
+
+    begun = BegunBatch.find(options, identity_of(options, 7, None, GIVEN_WRITER), frozenset("V"))
+
+    assert begun is not None
+    assert (list(begun.committed), begun.variants) == (["ds_k0"], {"V"})
+    assert asked[0][:2] == (URL, "credentials of None")
+    assert [one[2] for one in asked][1:] == ([] if listed == "pipe" else ['SHOW CHANNELS IN SCHEMA "DB"."S"'])
+
+
+def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):
+    options = writes.options(BEGUN)
+    identity = identity_of(options, 7, None, GIVEN_WRITER)
+    token = BatchDigestOffset(7, 3, 3, 0, GIVEN_WRITER, 0)
+    begun = BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
+    fine = [Finding(number, f"ds_{number}") for number in range(3)]
+    wrong = Finding(2, "ds_2", "SourcePositionError", "other rows")
+
+    begun.refuse_differences(iter(fine))
+    with pytest.raises(SourcePositionError, match=r"batch 7 .*nothing was sent: other rows\. "):
+        begun.refuse_differences([*fine[:2], wrong])
+    with pytest.raises(SourcePositionError, match=r"other rows \(1 more differ\)\. "):
+        begun.refuse_differences([replace(wrong, partition=0, channel="ds_0"), wrong])
+    with pytest.raises(ConfigurationError, match="bad column"):
+        begun.refuse_differences([Finding(1, "", "ConfigurationError", "bad column")])
+    with pytest.raises(SourcePositionError, match=r"'ds_0'.*has no row.*'7:3/3-.*1 more"):
+        begun.refuse_differences([])
+    with pytest.raises(SourcePositionError, match="'ds_2'"):
+        begun.refuse_differences(fine[:2])
+    with pytest.raises(ContinuityError, match=r"'ds_0' lie in the partitions 0 and 1"):
+        begun.refuse_differences([*fine, replace(fine[0], partition=1)])
 
 
 def _spread(ids, keyed, by=0):
