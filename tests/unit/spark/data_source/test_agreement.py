@@ -41,6 +41,8 @@ class Others:
 @pytest.fixture
 def others(snowpipe, monkeypatch):
     monkeypatch.setattr(agreement, "time", snowpipe.clock)
+    snowpipe.clock.sleep(100)
+    snowpipe.clock.slept.clear()
     with snowpipe.client() as client:
         kit = Others(snowpipe)
         kit.client = client
