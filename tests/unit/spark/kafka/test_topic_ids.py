@@ -98,7 +98,7 @@ def test_each_topic_is_compared_with_its_own_id(snowpipe, caplog):
         ids = TopicIds(client, "fail")
 
         ids.check(partitions, committed, {"t": OLD, "u": "u-id", "v": None, "w": None})
-        with pytest.raises(SourcePositionError, match="'u'.*'u-id'.*'other'"):
+        with pytest.raises(SourcePositionError, match=r"'u'.*'u-id'.*'other'"):
             ids.check(partitions, committed, {"t": OLD, "u": "other", "v": None, "w": None})
 
     assert (snowpipe.did("open"), sorted(snowpipe.channels)) == ([], [PLACE, "SHOP_u__topic_id"])
