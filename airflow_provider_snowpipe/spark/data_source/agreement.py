@@ -2,15 +2,16 @@
 
 A task sees its own partition only. Where an earlier run has begun the batch, each one compares the committed
 rows of its channel and then says so to the others, in the one place that all of them reach: the pipe, as the
-offset token of a channel beside its own into which no row is sent. It sends once every task has said the
-same. That takes a task slot for each partition, since a task that waits keeps its slot; where Spark has
-fewer, the batch is refused with nothing sent, and ``write_checked`` finishes it.
+offset token of a channel beside its own into which no row is sent. The task of the first partition reads what
+all have said and decides for all of them, once: they send, or none does. That takes a task slot for each
+partition, since a task that waits keeps its slot; where Spark has fewer, the batch is refused with nothing
+sent, and ``write_checked`` finishes it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import StrEnum
@@ -30,6 +31,10 @@ class _Said(StrEnum):
     COMPARES = "compares"
     AGREES = "agrees"
     REFUSES = "refuses"
+    SENDS = "sends"  # by the first partition's task alone, for all
+
+
+_FINAL = (_Said.REFUSES, _Said.SENDS)
 
 
 class RefusedByAnotherError(SourcePositionError):
@@ -39,6 +44,9 @@ class RefusedByAnotherError(SourcePositionError):
 class Agreement:
     """What the tasks of one write have found out about a batch that an earlier run has begun.
 
+    A refusal is never taken back, nor is the decision: a later attempt at a partition goes by what an earlier
+    one has said, since other tasks may have ended or sent by that.
+
     :param client: a client of the channels' pipe
     :param channels: the batch's channels, one for each partition
     :param partition: the number of this task's partition
@@ -47,64 +55,107 @@ class Agreement:
 
     def __init__(self, client: SnowpipeClient, channels: Sequence[str], partition: int, write: str) -> None:
         self._client = client
-        self._channels = {_marker(name): name for name in channels}
-        self._own = channels[partition]
+        self._channels = channels
+        self._first, self._own = channels[0], channels[partition]
         self._write = write
         self._said: _Said | None = None
 
     def begin(self) -> None:
         """Say that this task runs, so that the others wait for it."""
+        before = self._read([self._own])[self._own]
+        if before in _FINAL:
+            self._said = before
         self._say(_Said.COMPARES)
-
-    def agree(self) -> None:
-        """Say that the committed rows are the first ones of this task's share, or that there are none."""
-        self._say(_Said.AGREES)
 
     def refuse(self) -> None:
         """Say that this task refuses the batch, for whatever reason."""
         self._say(_Said.REFUSES)
 
+    def finish(self) -> None:
+        """Agree, as a task does that has nothing to send or has sent it.
+
+        :raises SourcePositionError: as :meth:`wait` does; in the first partition's task alone
+        """
+        if self._own == self._first and self._said not in _FINAL:
+            self.wait()
+        self._say(_Said.AGREES)
+
     def wait(self) -> None:
         """Agree, and wait until all tasks do.
 
-        :raises RefusedByAnotherError: if one refuses, or if not all of them run at the same time
+        :raises RefusedByAnotherError: if one refuses, or another write of the batch has begun
+        :raises SourcePositionError: if not all of them run at the same time
         :raises AuthenticationError: if the scoped token expires before they have compared
         """
-        self.agree()
+        self._say(_Said.AGREES)
         began = time.monotonic()
-        while True:
-            said = self._all_said()
-            refusing = [name for name, one in said.items() if one is _Said.REFUSES]
-            if refusing:
+        said = self._read(self._channels)
+        while said[self._first] is not _Said.SENDS:
+            if said[self._own] is None:
                 raise RefusedByAnotherError(
-                    f"channel {self._own!r}: the batch is refused as a whole because of channel "
-                    f"{refusing[0]!r}"
+                    f"channel {self._own!r}: another write of the batch has begun: run it once"
                 )
-            missing = [name for name, one in said.items() if one is None]
-            if not missing and all(one is _Said.AGREES for one in said.values()):
+            late = time.monotonic() - began > STARTED_WITHIN_SECONDS
+            if self._own == self._first:
+                self._decide(said, late=late)
+            else:
+                self._follow(said, late=late)
+            if self._said is _Said.SENDS:
                 return
-            if missing and time.monotonic() - began > STARTED_WITHIN_SECONDS:
-                self.refuse()
-                raise RefusedByAnotherError(
-                    f"channel {self._own!r}: an earlier run has committed a part of the batch, so that all "
-                    f"{len(said)} tasks have to compare before one sends, and {len(missing)} of them did not "
-                    f"start within {STARTED_WITHIN_SECONDS:g} seconds. Give Spark a task slot for each "
-                    "partition; or finish the batch by write_checked(df, options), which compares in a job "
-                    "of its own (in a stream, within foreachBatch, with the same checkpoint); or promise by "
-                    "the option fixedSpread=true that each row lies in the partition that it lay in then"
-                )
             time.sleep(_POLL_SECONDS)
+            said = self._read(self._channels if self._own == self._first else (self._first, self._own))
+
+    def _decide(self, said: dict[str, _Said | None], *, late: bool) -> None:
+        refusing = [name for name, one in said.items() if one is _Said.REFUSES]
+        missing = [name for name, one in said.items() if one is None]
+        if refusing:
+            self.refuse()
+            raise self._refused_by(refusing[0])
+        if missing and late:
+            self.refuse()
+            raise self._not_started(missing[0])
+        if all(one is _Said.AGREES for one in said.values()):
+            self._say(_Said.SENDS)
+
+    def _follow(self, said: dict[str, _Said | None], *, late: bool) -> None:
+        first = said[self._first]
+        refusing = [name for name, one in said.items() if one is _Said.REFUSES]
+        if first is None and (late or refusing):
+            # Said before it is read again: the first task either finds this refusal when it begins, or has
+            # begun; then it may have decided by what was said before, and its decision is waited for.
+            self.refuse()
+            first = self._read([self._first])[self._first]
+            if first is None:
+                raise self._refused_by(refusing[0]) if refusing else self._not_started(self._first)
+        if first is _Said.REFUSES:
+            raise self._refused_by(self._first)
+
+    def _refused_by(self, channel: str) -> SourcePositionError:
+        return RefusedByAnotherError(
+            f"channel {self._own!r}: the batch is refused as a whole because of channel {channel!r}"
+        )
+
+    def _not_started(self, channel: str) -> SourcePositionError:
+        return SourcePositionError(
+            f"channel {self._own!r}: an earlier run has committed a part of the batch, so that all "
+            f"{len(self._channels)} tasks have to compare before one sends, and that of channel {channel!r} "
+            f"did not start within {STARTED_WITHIN_SECONDS:g} seconds. Give Spark a task slot for each "
+            "partition; or finish the batch by write_checked(df, options), which compares in a job "
+            "of its own (in a stream, within foreachBatch, with the same checkpoint); or promise by "
+            "the option fixedSpread=true that each row lies in the partition that it lay in then"
+        )
 
     def _say(self, what: _Said) -> None:
-        if what is not self._said:
+        if self._said not in (what, *_FINAL):
             self._client.open_channel(_marker(self._own), offset_token=f"{self._write}:{what}")
             self._said = what
 
-    def _all_said(self) -> dict[str, _Said | None]:
-        found = self._client.channel_statuses(list(self._channels))
-        return {self._channels[name]: self._read(status.committed) for name, status in found.items()}
+    def _read(self, channels: Iterable[str]) -> dict[str, _Said | None]:
+        names = {_marker(name): name for name in channels}
+        found = self._client.channel_statuses(list(names))
+        return {names[marker]: self._meaning(status.committed) for marker, status in found.items()}
 
-    def _read(self, token: str | None) -> _Said | None:
+    def _meaning(self, token: str | None) -> _Said | None:
         write, _, what = (token or "").partition(":")
         return _Said(what) if write == self._write else None
 

@@ -166,7 +166,7 @@ class Task:
             if not error.spark_may_retry:
                 agreement.refuse()
             raise
-        agreement.agree()
+        agreement.finish()
 
     def _load(
         self,
@@ -188,6 +188,8 @@ class Task:
             self.seen.check(self.identity)
             return self._load_batch(self.identity, found, status, rows, agreement)
         except SupersededError as error:
+            if agreement is not None:
+                agreement.refuse()
             return None, replace(found, superseded_by=error.batch)
 
     def _load_ordered(

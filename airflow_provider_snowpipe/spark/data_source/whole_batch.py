@@ -100,7 +100,9 @@ class BegunBatch:
             open_ones = [
                 name
                 for name, token in found.items()
-                if options.partitions is not None or token is None or _is_of(token, identity)
+                if options.partitions is not None
+                or statuses[name].committed is None
+                or (token is not None and _is_of(token, identity))
             ]
             now = fenced(client, open_ones)
         tokens = {name: _token(status.committed) for name, status in now.items()}
@@ -193,7 +195,7 @@ def _listed(options: WriteOptions, statement: str) -> list[ListedChannel]:
 
 
 def _token(committed: str | None) -> BatchDigestOffset | None:
-    """A channel's token; None where it is of another format, which its own task refuses."""
+    """A channel's token; None where it is of another format, which the task of a channel refuses."""
     try:
         return None if committed is None else BatchDigestOffset.parse(committed)
     except OffsetTokenError:

@@ -32,6 +32,15 @@ def test_files_are_named_below_the_stage() -> None:
     assert outcome.unnamed(["in/a.csv", "in/c.csv"]) == ("in/c.csv",)
 
 
+@pytest.mark.parametrize("url", ["s3://b/in", "s3://b/in/"])
+def test_files_of_an_external_stage_are_named_by_their_addresses_and_told_below_the_stage(url: str) -> None:
+    answered = [{**row(""), "file": "s3://b/in/X/a.csv"}]
+
+    (load,) = CopyOutcome.read(answered, StageReference.parse("@X"), url).loads
+
+    assert (load.path, load.location) == ("X/a.csv", "X")
+
+
 def test_nothing_to_do_is_no_file() -> None:
     assert CopyOutcome.read([{"status": "Copy executed with 0 files processed."}], STAGE) == CopyOutcome()
 

@@ -123,6 +123,13 @@ class TestLoad:
             json.dumps({"snowpipe": ["d", "r", "t", "-1"]})
         }
 
+    def test_files_of_which_nothing_tells_the_content_are_loaded_by_statements_of_their_own(
+        self, loading: Loading
+    ) -> None:
+        loading.run().load([StagedFile(path) for path in PATHS])
+
+        loading.assert_every_row_is_there_once()
+
     def test_a_statement_that_runs_is_asked_for_at_growing_pauses(
         self, loading: Loading, pauses: list[float]
     ) -> None:
@@ -274,6 +281,23 @@ class TestCrashes:
         loading.account.stages["S"]["a"] = good
 
         loading.run(try_number=2).load(marks)
+        loading.assert_every_row_is_there_once()
+
+    @pytest.mark.parametrize("try_number", [3, 4])
+    def test_the_first_statement_that_ended_well_is_joined_however_many_failed_before(
+        self, loading: Loading, try_number: int
+    ) -> None:
+        loading.paths, good = ["a"], loading.account.stages["S"]["a"]
+        loading.account.put("a", "bad")
+        marks = loading.files
+        with pytest.raises(SqlError):
+            loading.load()
+        loading.account.stages["S"]["a"] = good
+        loading.run(FORCED, try_number=2).load(marks)
+        loading.account.history.clear()
+
+        loading.run(FORCED, try_number=try_number).load(marks)
+
         loading.assert_every_row_is_there_once()
 
     @pytest.mark.parametrize(

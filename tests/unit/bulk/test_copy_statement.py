@@ -38,6 +38,8 @@ def test_expressions_fill_named_columns() -> None:
     statement = CopyInto(TABLE, "@s/in", columns=["A", "b"], expressions=["$1", "$2::NUMBER"]).statement()
 
     assert statement.endswith('("A", "b") FROM (SELECT $1, $2::NUMBER FROM \'@s/in\')')
+    named = CopyInto(TABLE, "@s", expressions=["r.$1"], alias="r").statement()
+    assert named.endswith(" FROM (SELECT r.$1 FROM '@s' \"r\")")
 
 
 EVERY_OPTION: dict[str, Any] = {
@@ -74,6 +76,27 @@ def test_every_option_is_read_as_it_was_meant() -> None:
     assert read.file_format["FIELD_DELIMITER"] == "\t"
     assert read.file_format["NULL_IF"] == ("", "NULL")
     assert read.file_format["TRIM_SPACE"] is True
+
+
+def test_every_option_is_written_once_with_columns_that_are_no_plain_names_in_quotes() -> None:
+    options = {**EVERY_OPTION, "include_metadata": {"A_1": "METADATA$FILENAME", "b": "METADATA$FILE_ROW"}}
+    options["file_format"] = {"type": "JSON"}
+
+    assert CopyOptions(**options).written() == [
+        "FILE_FORMAT = (TYPE = 'JSON')",
+        "PATTERN = '.*[.]csv'",
+        "SIZE_LIMIT = 1000",
+        "MATCH_BY_COLUMN_NAME = CASE_SENSITIVE",
+        "LOAD_MODE = FULL_INGEST",
+        "ON_ERROR = 'SKIP_FILE_10%'",
+        "PURGE = TRUE",
+        "RETURN_FAILED_ONLY = TRUE",
+        "TRUNCATECOLUMNS = TRUE",
+        "FORCE = TRUE",
+        "LOAD_UNCERTAIN_FILES = TRUE",
+        "CLUSTER_AT_INGEST_TIME = TRUE",
+        'INCLUDE_METADATA = (A_1 = METADATA$FILENAME, "b" = METADATA$FILE_ROW)',
+    ]
 
 
 @pytest.mark.parametrize("value", ["CONTINUE", "SKIP_FILE", "SKIP_FILE_3", "SKIP_FILE_3%", "ABORT_STATEMENT"])
@@ -115,22 +138,27 @@ def test_a_validation_loads_nothing_and_takes_no_expressions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "complaint", "remedy"),
     [
-        ({"on_error": "continue; DROP TABLE t"}, "on_error is 'continue; DROP"),
-        ({"on_error": "SKIP_FILE_0"}, "on_error is 'SKIP_FILE_0'"),
-        ({"match_by_column_name": "YES"}, "match_by_column_name is 'YES'"),
-        ({"include_metadata": {"A": "METADATA$FILENAME"}}, "needs match_by_column_name"),
-        ({"include_metadata": {"A": "x)"}}, "include_metadata of 'A'"),
-        ({"load_mode": "FAST"}, "load_mode is 'FAST'"),
-        ({"size_limit": 0}, "size_limit is 0"),
-        ({"enforce_length": True, "truncate_columns": True}, "they are opposites"),
+        ({"on_error": "continue; DROP TABLE t"}, "on_error is 'continue; DROP",
+         "give CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …"),
+        ({"on_error": "SKIP_FILE_0"}, "on_error is 'SKIP_FILE_0'", "SKIP_FILE_10%, …"),
+        ({"match_by_column_name": "YES"}, "match_by_column_name is 'YES'",
+         "give CASE_SENSITIVE, CASE_INSENSITIVE, NONE"),
+        ({"include_metadata": {"A": "METADATA$FILENAME"}}, "needs match_by_column_name", ""),
+        ({"include_metadata": {"A": "METADATA$FILENAME"}, "match_by_column_name": "NONE"},
+         "needs match_by_column_name", ""),
+        ({"include_metadata": {"A": "x)"}}, "include_metadata of 'A'", "give METADATA$FILENAME, …"),
+        ({"load_mode": "FAST"}, "load_mode is 'FAST'", "give FULL_INGEST, ADD_FILES_COPY"),
+        ({"size_limit": 0}, "size_limit is 0", ""),
+        ({"enforce_length": True, "truncate_columns": True}, "they are opposites", ""),
     ],
     ids=lambda value: "" if isinstance(value, str) else "-".join(value),
-)
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ConfigurationError, match=complaint):
+)  # fmt: skip
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], complaint: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint) as refused:
         CopyOptions(**options)
+    assert str(refused.value).endswith(remedy)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +172,30 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], complaint: 
 def test_columns_that_cannot_be_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="columns"):
         CopyInto(TABLE, "@s", **arguments)
+
+
+def test_columns_may_be_named_where_nothing_is_matched_by_name() -> None:
+    copied = CopyInto(TABLE, "@s", CopyOptions(match_by_column_name="NONE"), columns=["A"])
+
+    assert copied.statement().endswith("""("A") FROM '@s' MATCH_BY_COLUMN_NAME = NONE""")
+
+
+@pytest.mark.parametrize("letter", [chr(0), chr(0xD800), chr(0xDFFF)], ids=["NUL", "first half", "last half"])
+def test_letter_that_no_text_of_sql_can_have_is_refused(letter: str) -> None:
+    with pytest.raises(ConfigurationError, match="stage path"):
+        copy(f"@s/a{letter}b").statement()
+
+
+@pytest.mark.parametrize(
+    ("paths", "named"),
+    [(["a.csv", "b.v2.json"], "'b.v2.json' is JSON"), (["A.PARQUET"], "'A.PARQUET' is PARQUET")],
+)
+def test_remedy_for_files_of_another_format_is_the_format(paths: list[str], named: str) -> None:
+    remedy = copy().format_remedy(paths)
+
+    assert named in remedy
+    assert remedy.startswith(" ")
+    assert copy(file_format={"type": "CSV"}).format_remedy(paths) == copy().format_remedy(["a.csv"]) == ""
 
 
 class TestLiterals:

@@ -38,7 +38,11 @@ def test_seconds_are_summed_by_size_of_the_warehouse() -> None:
         "2X-LARGE": 30.0,
     }
     ((statement, values),) = account.asked
-    assert '"A""B".INFORMATION_SCHEMA.QUERY_HISTORY(' in statement
+    assert statement == (
+        'SELECT WAREHOUSE_SIZE, EXECUTION_TIME FROM TABLE("A""B".INFORMATION_SCHEMA.QUERY_HISTORY('
+        "END_TIME_RANGE_START => %s::TIMESTAMP_LTZ, RESULT_LIMIT => 10000)) "
+        "WHERE QUERY_TAG = %s AND QUERY_TYPE = 'COPY' AND WAREHOUSE_SIZE IS NOT NULL"
+    )
     assert values == ["2026-01-31T11:00:00.000+00:00", "tag"]
 
 
@@ -49,23 +53,33 @@ def test_history_is_not_asked_for_more_than_it_knows() -> None:
     assert account.asked[0][1][0] == "2026-01-24T12:00:00.000+00:00"
 
 
-def test_a_statement_that_history_does_not_know_costs_an_unknown_time() -> None:
+def test_a_statement_that_history_does_not_know_costs_an_unknown_time(caplog) -> None:
+    caplog.set_level("INFO")
     refused = Account(error=SqlError("Unknown table function", errno=2140))
 
     assert warehouse_seconds(Account().run, "D", "tag", NOW, NOW) is None
     assert warehouse_seconds(refused.run, "D", "tag", NOW, NOW) is None
+    assert "how long COPY ran is not known: " in caplog.text
 
 
 def test_attributed_credits_come_by_query_tag() -> None:
     account = Account({"query_tag": "a", "credits": 0.25}, {"query_tag": "b", "credits": None})
 
     assert attributed_credits(account.run, {"b", "a"}, NOW) == {"a": 0.25}
-    assert account.asked[0][1] == ["2026-01-31T12:00:00.000+00:00", "a", "b"]
+    ((statement, values),) = account.asked
+    assert statement == (
+        "SELECT QUERY_TAG, SUM(CREDITS_ATTRIBUTED_COMPUTE) AS CREDITS "
+        "FROM SNOWFLAKE.ACCOUNT_USAGE.QUERY_ATTRIBUTION_HISTORY WHERE START_TIME >= %s::TIMESTAMP_LTZ "
+        "AND QUERY_TAG IN (%s, %s) GROUP BY QUERY_TAG"
+    )
+    assert values == ["2026-01-31T12:00:00.000+00:00", "a", "b"]
 
 
-def test_nothing_is_asked_for_no_load_and_a_closed_view_says_nothing() -> None:
+def test_nothing_is_asked_for_no_load_and_a_closed_view_says_nothing(caplog) -> None:
+    caplog.set_level("INFO")
     account, closed = Account(), Account(error=SqlError("not authorized", errno=2003))
 
     assert attributed_credits(account.run, set(), NOW) == {}
     assert account.asked == []
     assert attributed_credits(closed.run, {"a"}, NOW) == {}
+    assert "which credits are attributed to earlier loads is not known: " in caplog.text

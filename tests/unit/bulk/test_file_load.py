@@ -52,14 +52,23 @@ def test_a_load_without_the_name_of_a_pipe_is_copys_own(
         (WHEN, WHEN),
         (WHEN.replace(tzinfo=None), WHEN),
         (WHEN.isoformat(), WHEN),
+        (WHEN.astimezone(dt.timezone(dt.timedelta(hours=5))), WHEN),
         ("2026-01-02T03:04:00", WHEN),
         ("", None),
         (None, None),
     ],
-    ids=["aware", "naive", "text", "naive-text", "empty", "none"],
+    ids=["aware", "naive", "text", "elsewhere", "naive-text", "empty", "none"],
 )
 def test_a_time_without_a_zone_is_in_utc(told: object, loaded_at: dt.datetime | None) -> None:
     assert FileLoad.from_copy_history({**HISTORY, "last_load_time": told}).loaded_at == loaded_at
+
+
+def test_history_that_tells_no_location_and_no_place_of_an_error_leaves_them_out() -> None:
+    load = FileLoad.from_copy_history(
+        {"file_name": "a", "status": "Load failed", "first_error_message": "bad"}
+    )
+
+    assert (load.location, load.first_error) == ("", FirstError("bad"))
 
 
 def test_history_and_report_tell_the_same_load_alike() -> None:

@@ -86,3 +86,6 @@ def test_files_of_a_folder_that_its_manifest_does_not_have_are_refused_with_the_
 
     with pytest.raises(FilesGivenTwiceError, match=r"1 files of d/r/t/-1 .* 'a0/one.parquet': another try"):
         refuse_other_files(MANIFEST, FOLDER, [*own, load(f"in/{FOLDER}/a0/one.parquet")])
+    with pytest.raises(FilesGivenTwiceError) as refused:
+        refuse_other_files(MANIFEST, FOLDER, [*own, load("x.parquet", location=f"@DB.S.S/{FOLDER}/aX/")])
+    assert refused.value.files == ("aX/x.parquet",)

@@ -23,6 +23,7 @@ def load(path: str, location: str) -> FileLoad:
         ("a.csv", "a.csv", "DB.S.STAGE", True),
         ("in/a.csv", "in/a.csv", "DB.S.STAGE/", True),
         ("in/a.csv", "a.csv", "DB.S.STAGE/in", True),
+        ("X/XX.csv", "XX.csv", "DB.S.STAGE/X/", True),
         ("x/in/a.csv", "a.csv", "DB.S.STAGE/x/in/", True),
         ("s3://bucket/root/in/a.csv", "in/a.csv", "s3://bucket/root/", True),
         ("s3://bucket/root/in/a.csv", "/in/a.csv", "s3://bucket/root", True),
@@ -40,6 +41,10 @@ def test_location_and_path_together_name_the_file(wanted: str, path: str, locati
     assert name == (wanted if found else None)
     if found:
         assert path.lstrip("/") in possible_paths([wanted])
+
+
+def test_file_may_be_known_by_each_end_of_its_path_that_is_one() -> None:
+    assert possible_paths(["a/b.csv", "c/"]) == {"a/b.csv", "b.csv", "c/"}
 
 
 def test_a_prefix_takes_whatever_begins_so() -> None:

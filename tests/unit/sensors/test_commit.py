@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +22,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT, statuses
 from tests.airflow_version import AIRFLOW
+from tests.jumping_time import JumpingTime
 from tests.local_connection import TaskInstance
 from tests.outlet_events import OutletEvents
 from tests.scripted_service import Reply, error
@@ -291,6 +291,13 @@ class TestStartingInTheTriggerer:
 
 
 class TestStandingStill:
+    @pytest.fixture
+    def clock(self, monkeypatch) -> JumpingTime:
+        """What the sensor takes for the time of its looks."""
+        clock = JumpingTime()
+        monkeypatch.setattr("airflow_provider_snowpipe.sensors.commit.time", clock)
+        return clock
+
     def test_fails_in_the_worker_and_leaves_the_task_its_retries(self, service, service_connection):
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
 
@@ -298,27 +305,27 @@ class TestStandingStill:
             make(service_connection, stall_timeout=0.05).execute(context())
         assert type(raised.value) is AirflowException
 
-    def test_is_remembered_between_rescheduled_looks(self, service, service_connection):
+    def test_is_remembered_between_rescheduled_looks(self, service, service_connection, clock):
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
         ctx = context(task_state_store=TaskState())
 
         def look() -> bool:
-            sensor = make(service_connection, mode="reschedule", stall_timeout=0.05)
+            sensor = make(service_connection, mode="reschedule", stall_timeout=60)
             return bool(sensor.poke(ctx).is_done)
 
         assert not look()
-        time.sleep(0.06)
+        clock.sleep(61)
         with pytest.raises(AirflowException, match="stalled"):
             look()
         assert ctx["task_state_store"].values == {}
 
-    def test_starts_anew_with_the_next_try(self, service, service_connection):
+    def test_starts_anew_with_the_next_try(self, service, service_connection, clock):
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
         store = TaskState()
-        sensor = {"mode": "reschedule", "stall_timeout": 0.05}
+        sensor = {"mode": "reschedule", "stall_timeout": 60}
 
         make(service_connection, **sensor).poke(context(try_number=1, task_state_store=store))
-        time.sleep(0.06)
+        clock.sleep(61)
 
         seen = make(service_connection, **sensor).poke(context(try_number=2, task_state_store=store))
         assert not seen.is_done

@@ -223,3 +223,43 @@ def test_outage_that_lasts_ends_the_task_and_leaves_it_its_retries(snowpipe, con
         make(conn_id, max_consecutive_errors=2).execute(context())
 
     assert type(ended.value) is AirflowException
+
+
+def test_what_nobody_says_is_waited_for_in_the_worker_every_five_seconds():
+    sensor = SnowpipeCommitSensor(task_id="wait", targets={"c": "9"}, offset_format="integer", table="T")
+
+    assert (sensor.poke_interval, sensor.max_consecutive_errors, sensor.stall_timeout) == (5, 10, None)
+    assert (sensor.deferrable, sensor.start_from_trigger, sensor.end_from_trigger) == (False, False, False)
+    assert sensor.snowflake_conn_id == "snowflake_default"
+
+
+@pytest.mark.parametrize("ends", ["look", "event"])
+@pytest.mark.parametrize("targets", [{"c": "9"}, {"c1": "9", "c2": "8"}], ids=["one", "two"])
+def test_page_of_the_channels_and_lineage_are_left_behind(snowpipe, conn_id, targets, ends):
+    sensor, ctx = make(conn_id, targets=targets), context()
+    if ends == "look":
+        for name, token in targets.items():
+            snowpipe.channel(name, committed=token)
+        sensor.execute(ctx)
+    else:
+        sensor.execute_complete(ctx, {"status": "success", "tokens": targets})
+
+    (address,) = set(ctx["ti"].xcoms.values())
+    wanted = "channel?" if len(targets) == 1 else "channels?"
+    assert wanted in address
+    assert ("target=9" in address and "offset_format=integer" in address) is (len(targets) == 1)
+    assert sensor.task_lineage is not None
+    assert sensor.task_lineage.offset_format == "integer"
+    assert {one.channel: one.to_offset for one in sensor.task_lineage.channels} == targets
+
+
+def test_connections_are_given_back_when_the_wait_ends(snowpipe, conn_id, monkeypatch):
+    closed = []
+    monkeypatch.setattr(snowpipe, "close", lambda: closed.append(True))
+    snowpipe.channel("c", committed="9")
+    sensor = make(conn_id)
+
+    sensor.execute(context())
+
+    assert closed
+    assert sensor._client is None

@@ -149,6 +149,11 @@ def test_text_that_is_no_backup_names_where_it_came_from(text: str) -> None:
         OffsetBackup.from_json(text, origin="x.json")
 
 
+def test_backup_with_a_token_that_is_no_text_names_its_channel() -> None:
+    with pytest.raises(ConfigurationError, match="channel 'a' has the token 7"):
+        OffsetBackup.from_json(_changed(["channels", "a", "offset_token"], 7), origin="x.json")
+
+
 def test_later_version_names_both() -> None:
     with pytest.raises(ConfigurationError, match=r"x.json .*version 2.*version 1"):
         OffsetBackup.from_json(_changed(["version"], 2), origin="x.json")

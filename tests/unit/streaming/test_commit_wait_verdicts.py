@@ -51,6 +51,17 @@ def test_failed_verdict_has_tokens_totals_and_its_message(
     assert str(verdict) == verdict.message
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_slowest_is_named_among_tokens_of_the_first_ones_format(order: int) -> None:
+    targets = CommitTargets.parse(dict([("a", "f:9"), ("b", "8")][::order]), None)
+    found = [_status("a", "f:2"), _status("b", "3")][::order]
+
+    verdict = judge({one.channel: one for one in found}, targets)
+
+    assert verdict.slowest is not None
+    assert verdict.slowest.channel == found[0].channel
+
+
 def test_complete_verdict_counts_every_channel() -> None:
     verdict = _judge({"a": "5", "b": "5"}, _status("a", "7"), _status("b", "5"))
 

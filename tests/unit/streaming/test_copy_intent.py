@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 SINCE = dt.datetime(2026, 3, 1, 12, 30, 1, 234567, dt.UTC)
 WRITTEN = '"copy_to":"é.csv","since":"2026-03-01T12:30:01.234+00:00"'
@@ -29,6 +30,13 @@ def test_intent_is_written_and_read_the_same_by_every_release(intent, token):
     assert (read.after, read.last_file) == (intent.after, intent.last_file)
     assert (read.pipe, read.rows_inserted) == (intent.pipe, intent.rows_inserted)
     assert read.since == SINCE.replace(microsecond=234000)
+
+
+@pytest.mark.parametrize("channel", [None, "ch"])
+def test_position_is_not_read_from_an_intent_and_the_remedy_is_the_load_that_began_it(channel):
+    with pytest.raises(OffsetTokenError, match="run the load task") as refused:
+        IntegerOffset.parse(str(CopyIntent("5", "a", SINCE)), channel=channel)
+    assert str(refused.value).startswith("a load" if channel is None else "channel 'ch': a load")
 
 
 @pytest.mark.parametrize("token", [None, "", "a:5", "{}", '{"copy_to":"a"}'])

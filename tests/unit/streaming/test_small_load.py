@@ -342,6 +342,8 @@ class TestLines:
             {"ID": 1, "T": "x", "D": "2026-01-02"}, {"ID": 2, "T": None, "D": None},
         ]  # fmt: skip
         assert lines_of_columns(["ID"], [], RowLimits(), "q") == []
+        with pytest.raises(ValueError, match="zip"):
+            lines_of_columns(["ID"], [(1, 2), (3,)], RowLimits(), "q")
 
     @pytest.mark.parametrize(
         ("make", "size"),

@@ -111,6 +111,15 @@ class TestPlainTokens:
         assert wait(wanted, "9:5") is WaitState.COMPLETE
 
 
+def test_format_that_the_author_names_is_held_against_others_only_where_it_says_that_all_is_there() -> None:
+    wanted = CommitTargets.parse({"c": "a:10"}, "lexicographic")
+
+    assert wait(wanted, "a:10") is WaitState.COMPLETE, "in every order"
+    assert wait(wanted, "a:09") is WaitState.WAITING
+    assert wait(wanted, "a:1") is WaitState.WAITING
+    assert wait(wanted, "a:9") is WaitState.FAILED
+
+
 def test_file_line_refuses_a_digest() -> None:
     with pytest.raises(OffsetTokenError, match="file:line"):
         FileLineOffset.parse("a.ndjson@9f3a1200c4d5e6f7:600", channel="c")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -20,7 +23,8 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.schema import KAFKA_PARTITION, is_kafka_partition
 from airflow_provider_snowpipe.spark.data_source.task import Task
-from airflow_provider_snowpipe.spark.data_source.whole_batch import BegunBatch
+from airflow_provider_snowpipe.spark.data_source.whole_batch import BegunBatch, Finding
+from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
@@ -33,6 +37,67 @@ from tests.fake_snowpipe import URL, KilledError
 ROUNDS = 30
 
 
+class Turns:
+    """Runs tasks of which one goes on at a time; at each request and each wait of one, chance says which.
+
+    :param chance: a seeded random source
+    :param slots: so many have begun and not ended at a time
+    """
+
+    def __init__(self, chance, slots):
+        self._chance, self._slots = chance, slots
+        self._own, self._back, self._next = threading.local(), threading.Semaphore(0), []
+
+    def pause(self, *then):
+        """Let another task go on, these first where some are named; called by tasks."""
+        turn = getattr(self._own, "turn", None)
+        self._next += reversed(then)
+        if turn is not None:
+            self._back.release()
+            turn.acquire()
+
+    def map(self, run, numbers):
+        pending, running = list(numbers), {}
+        ended = {number: Future() for number in pending}
+        for _ in range(5000):
+            while pending and len(running) < self._slots:
+                number = pending.pop(0)
+                running[number] = threading.Semaphore(0)
+                work = (run, number, running[number], ended[number])
+                threading.Thread(target=self._work, args=work, daemon=True).start()
+            if not running:
+                return [future.result() for future in ended.values()]
+            self._next = [number for number in self._next if number in running]
+            if not self._next:
+                self._next = [self._chance.choice(list(running))] * self._chance.choice([1, 2, 8])
+            number = self._next.pop()
+            running[number].release()
+            self._back.acquire()
+            if ended[number].done():
+                del running[number]
+        return pytest.fail("the tasks wait for each other without an end")
+
+    def _work(self, run, number, turn, ended):
+        self._own.turn = turn
+        turn.acquire()
+        try:
+            ended.set_result(run(number))
+        except BaseException as error:  # noqa: BLE001  whoever asks for the result meets it
+            ended.set_exception(error)
+        self._back.release()
+
+
+class TimeInTurns:
+    """A clock that stands still until a task sleeps, which is when another one goes on."""
+
+    def __init__(self, clock, turns):
+        self._clock, self._turns, self.monotonic = clock, turns, clock.monotonic
+
+    def sleep(self, seconds):
+        self._clock.sleep(seconds)
+        self._turns.pause()
+
+
 class Writes:
     """Writes of rows that lie in partitions, as Spark calls for them.
 
@@ -40,7 +105,7 @@ class Writes:
     """
 
     def __init__(self, snowpipe, keyed=False):
-        self.snowpipe, self.keyed, self.slots = snowpipe, keyed, 8
+        self.snowpipe, self.keyed, self.slots, self.turns, self.query = snowpipe, keyed, 8, None, None
 
     def options(self, shares, *, checked=True):
         given = {
@@ -53,7 +118,7 @@ class Writes:
     def write(self, shares, *, checked=True, order=None):
         """One run of a write; its tasks begin in an order of their own."""
         options = self.options(shares, checked=checked)
-        identity = identity_of(options, 7, None, GIVEN_WRITER)
+        identity = identity_of(options, 7, self.query, GIVEN_WRITER)
         begun = BegunBatch.find(options, identity) if checked else None
         if begun is not None:
             begun.refuse_differences(
@@ -63,13 +128,20 @@ class Writes:
             )
         prepared = prepare(options, integer_offsets=False)
 
-        def run(number):
-            task = Task(options, prepared.token, prepared.seen, identity, number, 0, write=prepared.write)
-            return task.run(self.batches(shares[number]))
+        def run(number, attempt=0):
+            task = Task(
+                options, prepared.token, prepared.seen, identity, number, attempt, write=prepared.write
+            )
+            try:
+                return task.run(self.batches(shares[number]))
+            except KilledError:
+                if self.turns is None or attempt == 3:
+                    raise
+                return run(number, attempt + 1)
 
         try:
             with ThreadPoolExecutor(1 if checked else self.slots) as slots:
-                outcomes = list(slots.map(run, order or range(len(shares))))
+                outcomes = list((self.turns or slots).map(run, order or range(len(shares))))
             return settle_batch(options, outcomes, "batch=7", integer_offsets=False)
         finally:
             forget_agreement(options, prepared.seen, 7)
@@ -163,6 +235,83 @@ def test_plain_write_of_a_begun_batch_needs_a_slot_for_each_partition(snowpipe, 
     assert writes.table == list(range(30))
 
 
+def _in_turns(snowpipe, writes, monkeypatch, chance, slots=3):
+    """Let the tasks of the writes that come go on in turns, in a time in which the third poll is late."""
+    writes.turns = Turns(chance, slots)
+    monkeypatch.setattr(agreement, "time", TimeInTurns(snowpipe.clock, writes.turns))
+    monkeypatch.setattr(agreement, "_POLL_SECONDS", 40)
+    send = snowpipe.send
+    monkeypatch.setattr(snowpipe, "send", lambda *a, **k: (writes.turns.pause(), send(*a, **k))[1])
+
+
+def _sends_all_or_nothing(snowpipe, writes, shares, order):
+    """The error that a plain write was refused with, None if it sent all."""
+    refused, before, sent = None, writes.table, len(snowpipe.appends())
+    try:
+        writes.write(shares, checked=False, order=order)
+    except SnowpipeError as error:
+        refused = error
+    if refused is None:
+        assert writes.table == list(range(30))
+    else:
+        assert (writes.table, len(snowpipe.appends())) == (before, sent)
+    return refused
+
+
+@pytest.mark.parametrize("seed", range(2 * ROUNDS))
+def test_tasks_of_a_plain_write_send_all_or_none_in_whatever_order_they_go_on(
+    snowpipe, writes, monkeypatch, seed
+):
+    chance = random.Random(seed)
+    writes.killed(BEGUN, chance.choice([1, 3, 5, 8]), order=chance.sample(range(3), 3))
+    _in_turns(snowpipe, writes, monkeypatch, chance, slots=chance.choice([1, 2, 3, 3, 3]))
+    for _ in range(chance.choice([0, 0, 1, 2])):
+        when, number = chance.choice(["before", "after"]), chance.randrange(3)
+        what = chance.choice([("append", f"ds_{number}"), ("open", f"ds_{number}__compared")])
+        snowpipe.fault(**{when: what[0]}, channel=what[1], skip=chance.randrange(4), error=KilledError())
+    changed = chance.random() < 0.3
+
+    order = chance.sample(range(3), 3)
+    refused = _sends_all_or_nothing(snowpipe, writes, _moved(BEGUN) if changed else BEGUN, order)
+
+    assert refused or not changed
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_tasks_that_begin_while_another_one_gives_them_up_send_if_it_does(
+    snowpipe, writes, monkeypatch, first
+):
+    writes.killed(BEGUN, 1)
+    _in_turns(snowpipe, writes, monkeypatch, SimpleNamespace(choice=lambda some: some[0]))
+    others = [number for number in range(3) if number != first]
+    snowpipe.fault(  # it has said that it compares, and agrees; now it refuses, since the others are late
+        before="open",
+        channel=f"ds_{first}__compared",
+        skip=2,
+        do=lambda: writes.turns.pause(*others * 12),
+    )
+
+    _sends_all_or_nothing(snowpipe, writes, BEGUN, [first, *others])
+
+
+def test_stream_that_another_driver_overtakes_sends_nothing(snowpipe, writes):
+    """What it could have compared is gone: the channel's token is that of a later batch."""
+    writes.query = "the stream"
+    writes.killed([BEGUN[0], BEGUN[1], []], 1)
+    before, sent = writes.table, len(snowpipe.appends())
+    later = replace(BatchDigestOffset.parse(snowpipe.channels["ds_0"].committed), batch=8)
+    snowpipe.fault(
+        after="status",
+        channel="ds_0__compared",
+        do=lambda: setattr(snowpipe.channels["ds_0"], "committed", str(later)),
+    )
+
+    with pytest.raises(SnowpipeError, match="Nothing was sent"):
+        writes.write([[], BEGUN[1], BEGUN[0]], checked=False)
+
+    assert (writes.table, len(snowpipe.appends())) == (before, sent)
+
+
 def test_rows_that_a_dead_writer_left_uncommitted_count_as_begun(snowpipe, writes):
     snowpipe.fault(before="append", do=lambda: setattr(snowpipe, "holds_commits", True))
     writes.killed(BEGUN, 2)
@@ -196,6 +345,74 @@ def test_channel_of_two_partitions_is_refused_whole(snowpipe, writes):
         writes.write([[0, 5, 10], [1, 6], [11]])
 
     assert len(snowpipe.appends()) == sent
+
+
+def test_channels_of_a_source_whose_prefix_begins_alike_are_left_to_it(snowpipe, writes):
+    writes.keyed = True
+    writes.killed([[0, 5, 10, 1, 6, 11]], 1)
+    snowpipe.channel("ds_daily_0", committed="41")
+    snowpipe.channel("ds_t__topic_id", committed="an id")
+    snowpipe.channel("other_0")
+
+    writes.write([[0, 5, 10, 1, 6, 11]])
+
+    assert writes.table == [0, 1, 5, 6, 10, 11]
+    opened = {call.channel for call in snowpipe.calls if call.operation == "open"}
+    assert opened == {"ds_k0", "ds_k1"}, "whoever writes the others is not shut out"
+
+
+@pytest.mark.parametrize("listed", ["pipe", "schema"])
+def test_channels_that_a_column_names_are_listed_by_pipe_or_else_in_its_schema(
+    snowpipe, writes, monkeypatch, listed
+):
+    writes.keyed = True
+    writes.killed([[0, 5, 10, 1, 6, 11]], 1)
+    asked = []
+
+    def rows(account_url, credentials, statement, *, ca_bundle):
+        asked.append((account_url, credentials, statement, ca_bundle))
+        told = {"database_name": "DB", "schema_name": "S", "table_name": "T"}
+        if "PIPE" in statement:
+            return [{**told, "name": "ds_k0"}] if listed == "pipe" else []
+        return [
+            {**told, "name": "ds_k1", "parent_domain": "PIPE", "parent_name": "ANOTHER"},
+            {**told, "name": "ds_k0", "parent_domain": "PIPE", "parent_name": "t-streaming"},
+            {**told, "name": "ds_k2"},
+        ]
+
+    monkeypatch.setattr(whole_batch, "standing_credentials", lambda path: f"credentials of {path}")
+    monkeypatch.setattr(whole_batch, "statement_rows", rows)
+    options = writes.options([[]])
+
+    begun = BegunBatch.find(options, identity_of(options, 7, None, GIVEN_WRITER), frozenset("V"))
+
+    assert begun is not None
+    assert (list(begun.committed), begun.variants) == (["ds_k0"], {"V"})
+    assert asked[0][:2] == (URL, "credentials of None")
+    assert [one[2] for one in asked][1:] == ([] if listed == "pipe" else ['SHOW CHANNELS IN SCHEMA "DB"."S"'])
+
+
+def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):
+    options = writes.options(BEGUN)
+    identity = identity_of(options, 7, None, GIVEN_WRITER)
+    token = BatchDigestOffset(7, 3, 3, 0, GIVEN_WRITER, 0)
+    begun = BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
+    fine = [Finding(number, f"ds_{number}") for number in range(3)]
+    wrong = Finding(2, "ds_2", "SourcePositionError", "other rows")
+
+    begun.refuse_differences(iter(fine))
+    with pytest.raises(SourcePositionError, match=r"batch 7 .*nothing was sent: other rows\. "):
+        begun.refuse_differences([*fine[:2], wrong])
+    with pytest.raises(SourcePositionError, match=r"other rows \(1 more differ\)\. "):
+        begun.refuse_differences([replace(wrong, partition=0, channel="ds_0"), wrong])
+    with pytest.raises(ConfigurationError, match="bad column"):
+        begun.refuse_differences([Finding(1, "", "ConfigurationError", "bad column")])
+    with pytest.raises(SourcePositionError, match=r"'ds_0'.*has no row.*'7:3/3-.*1 more"):
+        begun.refuse_differences([])
+    with pytest.raises(SourcePositionError, match="'ds_2'"):
+        begun.refuse_differences(fine[:2])
+    with pytest.raises(ContinuityError, match=r"'ds_0' lie in the partitions 0 and 1"):
+        begun.refuse_differences([*fine, replace(fine[0], partition=1)])
 
 
 def _spread(ids, keyed, by=0):

@@ -57,7 +57,8 @@ def test_topic_that_was_made_again_is_refused_with_both_ids_until_somebody_decid
     for _ in range(2):
         with pytest.raises(SourcePositionError, match="channel_prefix") as caught:
             _check(snowpipe, NEW)
-        assert {OLD, NEW, "49", "SHOP_t_1"} <= {word.strip("',:") for word in str(caught.value).split()}
+        words = {word.strip("',:()") for word in str(caught.value).split()}
+        assert {OLD, NEW, "49", "SHOP_t_1", PLACE} <= words
     assert (snowpipe.did("open"), snowpipe.channels[PLACE].committed) == ([], OLD)
 
     _check(snowpipe, NEW, on_data_loss="skip")
@@ -83,10 +84,26 @@ def test_brokers_without_ids_are_named_once_and_never_replace_a_known_id(snowpip
     assert snowpipe.channels == {}
 
     _kept(snowpipe, committed=OLD)
-    with pytest.raises(SourceUnavailableError, match=OLD):
+    with pytest.raises(SourceUnavailableError, match=rf"{OLD}.*Nothing was sent\. Run again;.*on_data_loss"):
         _check(snowpipe, None)
     _check(snowpipe, None, on_data_loss="skip")
     assert snowpipe.channels[PLACE].committed == OLD
+
+
+def test_each_topic_is_compared_with_its_own_id(snowpipe, caplog):
+    partitions = {f"SHOP_{topic}_0": _partition(0, topic) for topic in ("t", "u", "v", "w")}
+    committed = dict.fromkeys(partitions, IntegerOffset.parse("49", channel=""))
+    _kept(snowpipe, committed=OLD)
+    snowpipe.channel("SHOP_u__topic_id", committed="u-id", created_on_ms=int(time.time() * 1000))
+    with snowpipe.client() as client:
+        ids = TopicIds(client, "fail")
+
+        ids.check(partitions, committed, {"t": OLD, "u": "u-id", "v": None, "w": None})
+        with pytest.raises(SourcePositionError, match=r"'u'.*'u-id'.*'other'"):
+            ids.check(partitions, committed, {"t": OLD, "u": "other", "v": None, "w": None})
+
+    assert (snowpipe.did("open"), sorted(snowpipe.channels)) == ([], [PLACE, "SHOP_u__topic_id"])
+    assert "topic v and 1 more:" in caplog.text
 
 
 def test_kept_id_is_renewed_before_the_service_drops_a_channel_without_rows(snowpipe):
