@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
 from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, PipeTarget
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import (
-    PipeBesideCopy,
+    PipeBeside,
     StagedPaths,
     announced_to,
     loads_by_others,
@@ -137,8 +137,8 @@ def test_files_that_a_pipe_is_about_to_load_are_refused(
 ) -> None:
     pipe = ListedPipe(PipeName("DB", "S", "P"), PipeTarget(("DB", "S", "T"), StageReference.parse("@S")))
     status = None if pending is None else PipeStatus("RUNNING", pending)
-    idle = PipeBesideCopy(pipe, PipeStatus("RUNNING"), ("x",))
-    beside = [idle, PipeBesideCopy(pipe, status, tuple(files), tuple(announced))]
+    idle = PipeBeside(pipe, PipeStatus("RUNNING"), ("x",))
+    beside = [idle, PipeBeside(pipe, status, tuple(files), tuple(announced))]
 
     with pytest.raises(FilesGivenTwiceError, match=text) if text else nullcontext() as told:
         refuse_files_for_pipes(beside, table="T")
