@@ -157,8 +157,8 @@ class WriteOptions:
         if self.channel_column is None:
             raise ConfigurationError(
                 f"options partitions ({self.partitions}) and offsetColumn ({self.offset_column!r}) are both "
-                "given, and nobody can see here whether each row lies in the partition that it lay in before; "
-                "one that does not would be lost or sent twice, so nothing was sent. Call "
+                "given, and nobody can see here whether each row lies in the partition that it lay in "
+                "before; one that does not would be lost or sent twice, so nothing was sent. Call "
                 "write_checked(df, options), which looks at the plan, in a stream within foreachBatch; leave "
                 "offsetColumn out, so that batches are compared; or promise it by the option fixedSpread=true"
             )
