@@ -66,9 +66,9 @@ class ChannelStatus:
     def rejected_since(self, since_ms: int) -> int:
         """Rows that it has surely, or may have, rejected since a time.
 
-        A channel counts rejected rows over its whole life, and says of the last one alone when that was. So it
-        is all of them where the channel was made since then, else the last one, or none. One whose time it
-        does not say counts, since nobody may have reported it.
+        A channel counts rejected rows over its whole life, and says of the last one alone when that was. So
+        it is all of them where the channel was made since then, else the last one, or none. One whose time
+        it does not say counts, since nobody may have reported it.
 
         :param since_ms: the time, milliseconds since 1970
         """
