@@ -112,12 +112,13 @@ def refuse_files_of_others(
     :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY
     :raises FilesGivenTwiceError: if there is such a load
     """
-    loads = _remembered(files, history, now)
-    others = [load for load in loads if load.pipe != loader]
+    history = list(history)
+    others = loads_by_others(files, history, loader=loader, now=now)
     if not others:
         return
-    own = {load.path for load in loads if load.pipe == loader}
-    twice = [load for load in loads if load.path in own.intersection(one.path for one in others)]
+    own = [load for load in _remembered(files, history, now) if load.pipe == loader]
+    both = {load.path for load in own}.intersection(load.path for load in others)
+    twice = [load for load in (*own, *others) if load.path in both]
     if twice:
         paths = tuple(dict.fromkeys(load.path for load in twice))
         raise FilesGivenTwiceError(
