@@ -13,6 +13,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -56,7 +57,9 @@ class LoadIntent:
         self._files = files
         self._folder = f"@~/{_KEPT_IN}/{run_folder((*hook.place(), table))}"
         self._own = f"{run_folder(identity.names)}."
-        self._name = f"{self._own}{uuid.uuid4().hex}.json"
+        # Loads by the same loader need no look into what they have noted: the loader itself skips files.
+        self._same = f".{blake2b((loader or 'COPY').encode(), digest_size=4).hexdigest()}.json"
+        self._name = f"{self._own}{uuid.uuid4().hex}{self._same}"
 
     def declare(self) -> None:
         """Write it down, and refuse to go on beside somebody else's.
@@ -74,10 +77,8 @@ class LoadIntent:
             Path(folder, self._name).write_text(json.dumps(noted), encoding="utf-8")
             self._hook.put_file(f"{folder}/{self._name}", f"{self._folder}/")
         for name, other in self._others():
-            if other["loader"] == self._loader or other["stage"] != noted["stage"]:
-                continue
             both = sorted(set(self._files.paths).intersection(other["files"]))
-            if both:
+            if both and other["stage"] == noted["stage"]:
                 self.revoke()
                 raise self._refusal(name, other, tuple(both))
 
@@ -118,7 +119,8 @@ class LoadIntent:
         found = []
         for row in self._hook.list_files(self._folder):
             name, since = str(row["name"]).rpartition("/")[2], staged_at(row.get("last_modified"))
-            if not name.startswith(self._own) and (since is None or now - since < _COUNTS_FOR):
+            is_mine = name.startswith(self._own) or name.endswith(self._same)
+            if not is_mine and (since is None or now - since < _COUNTS_FOR):
                 found.append(name)
         return found
 

@@ -223,6 +223,16 @@ def test_loads_of_other_files_do_not_meet(account: FakeAccount, other: str) -> N
     assert errors == [None]
 
 
+def test_tasks_of_one_loader_do_not_look_at_each_other(account: FakeAccount) -> None:
+    account.fault("insertFiles", BEFORE, CrashError())
+    with pytest.raises(CrashError):
+        ingest()
+    ingest(run="r2")
+
+    assert sorted(account.rows) == ROWS
+    assert "GET" not in account.calls
+
+
 def test_a_note_that_vanishes_between_list_and_get_is_passed_over(account: FakeAccount) -> None:
     account.fault("submit", BEFORE, CrashError())
     with pytest.raises(CrashError):
