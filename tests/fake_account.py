@@ -296,6 +296,8 @@ class FakeAccount:
     def _get(self, statement: str, _: list[str]) -> list[Row]:
         source, target = _texts(statement)
         stage, path = _place(source)
+        if path not in self.stages.get(stage, {}):
+            raise StatementError(LOST_FILE, f"Remote file '{path}' was not found")
         Path(target.removeprefix("file://"), path.rpartition("/")[2]).write_bytes(self.stages[stage][path])
         return [{"status": "DOWNLOADED"}]
 

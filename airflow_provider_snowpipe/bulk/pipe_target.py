@@ -69,7 +69,7 @@ class PipeTarget:
         given = StageReference.parse(staged.location("", database=pipe.database, schema=pipe.schema))
         inside = f"{given.path}/".removeprefix("/")
         root = f"{self.stage.path}/".removeprefix("/")
-        if _place(given) != _place(self.stage) or not inside.startswith(root):
+        if stage_place(given) != stage_place(self.stage) or not inside.startswith(root):
             raise ConfigurationError(
                 f"pipe {pipe} loads from {written(self.stage)}, and the files are at {written(given)}: stage "
                 "them below the pipe's location, or name the pipe of that stage"
@@ -133,7 +133,7 @@ class ListedPipe:
 
         :param stage: a stage, with its database and schema
         """
-        return _place(stage) == _place(self.target.stage)
+        return stage_place(stage) == stage_place(self.target.stage)
 
     def _matches(self, path: str) -> bool:
         try:
@@ -160,7 +160,11 @@ def _location(statement: str) -> str | None:
     return None
 
 
-def _place(stage: StageReference) -> tuple[str, ...]:
+def stage_place(stage: StageReference) -> tuple[str, ...]:
+    """Database, schema and name of a stage, each as Snowflake keeps it.
+
+    :param stage: the stage, with its database and schema
+    """
     mark = "%" if stage.name.startswith("%") else ""
     owner = [_spelled(part) for part in re.findall(_PART, stage.owner)]
     return (*owner, mark + _spelled(stage.name.removeprefix("%")))

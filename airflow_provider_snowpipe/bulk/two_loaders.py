@@ -61,11 +61,16 @@ def loads_by_others(
     :param loader: full name of the pipe that is to load the files, None for COPY
     :param now: the time
     """
+    return [load for load in _remembered(files, history, now) if load.pipe != loader]
+
+
+def _remembered(files: StagedPaths, history: Iterable[FileLoad], now: dt.datetime) -> list[FileLoad]:
+    """The loads of some files that their loaders remember, each with the path that was asked for."""
     wanted = WantedFiles(files.paths) if files.paths else None
     found = []
     for load in history:
         path = wanted.name_of(load) if wanted is not None else None
-        if path is None or load.status not in (LOADED, PARTIALLY_LOADED) or load.pipe == loader:
+        if path is None or load.status not in (LOADED, PARTIALLY_LOADED):
             continue
         memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
         is_forgotten = load.loaded_at is not None and load.loaded_at < now - memory
@@ -100,16 +105,28 @@ def refuse_files_of_others(
 ) -> None:
     """Refuse files of which somebody else has put rows into the table, and say who and when.
 
-    :param files: the files that are to be loaded
+    :param files: the files that are to be loaded, or were
     :param history: loads into the table, from the oldest
     :param table: the table, for the error's text
     :param now: the time
     :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY
     :raises FilesGivenTwiceError: if there is such a load
     """
+    history = list(history)
     others = loads_by_others(files, history, loader=loader, now=now)
     if not others:
         return
+    own = [load for load in _remembered(files, history, now) if load.pipe == loader]
+    both = {load.path for load in own}.intersection(load.path for load in others)
+    twice = [load for load in (*own, *others) if load.path in both]
+    if twice:
+        paths = tuple(dict.fromkeys(load.path for load in twice))
+        raise FilesGivenTwiceError(
+            f"{len(paths):,} of {len(files.paths):,} files for {table} were loaded twice: {_evidence(twice)}."
+            " Delete the rows of one of these loads, or bring the table back to before it by Time Travel; "
+            "then take these files from one of the two. force=True goes on with the table as it is",
+            files=paths,
+        )
     paths = tuple(dict.fromkeys(load.path for load in others))
     raise FilesGivenTwiceError(
         f"{len(paths):,} of {len(files.paths):,} files for {table} were loaded another way: "
@@ -120,8 +137,8 @@ def refuse_files_of_others(
 
 
 @dataclass(frozen=True, slots=True)
-class PipeBesideCopy:
-    """A file pipe over the table of a COPY, which loads from where the files are.
+class PipeBeside:
+    """A file pipe over the table of another load, which loads from where the files are.
 
     :param pipe: the pipe
     :param status: its state, None where the role may not ask for it
@@ -147,20 +164,31 @@ def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> t
     return tuple(path for path, staged in files.items() if since is None or staged is None or staged >= since)
 
 
-def refuse_files_for_pipes(pipes: Iterable[PipeBesideCopy], *, table: str) -> None:
-    """Refuse to copy files that a pipe is about to load, and say which pipe, how it is, and what to do.
+def refuse_files_for_pipes(
+    pipes: Iterable[PipeBeside], *, table: str, loader: str | None = None, has_copied: bool = False
+) -> None:
+    """Refuse to load files that a pipe is about to load, and say which pipe, how it is, and what to do.
 
     :param pipes: the pipes that load from where the files are
     :param table: the table, for the error's text
+    :param loader: full name of the pipe that is to load them, which is not asked; None for COPY
+    :param has_copied: True where COPY has loaded the files
     :raises FilesGivenTwiceError: if a pipe has files in its queue, or is told of these by events
     """
     for one in pipes:
+        if str(one.pipe.name) == loader:
+            continue
         pending = one.status.pending_files if one.status is not None else 0
         files = one.files if pending else one.announced
         if not files:
             continue
         shown = ", ".join(map(repr, files[:_MOST_NAMED])) + (" …" if len(files) > _MOST_NAMED else "")
-        if pending:
+        if pending and has_copied:
+            what = (
+                f"has {pending:,} files in its queue, of which {shown} may be some: a later try finds in "
+                "load history what it has made of them"
+            )
+        elif pending:
             what = (
                 f"has {pending:,} files in its queue, of which {shown} may be some: wait until it has loaded "
                 "them (SnowpipePipeOperator, action='resume' where it is paused, then action='status')"
@@ -171,9 +199,10 @@ def refuse_files_for_pipes(pipes: Iterable[PipeBesideCopy], *, table: str) -> No
             )
         raise FilesGivenTwiceError(
             f"pipe {one.pipe.name} ({one.status or 'its state does not show to this role'}) loads from "
-            f"{written(one.pipe.target.stage)} into {table} as well and {what}, or say force=True. COPY "
-            "would put the same rows into the table",
+            f"{written(one.pipe.target.stage)} into {table} as well and {what}, or say force=True. "
+            f"{loader or 'COPY'} {'has' if has_copied else 'would'} put the same rows into the table",
             files=files,
+            may_pass=pending > 0,
         )
 
 

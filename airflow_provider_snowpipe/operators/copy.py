@@ -16,16 +16,15 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.copy_files import (
     FirstTryFiles,
+    OtherLoaders,
     StagedChoice,
     StagedFiles,
     cut_to_size,
-    refuse_files_for_waiting_pipes,
-    refuse_files_of_pipes,
 )
 from airflow_provider_snowpipe.operators.file_operator import FileOperator
 from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.streaming.choice import check_one_of
-from airflow_provider_snowpipe.streaming.errors import NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SqlError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -44,7 +43,9 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     that still runs, and submits only what neither knows. What each file's status is, is read from the result.
 
     Files that a pipe has loaded, has in its queue or is told of by events are refused, since COPY and pipes
-    do not share their memory of files.
+    do not share their memory of files; so are those that another task is about to give to a pipe. When COPY
+    has run, its files are looked for once more at the pipes and in load history, and the task fails where
+    somebody has loaded them in the meantime.
 
     The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
     its path below the stage) and ``loaded_before``: the files that COPY skipped, and their loads by history.
@@ -163,19 +164,33 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             return self._reported(context, self._purged(choice, hook, identity) or CopyOutcome())
         if self.validation_mode is not None:
             return self._validated(hook, copy, self.validation_mode, [file.path for file in files])
-        if not (self.force or copy.options.force or self.resumed):
-            refuse_files_of_pipes(hook, self.table, choice, staged)
-            refuse_files_for_waiting_pipes(hook, self.table, choice, staged)
+        others = self._without_others(copy, choice, staged, identity)
         if first is not None:
             limited = self._without_limit(copy, staged)
             if copy.options.size_limit is not None and limited is not copy:
                 staged = replace(staged, files=cut_to_size(files, copy.options.size_limit))
             first.keep(staged)
             copy = limited
-        return self._loaded(context, copy, staged, identity)
+        return self._loaded(context, copy, staged, identity, others)
+
+    def _without_others(
+        self, copy: CopyInto, choice: StagedChoice, staged: StagedFiles, identity: RunIdentity
+    ) -> OtherLoaders | None:
+        """Whoever else may load the files, asked and refused; None where that does not matter."""
+        if self.force or copy.options.force:
+            return None
+        others = OtherLoaders(self.hook, self.table, choice, identity, resumed=self.resumed)
+        if not self.resumed:
+            others.refuse_before(staged)
+        return others
 
     def _loaded(
-        self, context: Context, copy: CopyInto, staged: StagedFiles, identity: RunIdentity
+        self,
+        context: Context,
+        copy: CopyInto,
+        staged: StagedFiles,
+        identity: RunIdentity,
+        others: OtherLoaders | None = None,
     ) -> dict[str, Any]:
         """Run the COPY of the files, and report what became of them."""
         hook, files = self.hook, staged.files
@@ -183,6 +198,10 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         try:
             self._run = self._made(hook, copy, client, identity, staged.url)
             outcome = self._run.load(files, self._wait_in_triggerer if self.deferrable else None)
+        except SqlError:
+            if others is not None:
+                others.withdraw(staged)
+            raise
         finally:
             client.close()
         self.log.info(
@@ -195,6 +214,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             len(outcome.before),
         )
         value = self._reported(context, outcome)
+        if others is not None:
+            others.refuse_after(staged)
         outcome.require(self.on_rejected, self.table)
         return value
 

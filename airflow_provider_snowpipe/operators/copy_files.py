@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference, staged_at
 from airflow_provider_snowpipe.bulk.two_loaders import (
     NOT_AUTHORIZED,
-    PipeBesideCopy,
+    PipeBeside,
     StagedPaths,
     announced_to,
     refuse_files_for_pipes,
@@ -32,6 +32,7 @@ from airflow_provider_snowpipe.bulk.two_loaders import (
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
 from airflow_provider_snowpipe.hooks.account_sql import RunSql
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.load_intents import LoadIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesGivenTwiceError,
@@ -217,15 +218,98 @@ def refuse_files_of_pipes(
     :param staged: the files
     :raises FilesGivenTwiceError: if a pipe has put rows of one into the table
     """
+    files = _paths_of(choice, staged)
+    history = hook.loads_of(table, files.paths)
+    refuse_files_of_others(files, history, table=table, now=dt.datetime.now(dt.UTC))
+
+
+def _paths_of(choice: StagedChoice, staged: StagedFiles) -> StagedPaths:
     paths = tuple(file.path for file in staged.files)
-    files = StagedPaths(paths, StageReference.parse(choice.stage), staged.url)
-    refuse_files_of_others(files, hook.loads_of(table, paths), table=table, now=dt.datetime.now(dt.UTC))
+    return StagedPaths(paths, StageReference.parse(choice.stage), staged.url)
 
 
-def refuse_files_for_waiting_pipes(
+class OtherLoaders:
+    """Pipes that load the files of a COPY as well: refused before it, and found after it.
+
+    A pipe that is given the files by an operator of this package is excluded: each of the two writes down
+    what it is about to load, then looks for the other's note, and asks queues and load history last. Where no
+    pipe over the table loads from there, nobody has to be told. Of a pipe that somebody else feeds while COPY
+    runs, load history tells when it has run.
+
+    :param hook: asks the account
+    :param table: the table
+    :param choice: names the stage
+    :param identity: whose work the COPY is
+    :param resumed: True where the work was begun by another process
+    """
+
+    def __init__(
+        self,
+        hook: SnowpipeBulkHook,
+        table: str,
+        choice: StagedChoice,
+        identity: RunIdentity,
+        *,
+        resumed: bool = False,
+    ) -> None:
+        self._hook = hook
+        self._table = table
+        self._choice = choice
+        self._identity = identity
+        self._has_noted = resumed or identity.try_number > 1
+
+    def refuse_before(self, staged: StagedFiles) -> None:
+        """Refuse the files of others, after writing down that COPY is about to load these.
+
+        :param staged: the files
+        :raises FilesGivenTwiceError: if somebody else loads or has loaded one of them
+        """
+        if not pipes_beside(*self._question(staged)):
+            refuse_files_of_pipes(*self._question(staged))
+            return
+        intent = self._intent(staged)
+        intent.declare()
+        try:
+            self._refuse(staged)
+        except FilesGivenTwiceError:
+            intent.revoke()
+            raise
+        self._has_noted = True
+
+    def refuse_after(self, staged: StagedFiles) -> None:
+        """Ask again when COPY has ended.
+
+        :param staged: the files
+        :raises FilesGivenTwiceError: if somebody else has loaded one of them meanwhile, or is about to
+        """
+        self.withdraw(staged)
+        self._refuse(staged, has_copied=True)
+
+    def withdraw(self, staged: StagedFiles) -> None:
+        """Take back what was written down, when the COPY has ended.
+
+        :param staged: the files
+        """
+        if self._has_noted:
+            self._intent(staged).withdraw()
+
+    def _refuse(self, staged: StagedFiles, *, has_copied: bool = False) -> None:
+        # The queues first: what is loaded between the two questions is in history then.
+        pipes = pipes_beside(*self._question(staged))
+        refuse_files_of_pipes(*self._question(staged))
+        refuse_files_for_pipes(pipes, table=self._table, has_copied=has_copied)
+
+    def _question(self, staged: StagedFiles) -> tuple[SnowpipeBulkHook, str, StagedChoice, StagedFiles]:
+        return self._hook, self._table, self._choice, staged
+
+    def _intent(self, staged: StagedFiles) -> LoadIntent:
+        return LoadIntent(self._hook, self._table, self._identity, None, _paths_of(self._choice, staged))
+
+
+def pipes_beside(
     hook: SnowpipeBulkHook, table: str, choice: StagedChoice, staged: StagedFiles
-) -> None:
-    """Refuse files that a pipe over the table has in its queue, or is told of by events.
+) -> list[PipeBeside]:
+    """The pipes over the table that load from where the files are, and how they are.
 
     Asked are the pipes of all databases, and those that reach the same files through another external stage.
 
@@ -233,7 +317,6 @@ def refuse_files_for_waiting_pipes(
     :param table: the table
     :param choice: names the stage
     :param staged: the files
-    :raises FilesGivenTwiceError: if there is such a pipe
     """
     database, schema = hook.place()
     root = StageReference.parse(choice.stage).location("", database=database, schema=schema)
@@ -250,8 +333,8 @@ def refuse_files_for_waiting_pipes(
             }
             if files:
                 status = _status_of(pipe, run)
-                beside.append(PipeBesideCopy(pipe, status, tuple(files), announced_to(pipe, files)))
-    refuse_files_for_pipes(beside, table=table)
+                beside.append(PipeBeside(pipe, status, tuple(files), announced_to(pipe, files)))
+    return beside
 
 
 def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:

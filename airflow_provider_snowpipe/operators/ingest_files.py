@@ -12,17 +12,19 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
+from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.file_operator import FILES_KEY, FileOperator
+from airflow_provider_snowpipe.operators.load_intents import LoadIntent
 from airflow_provider_snowpipe.operators.pipe import require_name
-from airflow_provider_snowpipe.operators.pipe_files import PipeFiles, check_choice
+from airflow_provider_snowpipe.operators.pipe_files import Begin, PipeFiles, check_choice
 from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.commit_watch import Patience
-from airflow_provider_snowpipe.streaming.errors import NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SnowpipeError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -37,7 +39,9 @@ _CHOICES = ("fail", "report")
 class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     """Give staged files to a file pipe by the Snowpipe REST API, and wait until it has loaded them.
 
-    A pipe loads a file of one path once within 14 days, so every try may submit the same files. With
+    A pipe loads a file of one path once within 14 days, so every try may submit the same files. Files that
+    COPY or another pipe has loaded, or another task is about to give to one, are refused, and looked for once
+    more in load history when they are loaded. With
     ``wait_for_load`` the pipe's history is asked first: what it has loaded is not submitted again, and a
     failure of before does not count for a file that is.
 
@@ -142,18 +146,39 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
 
         :return: the task's value
         :raises NothingStagedError: if the stage has no such file
-        :raises FilesGivenTwiceError: if COPY or another pipe has loaded one of the files
+        :raises FilesGivenTwiceError: if COPY or another pipe has loaded one of the files, before or
+            meanwhile, or another task is about to
         :raises FilesRejectedError: if a file did not load as a whole, or the pipe leaves it out
         :raises FilesNotLoadedError: if the time is over
         """
         from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
-        submission = self._planned()
-        client = self.hook.get_file_pipe_client(retry=RetryPolicy(self.retry_seconds, cap_seconds=60.0))
+        identity = run_identity(context)
+        intent: LoadIntent | None = None
+
+        def begin(hook: SnowpipeBulkHook, table: str, files: StagedPaths) -> None:
+            nonlocal intent
+            intent = LoadIntent(hook, table, identity, str(self.pipe_name(self.pipe)), files)
+            intent.declare()
+
         try:
-            submission = submission.submit(client, run_identity(context))
+            submission = self._planned(begin)
+            client = self.hook.get_file_pipe_client(retry=RetryPolicy(self.retry_seconds, cap_seconds=60.0))
+        except SnowpipeError:
+            if intent is not None:
+                intent.revoke()
+            raise
+        is_known = False
+        try:
+            submission = submission.submit(client, identity)
+            is_known = True
+        except SnowpipeError as error:
+            is_known = not error.retryable
+            raise
         finally:
             client.close()
+            if intent is not None and is_known:
+                intent.withdraw()
         value = submission.result(str(client.pipe))
         self.log.info(
             "pipe %s: %d files submitted in %d posts, %d were loaded before",
@@ -199,7 +224,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         ]
         return lines + [f"would submit {one.path}" for one in owed]
 
-    def _planned(self) -> Submission:
+    def _planned(self, begin: Begin | None = None) -> Submission:
         from airflow_provider_snowpipe.bulk.pipe_submission import Submission
 
         choice = self._files()
@@ -212,7 +237,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         if not files:
             return Submission(())
         paths = [one.path for one in files]
-        history = choice.known_loads(paths, self.table, force=self.force)
+        history = choice.known_loads(paths, self.table, force=self.force, begin=begin)
         if not self.wait_for_load:
             return Submission(tuple(files))
         if history is None:
@@ -270,6 +295,8 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
             hook = SnowpipeBulkHook(self.snowflake_conn_id, table=self.table, **names)
             self.task_lineage = TaskLineage.of_files(hook, self.stage, rows)
             describe_file_load(self, context, hook, self.table, rows, value["pipe"])
+        if loads:
+            self._files().known_loads(list(loads), self.table, force=self.force)
         return {**value, "loads": dict(loads), "rows_loaded": rows}
 
     def _tolerance(self) -> Tolerance:

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_snowpipe.bulk.copy_run import StagedFile
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
-from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
+from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget, written
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import (
     NOT_AUTHORIZED,
     StagedPaths,
     not_loaded_by,
+    refuse_files_for_pipes,
     refuse_files_of_others,
 )
 from airflow_provider_snowpipe.bulk.wanted_files import file_names
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.copy_files import StagedChoice
+from airflow_provider_snowpipe.operators.copy_files import StagedChoice, StagedFiles, pipes_beside
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 log = logging.getLogger(__name__)
+Begin = Callable[[SnowpipeBulkHook, str, StagedPaths], None]
+"""Is told that files are about to be loaded into a table, whose place the hook knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +63,19 @@ class PipeFiles:
         below = f"{reference.path}/" if reference.path else ""
         return [SubmittedFile(file.path.removeprefix(below), file.size) for file in staged.files]
 
-    def known_loads(self, paths: Sequence[str], table: str | None, *, force: bool) -> list[FileLoad] | None:
+    def known_loads(
+        self, paths: Sequence[str], table: str | None, *, force: bool, begin: Begin | None = None
+    ) -> list[FileLoad] | None:
         """The pipe's loads of these files, as the load history of its table remembers them.
 
         :param paths: paths below the pipe's location
         :param table: the pipe's table, None to take it from the pipe's own statement
         :param force: True accepts files that somebody else has put into the table
+        :param begin: is told of the files before other pipes and history are asked, where table and location
+            are known; not with ``force``. None asks history only
         :return: None where the table is not known, or may not be asked; the log then has a warning
-        :raises FilesGivenTwiceError: if COPY or another pipe has put rows of one into the table
+        :raises FilesGivenTwiceError: if COPY or another pipe has put rows of one into the table, or another
+            pipe has files in its queue that may be these
         """
         if table and force:
             return self.hook.loads_of(table, paths, self.pipe.pipe)
@@ -76,13 +85,13 @@ class PipeFiles:
         if table:
             if self.stage is None and target is None:
                 return self.hook.loads_of(table, paths, self.pipe.pipe)
-            return self._loads_into(self.hook, table, self._location(target), paths)
+            return self._loads_into(self.hook, table, self._location(target), paths, begin)
         if target is None:
             return None
         database, schema, name = target.table
         hook = SnowpipeBulkHook(self.hook.snowflake_conn_id, table=name, database=database, schema=schema)
         try:
-            return self._loads_into(hook, name, self._location(target), paths)
+            return self._loads_into(hook, name, self._location(target), paths, begin)
         except SqlError as error:
             if error.errno not in NOT_AUTHORIZED:
                 raise
@@ -102,15 +111,27 @@ class PipeFiles:
             history.close()
 
     def _loads_into(
-        self, hook: SnowpipeBulkHook, table: str, location: StageReference, paths: Sequence[str]
+        self,
+        hook: SnowpipeBulkHook,
+        table: str,
+        location: StageReference,
+        paths: Sequence[str],
+        begin: Begin | None,
     ) -> list[FileLoad]:
         whole = tuple(location.below(path) for path in paths)
+        files = StagedPaths(whole, location, self._url(location))
         loader = str(self.pipe)
+        if begin is not None:
+            begin(hook, table, files)
+            choice, staged = StagedChoice(written(location)), [StagedFile(path) for path in whole]
+            beside = pipes_beside(hook, table, choice, StagedFiles(staged, files.url))
+            # Without the time at which the files were staged nobody knows of which events tell a pipe.
+            queues = [replace(one, announced=()) for one in beside]
+            refuse_files_for_pipes(queues, table=table, loader=loader)
         loads = hook.loads_of(table, whole)
         # What this pipe has loaded it does not load again, so a retry need not look far back.
         new = not_loaded_by(whole, loads, loader)
         older = hook.older_copies(table, new) if new else []
-        files = StagedPaths(whole, location, self._url(location))
         history = list(dict.fromkeys([*older, *loads]))
         refuse_files_of_others(files, history, table=table, now=dt.datetime.now(dt.UTC), loader=loader)
         return [load for load in loads if load.pipe == loader]

@@ -57,7 +57,8 @@ class JobPlan:
     :param rejected_before: rows skipped before an earlier try of the same run began, by channel; what that
         try skipped counts as this one's, since nobody has reported it. Other channels count from now on
     :param rejected_since_ms: for a retry that knows of no such counts: a channel whose last skipped row is
-        not older than this time, milliseconds since 1970, counts from one row earlier. None for a first try
+        not older than this time, milliseconds since 1970, counts from one row earlier, and one that was made
+        since then from none. None for a first try
     """
 
     application: str

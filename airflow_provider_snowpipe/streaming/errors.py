@@ -345,17 +345,22 @@ class RowsRejectedError(SnowpipeError):
 
 
 class FilesGivenTwiceError(SnowpipeError):
-    """Files were loaded another way already; loading them this way would double their rows.
+    """Files were loaded another way already, or are being; loading them this way would double their rows.
 
     :param files: their paths below the stage
+    :param may_pass: True where the other load has not ended, so that a later try may find no rows of it
     """
 
     retryable = False
     retry_reason = "the files were loaded another way; another try finds the same load"
 
-    def __init__(self, message: str, *, files: tuple[str, ...]) -> None:
+    def __init__(self, message: str, *, files: tuple[str, ...], may_pass: bool = False) -> None:
         super().__init__(message)
         self.files = files
+        if may_pass:
+            self.retryable = True
+            self.retry_reason = "the files are in another loader's hands; a later try finds what came of that"
+            self.retry_delay = 60.0
 
 
 class FilesRejectedError(SnowpipeError):

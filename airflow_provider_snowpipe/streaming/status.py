@@ -64,13 +64,16 @@ class ChannelStatus:
         return REJECTED_ROWS if self.is_valid and self.rows_error_count else self.code
 
     def rejected_since(self, since_ms: int) -> int:
-        """Rows that it has surely, or may have, rejected since a time: the last one, or none.
+        """Rows that it has surely, or may have, rejected since a time.
 
-        A channel counts rejected rows over its whole life, and says of the last one alone when that was. One
-        whose time it does not say counts, since nobody may have reported it.
+        A channel counts rejected rows over its whole life, and says of the last one alone when that was. So
+        it is all of them where the channel was made since then, else the last one, or none. One whose time
+        it does not say counts, since nobody may have reported it.
 
         :param since_ms: the time, milliseconds since 1970
         """
+        if self.created_on_ms is not None and self.created_on_ms >= since_ms:
+            return self.rows_error_count
         last = self.last_error_at_ms
         return int(self.rows_error_count > 0 and (last is None or last >= since_ms))
 

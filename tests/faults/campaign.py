@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import traceback
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,6 +31,7 @@ import pyarrow.parquet as pq
 import snowflake.connector.vendored.urllib3.connectionpool as connector_pool
 import urllib3.connectionpool as pool
 
+from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
@@ -65,6 +67,7 @@ MOST_TRIES = 8
 HUNG_SECONDS = 120.0
 _LIMITS = BatchLimits(rows=20, requests_per_second=200.0)
 _BAD = "not a number"
+FOREIGN = "foreign pipe"
 
 
 @dataclass(frozen=True)
@@ -232,7 +235,10 @@ class Run:
         if self.green:
             self.wrong["lost"] += len(self.expected - set(found))
         twice = sum(count - 1 for count in found.values())
-        if twice and "own token is overwritten" in self.log.read_text():
+        if twice and FOREIGN in self.faults:
+            # Nobody can keep a pipe of somebody else out: the error that names the files is asked for there.
+            self.notes.append(f"{twice} rows doubled by a foreign pipe, and an error says so")
+        elif twice and "own token is overwritten" in self.log.read_text():
             # Nothing can compare and set in one step: who stops between the two finds out and says so.
             self.notes.append(
                 f"{twice} rows doubled, and an error says that a stream's token was overwritten"
@@ -574,6 +580,82 @@ def _ingest(run: Run) -> None:
         run.notes.append("never green")
 
 
+def _two_loaders(run: Run) -> None:
+    """COPY and a pipe are given the same files at once, and tried again until one has loaded them."""
+    pipe = f"{run.table}_PIPE"
+    run.service.sql(f"CREATE OR REPLACE STAGE {run.stage} FILE_FORMAT = (TYPE = CSV)")
+    run.service.sql(f"CREATE OR REPLACE PIPE {pipe} AS COPY INTO {run.table} FROM @{run.stage}")
+    files = _staged(run, ["1.csv", "2.csv"])
+    run.expected = {one for ids in files.values() for one in ids}
+    run.serve_badly()
+
+    def context(task: str, number: int) -> Any:
+        found = run.context(number)
+        found["ti"].task_id = task
+        return found
+
+    def copy(number: int) -> None:
+        task = SnowpipeCopyOperator(
+            task_id="c", table=run.table, stage=f"@{run.stage}", deferrable=False,
+            snowflake_conn_id=run.conn_id,
+        )  # fmt: skip
+        task.execute(context("c", number))
+
+    def ingest(number: int) -> None:
+        task = SnowpipeIngestFilesOperator(
+            task_id="i", pipe=pipe, stage=f"@{run.stage}", table=run.table, poll_interval=0.1,
+            load_timeout=30, snowflake_conn_id=run.conn_id, deferrable=False,
+        )  # fmt: skip
+        task.execute(context("i", number))
+
+    def give(_: int) -> None:
+        client = SnowpipeBulkHook(run.conn_id, pipe=pipe).get_file_pipe_client()
+        client.insert_files([SubmittedFile(name) for name in files], str(uuid.uuid4()))
+        client.close()
+
+    if run.draw.random() < 0.3:
+        run.faults.append(FOREIGN)
+        _meet(run, partial(copy, 1), partial(give, 1), None)
+        _judge_beside_foreign(run, pipe, copy)
+        return
+    _meet(run, *(partial(one, 1) for one in run.draw.sample([copy, ingest], 2)), run.hit(40))
+    for number in range(2, MOST_TRIES):
+        if run.do(partial(copy, number)) == 0 or run.do(partial(ingest, number)) == 0:
+            run.claim()
+            return
+    run.notes.append("never green")
+
+
+def _meet(run: Run, one: Callable[[], None], two: Callable[[], None], hit: Hit | None) -> None:
+    """Let one stop at a request while two begins, and go on before two has ended or after it."""
+    slow = run.start(one, Hit("stop", run.draw.random() < 0.5, run.draw.randint(1, 40)))
+    stopped = [slow] if slow.wait() is None else []
+    beside = run.start(two, hit)
+    if stopped and run.draw.random() < 0.3:
+        os.kill(slow.pid, signal.SIGCONT)
+    stopped += [beside] if beside.wait() is None else []
+    for each in stopped:
+        each.go_on()
+
+
+def _judge_beside_foreign(run: Run, pipe: str, copy: Callable[[int], None]) -> None:
+    """When the pipe has loaded all, the next try of COPY has to say whether the rows are twice."""
+    deadline = time.monotonic() + HUNG_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(AssertionError):  # a refusal that was meant for the task
+            (row,) = run.service.sql(f"SELECT SYSTEM$PIPE_STATUS('{pipe}') AS STATUS")
+            if json.loads(next(iter(row.values())))["pendingFileCount"] == 0:
+                break
+        time.sleep(0.05)
+    run.log.write_text("")
+    is_green = any(run.do(partial(copy, number)) == 0 for number in range(2, 5))
+    is_twice = max(run.present().values(), default=0) > 1
+    if is_twice and (is_green or "were loaded twice" not in run.log.read_text()):
+        run.wrong["silent"] += 1
+    if not is_green and not is_twice and f"pipe LOCAL.PUBLIC.{pipe}" not in run.log.read_text():
+        run.notes.append("COPY is refused, and no pipe is named")
+
+
 def _bulk(run: Run) -> None:
     run.service.sql(f"CREATE OR REPLACE STAGE {run.stage}")
     run.expected = set(range(30))
@@ -731,6 +813,7 @@ PATHS: dict[str, Callable[[Run], None]] = {
     "append": _append,
     "copy": _copy,
     "ingest": _ingest,
+    "copy beside pipe": _two_loaders,
     "bulk load": _bulk,
     "load by copy": partial(_load, way="copy"),
     "load by pipe": partial(_load, way="pipe"),

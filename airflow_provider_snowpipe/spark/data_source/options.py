@@ -144,14 +144,24 @@ class WriteOptions:
     def refuse_unknown_spread(self, *, from_kafka: bool) -> None:
         """Refuse what only a look at the plan could allow, for whoever sees none.
 
-        Rows that have an offset column and lie in two partitions of one channel are lost: those of the one
-        partition move the token past those of the other, and no later run can tell.
+        A token that is a row's own value has no digest of the rows before it. With a channel column, rows of
+        one channel in two partitions are lost: those of the one move the token past those of the other. With
+        several partitions as channels, a row that lies in another one than before is lost where that one's
+        token is past it, and sent twice where it is not. No later run can tell.
 
         :param from_kafka: True if ``snowpipe_kafka`` gives the channels, each in a partition of its own
         :raises ConfigurationError: naming the remedy
         """
-        if self.channel_column is None or self.offset_column is None or self.fixed_spread or from_kafka:
+        if self.offset_column is None or self.fixed_spread or from_kafka or self.partitions == 1:
             return
+        if self.channel_column is None:
+            raise ConfigurationError(
+                f"options partitions ({self.partitions}) and offsetColumn ({self.offset_column!r}) are both "
+                "given, and nobody can see here whether each row lies in the partition that it lay in "
+                "before; one that does not would be lost or sent twice, so nothing was sent. Call "
+                "write_checked(df, options), which looks at the plan, in a stream within foreachBatch; leave "
+                "offsetColumn out, so that batches are compared; or promise it by the option fixedSpread=true"
+            )
         raise ConfigurationError(
             f"options channelColumn ({self.channel_column!r}) and offsetColumn ({self.offset_column!r}) are "
             "both given, and nobody can see here whether each channel's rows lie in one partition; rows that "

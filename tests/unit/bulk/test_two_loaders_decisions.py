@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
 from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, PipeTarget
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import (
-    PipeBesideCopy,
+    PipeBeside,
     StagedPaths,
     announced_to,
     loads_by_others,
@@ -139,13 +139,59 @@ def test_files_that_a_pipe_is_about_to_load_are_refused(
 ) -> None:
     pipe = ListedPipe(PipeName("DB", "S", "P"), PipeTarget(("DB", "S", "T"), StageReference.parse("@S")))
     status = None if pending is None else PipeStatus("RUNNING", pending)
-    idle = PipeBesideCopy(pipe, PipeStatus("RUNNING"), ("x",))
-    beside = [idle, PipeBesideCopy(pipe, status, tuple(files), tuple(announced))]
+    idle = PipeBeside(pipe, PipeStatus("RUNNING"), ("x",))
+    beside = [idle, PipeBeside(pipe, status, tuple(files), tuple(announced))]
 
     with pytest.raises(FilesGivenTwiceError, match=text) if text else nullcontext() as told:
         refuse_files_for_pipes(beside, table="T")
     if told is not None:
         assert told.value.files == tuple(files if pending else announced)
+
+
+def test_queue_of_a_pipe_is_no_reason_for_the_pipe_itself() -> None:
+    pipes = [
+        ListedPipe(PipeName("DB", "S", name), PipeTarget(("DB", "S", "T"), StageReference.parse("@S")))
+        for name in "PQ"
+    ]
+    own, other = (PipeBeside(pipe, PipeStatus("RUNNING", 1), ("a",)) for pipe in pipes)
+
+    refuse_files_for_pipes([own], table="T", loader="DB.S.P")
+    with pytest.raises(FilesGivenTwiceError) as caught:
+        refuse_files_for_pipes([own, other], table="T", loader="DB.S.P")
+    assert "pipe DB.S.Q" in str(caught.value)
+    assert "DB.S.P would put" in str(caught.value)
+
+
+@pytest.mark.parametrize("has_copied", [True, False])
+@pytest.mark.parametrize("pending", [1, 0])
+def test_queue_may_pass_and_a_pipe_that_is_told_does_not(pending: int, has_copied: bool) -> None:
+    pipe = ListedPipe(PipeName("DB", "S", "P"), PipeTarget(("DB", "S", "T"), StageReference.parse("@S")))
+    beside = PipeBeside(pipe, PipeStatus("RUNNING", pending), ("a",), ("a",))
+
+    with pytest.raises(FilesGivenTwiceError) as caught:
+        refuse_files_for_pipes([beside], table="T", has_copied=has_copied)
+
+    assert caught.value.retryable is bool(pending)
+    assert caught.value.retry_delay == (60.0 if pending else None)
+    assert ("COPY has put" if has_copied else "COPY would put") in str(caught.value)
+    assert ("a later try finds" in str(caught.value)) is bool(pending and has_copied)
+
+
+@pytest.mark.parametrize("loader", [None, PIPE])
+def test_files_with_loads_of_both_are_told_apart_from_those_of_the_other(loader: str | None) -> None:
+    other = PIPE if loader is None else None
+    loads = [
+        _load("a", pipe=loader), _load("b", pipe=loader), _load("b", pipe=other), _load("c", pipe=other),
+        _load("d", pipe=loader, location="DB.PUBLIC.OTHER/"), _load("d", pipe=other),
+    ]  # fmt: skip
+
+    with pytest.raises(FilesGivenTwiceError) as caught:
+        refuse_files_of_others(_files(*"abcd"), iter(loads), table="T", now=NOW, loader=loader)
+
+    assert caught.value.files == ("b",)
+    assert not caught.value.retryable
+    for word in ("1 of 4 files for T were loaded twice", "'b' by COPY", f"'b' by pipe {PIPE}", "force=True"):
+        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize(("loads", "more"), [(3, None), (4, "and 1 more"), (5, "and 2 more")])

@@ -23,7 +23,7 @@ from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount
 from tests.unit.operators.account_in_task import install, task_context
 
 ROWS = [["r1", "r2"], ["r3"]]
-CALLS = 15
+CALLS = 17
 """Calls of one load that nothing disturbs."""
 WORK = ("d", "r1", "load", "-1")
 

@@ -647,13 +647,15 @@ class TestVerify:
         assert refused.value.rejected == 1
         assert snowpipe.did("append") == ["append job_src_p 0..5"]
 
-    @pytest.mark.parametrize(("rejected_at", "known", "expected"), [
-        (2_000, {}, 1), (2_001, {}, 1), (None, {}, 1), (1_999, {}, 0), (2_001, {"job_src_p": 3}, 0),
+    @pytest.mark.parametrize(("made_at", "rejected_at", "known", "expected"), [
+        (1, 2_000, {}, 1), (1, 2_001, {}, 1), (1, None, {}, 1), (1, 1_999, {}, 0), (2_000, 2_001, {}, 3),
+        (1, 2_001, {"job_src_p": 3}, 0), (2_000, 2_001, {"job_src_p": 3}, 0),
     ])  # fmt: skip
     def test_next_try_that_was_told_nothing_goes_by_the_time_of_the_last_rejection(
-        self, snowpipe, make_run, rejected_at, known, expected
+        self, snowpipe, make_run, made_at, rejected_at, known, expected
     ):
-        snowpipe.channel("job_src_p", committed="5", rows_error_count=3, last_error_at_ms=rejected_at)
+        counted = {"rows_error_count": 3, "last_error_at_ms": rejected_at, "created_on_ms": made_at}
+        snowpipe.channel("job_src_p", committed="5", **counted)
         run = make_run(P, Q, rejected_since_ms=2_000, rejected_before=known)
         load(run)
 

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.names import PipeName, channel_name, quote_identifier
-from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, ChannelStatus
+from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, SUCCESS, ChannelStatus
 
 
 def test_a_channel_is_named_as_the_kafka_connector_names_it() -> None:
@@ -60,6 +60,25 @@ def test_the_time_of_the_last_rejected_row_is_read_as_it_is_spelled(last: dict[s
     unknown = last == {"last_error_timestamp": "yesterday"}
     assert status.last_error_at_ms == (None if unknown else 5_000)
     assert [status.rejected_since(since) for since in (4_999, 5_000, 5_001)] == [1, 1, int(unknown)]
+
+
+@pytest.mark.parametrize(
+    ("created", "last", "expected"),
+    [
+        pytest.param(5_000, 6_000, 3, id="made-since"),
+        pytest.param(5_000, None, 3, id="made-since-and-no-time"),
+        pytest.param(4_999, 6_000, 1, id="made-before"),
+        pytest.param(None, 6_000, 1, id="nobody-says-when"),
+        pytest.param(4_999, 4_999, 0, id="rejected-before"),
+    ],
+)
+def test_all_rows_that_a_channel_rejected_are_of_who_made_it(
+    created: int | None, last: int | None, expected: int
+) -> None:
+    status = ChannelStatus("c", SUCCESS, rows_error_count=3, last_error_at_ms=last, created_on_ms=created)
+
+    assert status.rejected_since(5_000) == expected
+    assert ChannelStatus("c", SUCCESS, created_on_ms=created).rejected_since(5_000) == 0
 
 
 def test_a_missing_channel_has_a_status_that_says_so() -> None:

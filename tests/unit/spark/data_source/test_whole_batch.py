@@ -482,11 +482,14 @@ def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent
         ({"channelColumn": "K", "offsetColumn": "ID"}, {KAFKA_PARTITION: True}, False),
         ({"channelColumn": "K", "offsetColumn": "ID", "fixedSpread": "true"}, {}, False),
         ({"channelColumn": "K"}, {}, False),
-        ({"partitions": "2", "offsetColumn": "ID"}, {}, False),
+        ({"partitions": "2", "offsetColumn": "ID"}, {}, True),
+        ({"partitions": "2", "offsetColumn": "ID", "fixedSpread": "true"}, {}, False),
+        ({"partitions": "1", "offsetColumn": "ID"}, {}, False),
+        ({"partitions": "2"}, {}, False),
     ],
-    ids=["both", "kafka", "promised", "channel", "offset"],
+    ids=["both", "kafka", "promised", "channel", "offset", "offset-promised", "one-channel", "digest"],
 )
-def test_rows_with_both_columns_are_refused_where_nobody_sees_the_plan(more, metadata, refused):
+def test_rows_with_an_offset_column_are_refused_where_nobody_sees_the_plan(more, metadata, refused):
     given = {"accountUrl": URL, "database": "DB", "schema": "S", "table": "T", "channelPrefix": "ds"}
     options = WriteOptions.parse({**given, **more})
     schema = {"fields": [{"name": "K", "metadata": metadata}, {"name": "ID", "metadata": metadata}]}
