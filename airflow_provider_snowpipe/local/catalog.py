@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import UrlName, find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.loading.file_pipes import PipeFailure
+from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Catalog:
     :param access: users, roles and grants; None keeps them in memory.
     :param storage: files of stages; None keeps them beside the databases.
     :param spool: bodies in flight on disk; None keeps them in memory.
+    :param queries: statements and logins; None keeps them in memory.
     """
 
     def __init__(
@@ -60,11 +62,13 @@ class Catalog:
         access: Access | None = None,
         storage: Storage | None = None,
         spool: Spool | None = None,
+        queries: QueryHistory | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.access = access or Access(clock=self.clock)
         self.storage = storage or Storage(folder / "staged_files", folder)
         self.spool = spool
+        self.queries = queries or QueryHistory()
         self.limits = limits
         self._folder = folder
         self._faults = faults

@@ -54,6 +54,7 @@ from airflow_provider_snowpipe.local.loading.auto_ingest import FolderWatch
 from airflow_provider_snowpipe.local.loading.pipe_loads import PipeLoads
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
+from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
 from airflow_provider_snowpipe.local.status import snapshot
 
@@ -255,7 +256,8 @@ def serve(
             proxy = ConnectProxy(proxy_listener, HOST, bound)
             storage = Storage(home.staged_files_dir, home.root, outside)
             spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
-            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool)
+            queries = QueryHistory(home.query_history_file)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool, queries)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:

@@ -10,7 +10,6 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.sql.copy_history import is_copy_history
 from airflow_provider_snowpipe.local.sql.results import Result, json_text
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -38,6 +37,25 @@ _ARROW = {
 }
 
 
+# Table functions of INFORMATION_SCHEMA; each has a module of its own.
+SERVICE_FUNCTIONS = (
+    "COPY_HISTORY", "QUERY_HISTORY", "QUERY_HISTORY_BY_SESSION", "QUERY_HISTORY_BY_USER",
+    "QUERY_HISTORY_BY_WAREHOUSE",
+)  # fmt: skip
+
+
+def is_service_function(call: exp.Expr, *names: str) -> bool:
+    """Return True for a call of ``INFORMATION_SCHEMA.name(..)``, with or without a database.
+
+    :param names: the names that count, upper case.
+    """
+    return (
+        isinstance(call, exp.Dot)
+        and isinstance(call.expression, exp.Anonymous)
+        and call.expression.name.upper() in names
+    )
+
+
 def replace_table_functions(session: Session, tree: exp.Expr) -> None:
     """Replace FLATTEN, RESULT_SCAN, GENERATOR, SPLIT_TO_TABLE and VALUES by what DuckDB can read.
 
@@ -62,7 +80,7 @@ def _replace(session: Session, node: exp.Expr) -> None:
     if isinstance(call, exp.Explode):
         _flatten(node, call, alias.this if alias is not None else None)
         return
-    if isinstance(node, exp.Lateral) or is_copy_history(call):
+    if isinstance(node, exp.Lateral) or is_service_function(call, *SERVICE_FUNCTIONS):
         return
     name = call.name.upper() if isinstance(call, exp.Anonymous) else call.key.upper()
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))

@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.local.sql import (
     moments,
     named_tables,
     names,
+    query_history,
     reach,
     sequences,
     views,
@@ -152,6 +153,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
         privileges = written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, table, privileges)
     copy_history.replace_copy_history(session, tree)
+    query_history.replace_query_history(session, tree)
 
 
 def target_of(tree: exp.Expr) -> exp.Table | None:
