@@ -185,7 +185,36 @@ _LOGIN_COLUMNS = (
     ("RELATED_EVENT_ID", NUMBER, 0),
     ("CONNECTION", TEXT, None),
 )
-USAGE_VIEWS = frozenset({"QUERY_HISTORY", "SESSIONS", "LOGIN_HISTORY"})
+# Page "QUERY_ATTRIBUTION_HISTORY view".
+_ATTRIBUTION_COLUMNS = (
+    ("QUERY_ID", TEXT, lambda s: s.query_id),
+    ("PARENT_QUERY_ID", TEXT, None),
+    ("ROOT_QUERY_ID", TEXT, None),
+    ("WAREHOUSE_ID", NUMBER, None),
+    ("WAREHOUSE_NAME", TEXT, lambda s: s.warehouse_name),
+    ("QUERY_HASH", TEXT, lambda s: s.text_hash),
+    ("QUERY_PARAMETERIZED_HASH", TEXT, None),
+    ("QUERY_TAG", TEXT, lambda s: s.query_tag),
+    ("USER_NAME", TEXT, lambda s: s.user_name),
+    ("START_TIME", TIMESTAMP_LTZ, lambda s: moment(s.start_ms)),
+    ("END_TIME", TIMESTAMP_LTZ, lambda s: moment(s.end_ms or _NO_END)),
+    ("CREDITS_ATTRIBUTED_COMPUTE", _FLOAT, lambda s: _credits(s)),
+    ("CREDITS_USED_QUERY_ACCELERATION", _FLOAT, None),
+)
+# Each size has twice the credits of the one before (page "Overview of warehouses").
+_SIZES = (
+    "X-Small",
+    "Small",
+    "Medium",
+    "Large",
+    "X-Large",
+    "2X-Large",
+    "3X-Large",
+    "4X-Large",
+    "5X-Large",
+    "6X-Large",
+)
+USAGE_VIEWS = frozenset({"QUERY_HISTORY", "QUERY_ATTRIBUTION_HISTORY", "SESSIONS", "LOGIN_HISTORY"})
 """Views of ACCOUNT_USAGE that this module has."""
 
 
@@ -256,6 +285,12 @@ def _count(statement: Statement, result: Result) -> None:
     statement.produced = sum(sums.values()) or len(result.rows)
 
 
+def _credits(statement: Statement) -> float:
+    """Credits of the time that a statement ran, as if a warehouse of its size had."""
+    hours = ((statement.end_ms or statement.start_ms) - statement.start_ms) / 3_600_000
+    return hours * 2.0 ** _SIZES.index(statement.warehouse_size or _SIZES[0])
+
+
 def replace_query_history(session: Session, tree: exp.Expr) -> None:
     """Put a subquery where a query calls ``TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(..))`` or a variant.
 
@@ -282,10 +317,12 @@ def usage_relation(session: Session, name: str) -> exp.Expr:
     The caller has checked that the roles may read it.
     """
     since = session.catalog.clock.now_ms() - _SHOWN_USAGE_MS
-    if name == "QUERY_HISTORY":
+    if name.startswith("QUERY"):
         ended = [
             s for s in session.catalog.queries.statements() if s.status != RUNNING and s.start_ms >= since
         ]
+        if name == "QUERY_ATTRIBUTION_HISTORY":
+            return _lent(session, _ATTRIBUTION_COLUMNS, [s for s in ended if s.warehouse_size])
         return _lent(session, _VIEW_COLUMNS, ended)
     logins = [e for e in session.catalog.queries.logins() if e.at_ms >= since]
     if name == "LOGIN_HISTORY":

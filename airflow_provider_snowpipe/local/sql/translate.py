@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.local.sql import (
     query_history,
     reach,
     sequences,
+    staged_rows,
     views,
 )
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
@@ -88,6 +89,7 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     reach.check(tree)
     name_projections(tree)
     quoted = normalize_identifiers(tree)
+    staged_rows.replace_staged_files(session, tree)
     replace_table_functions(session, tree)
     moved = session.catalog.clock.moved_seconds
     if moved:

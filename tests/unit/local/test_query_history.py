@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_usage import warehouse_seconds
+from airflow_provider_snowpipe.bulk.copy_usage import attributed_credits, warehouse_seconds
 from airflow_provider_snowpipe.local import query_history
 from airflow_provider_snowpipe.local.query_history import QueryHistory, text_hash, without_secrets
 from airflow_provider_snowpipe.local.sql.query_history import query_type
@@ -130,7 +130,9 @@ def test_what_the_load_operator_asks_for_its_credits(service, connector):
         return [{name.lower(): value for name, value in row.items()} for row in rows(connector, text)]
 
     now = dt.datetime.now(dt.UTC)
-    assert list(warehouse_seconds(run, "LOCAL", "tag", now - dt.timedelta(hours=1), now) or ()) == ["SMALL"]
+    since = now - dt.timedelta(hours=1)
+    assert list(warehouse_seconds(run, "LOCAL", "tag", since, now) or ()) == ["SMALL"]
+    assert list(attributed_credits(run, ["tag", "other"], since)) == ["tag"]
 
 
 def test_statements_of_the_sql_api_show_with_its_login(service, connector):
