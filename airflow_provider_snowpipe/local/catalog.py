@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,9 @@ from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.loading.plan import CopyPlan
     from airflow_provider_snowpipe.local.sql.session import Session
+    from airflow_provider_snowpipe.local.stages.files import StagedFile
 
 DEFAULT_DATABASE = "LOCAL"
 DEFAULT_SCHEMA = "PUBLIC"
@@ -69,6 +72,10 @@ class Catalog:
         self.storage = storage or Storage(folder / "staged_files", folder)
         self.spool = spool
         self.queries = queries or QueryHistory()
+        # The newest COPY statements by user and query id, with the files that they read.
+        self.copies: OrderedDict[tuple[str, str], tuple[CopyPlan, tuple[StagedFile, ...] | None]] = (
+            OrderedDict()
+        )
         self.limits = limits
         self._folder = folder
         self._faults = faults

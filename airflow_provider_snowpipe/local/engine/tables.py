@@ -75,6 +75,7 @@ class Tables:
             if exists:
                 self._database.pipes.forget_table(table.schema, table.name)
                 self._database.stages.drop_table(table.schema, table.name)
+                self._database.objects.forget_table(table.schema, table.name)
             self._tables[table.schema, table.name] = table
             self.isolated_groups.pop((table.schema, table.name), None)
 
@@ -121,6 +122,7 @@ class Tables:
             del self._tables[old.schema, old.name]
             self._tables[new.schema, new.name] = new
             self._database.stages.rename_table((old.schema, old.name), (new.schema, new.name))
+            self._database.objects.rename_table(old.schema, old.name, new.name)
             self._database.dirty = True
 
     def follow(self, change: Rename) -> None:
@@ -146,6 +148,7 @@ class Tables:
             transact(self._cursor, lambda: self._drop(table))
             self._database.pipes.forget_table(schema, name)
             self._database.stages.drop_table(schema, name)
+            self._database.objects.forget_table(schema, name)
             del self._tables[schema, name]
 
     def _moved(self, table: Table, change: Rename) -> Table:

@@ -185,6 +185,7 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
 def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS], with columns or AS SELECT."""
     session.commit()
+    text, staged = options.take_stage_options(text)
     tree = translate.parse(_LINEAR.sub("CLUSTER BY (", text))
     if not isinstance(tree, exp.Create):
         raise unsupported("this form of CREATE TABLE")
@@ -211,6 +212,7 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     replace = bool(tree.args.get("replace"))
     database.tables.create(table, statements, replace=replace, lent=session.lent)
     session.created("TABLE", database.name, schema, name)
+    options.keep_created(session, database, table, tree, staged)
     return status(f"Table {path[-1]} successfully created.")
 
 

@@ -222,11 +222,12 @@ def execute(
         if session.transaction.lost is not None and not _ROLLBACK.match(text):
             raise session.transaction.lost
         session.is_busy = True
+        session.query_id = query_id or str(uuid.uuid4())
         try:
             result = _run(session, text, Bindings(bindings or {}))
         finally:
             session.is_busy = False
-        session.remember(query_id or str(uuid.uuid4()), result)
+        session.remember(session.query_id, result)
         return result
 
 

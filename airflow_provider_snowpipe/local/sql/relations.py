@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.sql.copy_validation import past_errors
 from airflow_provider_snowpipe.local.sql.results import Result, json_text
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -86,6 +87,8 @@ def _replace(session: Session, node: exp.Expr) -> None:
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))
     if name == "RESULT_SCAN":
         node.replace(exp.Subquery(this=lent_result(session, scanned(session, call)), alias=named))
+    elif name == "VALIDATE":
+        node.replace(exp.Subquery(this=lent_result(session, _validated(session, call)), alias=named))
     elif name == "GENERATOR":
         node.replace(exp.Subquery(this=_generator(call), alias=named))
     elif name == "SPLITTOTABLE":
@@ -229,6 +232,20 @@ def scanned(session: Session, call: exp.Expr) -> Result:
     if result is None:
         raise SqlError("000709", "02000", f"Statement {query_id} not found")
     return result
+
+
+def _validated(session: Session, call: exp.Expr) -> Result:
+    """Return the rows of VALIDATE(table, JOB_ID => '_last' | query id)."""
+    table, *more = call.expressions or [None]
+    job = more[0].expression if len(more) == 1 and isinstance(more[0], exp.Kwarg) else None
+    if (
+        not isinstance(table, exp.Column)
+        or job is None
+        or more[0].this.name.upper() != "JOB_ID"
+        or not job.is_string
+    ):
+        raise compilation_error("expected VALIDATE(table, JOB_ID => '_last' or a query id).")
+    return past_errors(session, tuple(part.name for part in table.parts), job.name)
 
 
 def last_query_id(session: Session, given: list[exp.Expr]) -> str | None:

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.local.sql import (
     copy_history,
     error_table,
     functions,
+    get_ddl,
     information_schema,
     moments,
     named_tables,
@@ -42,9 +43,9 @@ def parse(text: str) -> exp.Expr:
 
     :raises SqlError: for more than one statement.
     """
-    tokens = _tokens(text)
+    found = tokens(text)
     try:
-        trees = [tree for tree in _SNOWFLAKE.parser().parse(tokens, text) if tree is not None]
+        trees = [tree for tree in _SNOWFLAKE.parser().parse(found, text) if tree is not None]
     except IndexError as error:
         # sqlglot counts on the number of arguments that some functions must have.
         raise compilation_error("a function has the wrong number of arguments.") from error
@@ -54,24 +55,24 @@ def parse(text: str) -> exp.Expr:
             "0A000",
             f"Actual statement count {len(trees)} did not match the desired statement count 1.",
         )
-    names.note_written(trees[0], tokens, text)
+    names.note_written(trees[0], found, text)
     return trees[0]
 
 
-def _tokens(text: str) -> list[Token]:
-    """Split a statement into tokens; ``?::`` is a placeholder and a cast, not the sign of other dialects."""
-    tokens: list[Token] = []
+def tokens(text: str) -> list[Token]:
+    """Return the tokens of a statement; ``?::`` is a placeholder and a cast, not another sign."""
+    found: list[Token] = []
     for token in _SNOWFLAKE.tokenize(text):
         if token.token_type != TokenType.QDCOLON:
-            tokens.append(token)
+            found.append(token)
             continue
         for kind, sign, start, end in (
             (TokenType.PLACEHOLDER, "?", token.start, token.start),
             (TokenType.DCOLON, "::", token.start + 1, token.end),
         ):
             column = token.col - token.end + end
-            tokens.append(Token(kind, sign, line=token.line, col=column, start=start, end=end))
-    return tokens
+            found.append(Token(kind, sign, line=token.line, col=column, start=start, end=end))
+    return found
 
 
 def to_duckdb(tree: exp.Expr) -> str:
@@ -301,6 +302,8 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         "CURRENT_SESSION": str(session.session_id),
         "LAST_QUERY_ID": last_query_id(session, functions.arguments(node)),
     }
+    if name == "GET_DDL":
+        return exp.Literal.string(get_ddl.get_ddl(session, node.expressions))
     if name == "IS_ROLE_IN_SESSION" and node.expressions:
         return exp.Boolean(this=node.expressions[0].name in session.roles)
     if isinstance(node, exp.Parameter) and node.name.upper() in session.variables:
