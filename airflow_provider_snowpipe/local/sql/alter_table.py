@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.identifiers import quote, read_path
-from airflow_provider_snowpipe.local.sql import clustering, ddl, names, options, translate
+from airflow_provider_snowpipe.local.sql import clustering, ddl, iceberg, names, options, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import plain
 from airflow_provider_snowpipe.local.sql.results import Result, status
@@ -101,7 +101,11 @@ def _add(place: _Place, match: re.Match[str]) -> None:
             raise SqlError(
                 "001430", "42601", f"SQL compilation error:\ncolumn '{definition.name}' already exists"
             )
-        column = ddl.read_column(session, database, definition, statements)
+        if iceberg.definition_of(database, table.schema, table.name) is not None:
+            iceberg.read_types(tree)
+            (column,) = iceberg.check((ddl.read_column(session, database, definition, statements),))
+        else:
+            column = ddl.read_column(session, database, definition, statements)
         columns.append(column)
         free = dataclasses.replace(column, nullable=True)
         statements.append(f"ALTER TABLE {table.path} ADD COLUMN {free.ddl()}")

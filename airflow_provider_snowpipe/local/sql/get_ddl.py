@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import quote, read_path
-from airflow_provider_snowpipe.local.sql import objects
+from airflow_provider_snowpipe.local.sql import iceberg, objects
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.formats import OptionValue
 from airflow_provider_snowpipe.local.tables import Column
@@ -91,7 +91,8 @@ def _table(database: Database, schema: str, name: str, written: str) -> str:
     table = database.tables.find(schema, name)
     assert table is not None  # noqa: S101 - the caller has looked
     lines = [_column(database, schema, name, column) for column in table.columns]
-    kind = "TEMPORARY TABLE" if table.is_temporary else "TABLE"
+    lake = iceberg.definition_of(database, schema, name)
+    kind = "TEMPORARY TABLE" if table.is_temporary else "TABLE" if lake is None else "ICEBERG TABLE"
     cluster = (
         f" cluster by {table.clustering_key.text.removeprefix('LINEAR')}" if table.clustering_key else ""
     )
@@ -103,6 +104,7 @@ def _table(database: Database, schema: str, name: str, written: str) -> str:
         )
         if chosen
     )
+    options += "".join(f" {option} = {_text(str(value))}" for option, value in (lake or {}).items())
     comment = database.objects.comment("TABLE", schema, name)
     options += f" COMMENT={_text(comment)}" if comment else ""
     columns = ",\n".join(lines)

@@ -6,7 +6,7 @@ Options of time travel and change tracking are accepted without effect.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sqlglot import TokenType, exp
 
@@ -34,7 +34,7 @@ _STAGE = ("STAGE_FILE_FORMAT", "STAGE_COPY_OPTIONS")
 # What sqlglot makes of words around a table that have their own reader, or no effect here.
 _OTHERS = (
     exp.TemporaryProperty, exp.TransientProperty, exp.ClusterProperty, exp.Cluster, exp.Tags,
-    exp.CopyGrantsProperty, exp.SchemaCommentProperty, exp.VolatileProperty,
+    exp.CopyGrantsProperty, exp.SchemaCommentProperty, exp.VolatileProperty, exp.IcebergProperty,
 )  # fmt: skip
 _DONE = "Statement executed successfully."
 
@@ -60,8 +60,10 @@ def take_stage_options(text: str) -> tuple[str, dict[str, Setting]]:
     return "".join([*kept, text[position:]]), found
 
 
-def created_with(tree: exp.Create, table: Table) -> Table:
+def created_with(tree: exp.Create, table: Table, others: Collection[str] = ()) -> Table:
     """Return a table with the options of its CREATE TABLE statement.
+
+    :param others: names of further options, which are read elsewhere.
 
     :raises SqlError: for a value that is not TRUE or FALSE, 000002 for an option that is not known.
     """
@@ -71,7 +73,7 @@ def created_with(tree: exp.Create, table: Table) -> Table:
         if isinstance(setting, _OTHERS):
             continue
         name = setting.name.upper() if isinstance(setting, exp.Property) else ""
-        if name in _WITHOUT_EFFECT:
+        if name in _WITHOUT_EFFECT or name in others:
             continue
         if name not in _FIELDS:
             raise unsupported(f"table option {name or setting.sql(dialect='snowflake')}")
