@@ -53,13 +53,13 @@ from airflow_provider_snowpipe.local.sql.narrowing import narrowed
 from airflow_provider_snowpipe.local.sql.properties import plain
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.split import strip_comments
 
 log = logging.getLogger(__name__)
 
 SESSION_GONE = "Session no longer exists. New login required to access the service."
 Handler = Callable[[Session, str, Bindings], Result]
 
-_COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
 _IMMEDIATE = re.compile(r"EXECUTE\s+IMMEDIATE\s+('(?:[^']|'')*'|\$\$.*?\$\$)\s*\Z", re.IGNORECASE | re.DOTALL)
 _MODIFIERS = (
     r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL|SCOPED)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
@@ -273,13 +273,6 @@ def snowflake_errors(session: Session) -> Iterator[None]:
         raise _internal(error) from error
     except Exception as error:
         raise _internal(error) from error
-
-
-def strip_comments(statement: str) -> str:
-    """Remove blanks and comments before the first keyword."""
-    while match := _COMMENT.match(statement):
-        statement = statement[match.end() :]
-    return statement
 
 
 def _internal(error: Exception) -> SqlError:

@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.local.query_history import (
 from airflow_provider_snowpipe.local.sql.relations import is_service_function, lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, moment
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.split import strip_comments
 from airflow_provider_snowpipe.local.types import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
 
 _FLOAT = ColumnType("FLOAT")
@@ -220,7 +221,7 @@ USAGE_VIEWS = frozenset({"QUERY_HISTORY", "QUERY_ATTRIBUTION_HISTORY", "SESSIONS
 
 def begin(session: Session, query_id: str, text: str) -> Statement:
     """Put a statement that begins into the query history."""
-    words = text.lstrip()
+    words = strip_comments(text)
     kind = query_type(words)
     needed = kind in _COMPUTED and session.warehouse is not None
     warehouse = session.catalog.access.state.warehouses.get(session.warehouse or "") if needed else None
