@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
+from airflow_provider_snowpipe.local.engine.names import free_name
 from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
@@ -46,6 +47,15 @@ class Tables:
     def names(self, schema: str) -> list[str]:
         """Return the exact names of the tables in a schema."""
         return [name for owner, name in self._tables if owner == schema]
+
+    def engine_name(self, schema: str, name: str) -> str | None:
+        """Return the engine's name for a new table, None for its own: the engine ignores case.
+
+        A table of the same name counts as replaced.
+        """
+        taken = [known.engine for known in self if known.schema == schema and known.name != name]
+        free = free_name(name, taken)
+        return None if free == name else free
 
     def create(
         self,
@@ -107,9 +117,15 @@ class Tables:
         :param new: the table as it is to be.
         :raises SqlError: when there is a table of that name.
         """
+        old = self._tables[old.schema, old.name]
+        # Another case alone is no other name for the engine.
+        engine = old.engine if new.name.upper() == old.engine.upper() else None
+        engine = engine or self.engine_name(new.schema, new.name)
+        new = dataclasses.replace(new, engine_name=None if engine == new.name else engine)
 
         def rename() -> None:
-            self._cursor.execute(f"ALTER TABLE {old.path} RENAME TO {quote(new.name)}")
+            if new.engine != old.engine:
+                self._cursor.execute(f"ALTER TABLE {old.path} RENAME TO {quote(new.engine)}")
             self._database.history.rename_table(self._cursor, old, new)
             self._database.store.remove_table(self._cursor, old.schema, old.name)
             self._database.store.add_table(self._cursor, new)

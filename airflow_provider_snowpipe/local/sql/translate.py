@@ -154,7 +154,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
         if reach.is_common(table):
             continue
         privileges = written_privileges(tree) if table is changed else ("SELECT",)
-        _qualify(session, table, privileges)
+        _qualify(session, tree, table, privileges)
     copy_history.replace_copy_history(session, tree)
     query_history.replace_query_history(session, tree)
 
@@ -180,7 +180,7 @@ def written_privileges(tree: exp.Expr) -> tuple[str, ...]:
     return tuple(sorted(found | ({"DELETE"} if deletes else set())))
 
 
-def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) -> None:
+def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tuple[str, ...]) -> None:
     path = tuple(part.name for part in table.parts)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
@@ -205,10 +205,21 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
         raise object_missing("Object", f"{database.name}.{schema}.{name}")
     for privilege in privileges:
         session.require(privilege, "TABLE", database.name, schema, name)
-    alias = table.args.get("alias")
+    has_alias = table.args.get("alias") is not None
     named_tables.put(table, database, schema, name)
-    if alias is None and (isinstance(table.parent, (exp.From, exp.Join)) or name != path[-1]):
-        table.set("alias", exp.TableAlias(this=exp.to_identifier(path[-1], quoted=True)))
+    if not has_alias:
+        _give_alias(tree, table, path[-1], name)
+
+
+def _give_alias(tree: exp.Expr, table: exp.Table, written: str, name: str) -> None:
+    """Let columns be qualified by the name that the statement wrote for a table."""
+    if table.name != name:
+        # The engine would take it for the table of the same letters.
+        for column in tree.find_all(exp.Column):
+            if column.table == written:
+                column.set("table", exp.to_identifier(table.name, quoted=True))
+    elif isinstance(table.parent, (exp.From, exp.Join)) or name != written:
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(written, quoted=True)))
 
 
 def _service_view(session: Session, path: tuple[str, ...], privileges: tuple[str, ...]) -> exp.Expr | None:
