@@ -122,6 +122,7 @@ class Catalog:
             for database in self._databases.values():
                 database.close()
             self._instance.close()
+        self.queries.close()
 
     def revive(self) -> None:
         """Attach again what the engine gave up when the disk was full."""

@@ -6,7 +6,6 @@ The newest statements and logins are kept, in memory and as lines of JSON in one
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -15,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 MOST_STATEMENTS = 10_000
@@ -117,6 +117,7 @@ class QueryHistory:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
+        self._open: FileIO | None = None
         self._lock = threading.Lock()
         self._statements: deque[Statement] = deque()
         self._characters = 0
@@ -170,6 +171,16 @@ class QueryHistory:
         with self._lock:
             return list(self._logins)
 
+    def close(self) -> None:
+        """Close the file; it is opened again for the next entry."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
     def _append(self, statement: Statement) -> None:
         self._statements.append(statement)
         self._characters += len(statement.text)
@@ -183,20 +194,23 @@ class QueryHistory:
     def _write(self, kind: str, entry: Statement | LoginEvent) -> None:
         if self._file is None:
             return
-        line = json.dumps([kind, dataclasses.asdict(entry)], ensure_ascii=False) + "\n"
+        line = json.dumps([kind, {name: getattr(entry, name) for name in entry.__slots__}]) + "\n"
         # A full disk must not fail the statement; it fails by itself where it has rows to write.
         with contextlib.suppress(OSError):
-            with self._file.open("a", encoding="utf-8", errors="replace") as file:
-                file.write(line)
-                is_full = file.tell() > _FILE_BYTES
-            if is_full and self._older is not None:
+            if self._open is None:
+                self._open = self._file.open("ab", buffering=0)
+                # After a crash the last line may have no end.
+                self._open.write(b"\n")
+            self._open.write(line.encode())
+            if self._open.tell() > _FILE_BYTES and self._older is not None:
+                self._close()
                 self._file.replace(self._older)
 
     def _kept(self) -> Iterator[tuple[str, dict[str, object]]]:
         for file in (self._older, self._file):
             if file is None or not file.exists():
                 continue
-            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            for line in file.read_bytes().splitlines():
                 # The last line may be a part only.
                 with contextlib.suppress(ValueError, TypeError):
                     kind, entry = json.loads(line)

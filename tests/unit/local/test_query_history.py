@@ -182,6 +182,10 @@ def test_history_is_bounded_and_survives_a_restart(tmp_path, monkeypatch):
     again = QueryHistory(tmp_path / "h.ndjson")
     assert again.statements() == history.statements()
     assert again.logins() == history.logins()
+    again.login(2, "U", "127.0.0.1", "c", 8)
+    assert [login.at_ms for login in QueryHistory(tmp_path / "h.ndjson").logins()] == [1, 2]
+    again.close()
+    history.close()
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 5000
 
 
