@@ -13,7 +13,7 @@ import duckdb
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.errors import unsupported
+from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import lengths, named_tables, results, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.relations import lent_result
@@ -120,6 +120,8 @@ def _insert_into_many(
 def _branches(session: Session, tree: exp.MultitableInserts, found: Result) -> list[exp.Insert]:
     """Return an INSERT for each INTO, over the rows that the query gave."""
     first = str(tree.args["kind"]).upper() == "FIRST"
+    if first and not any(branch.args.get("expression") for branch in tree.expressions):
+        raise compilation_error("syntax error: INSERT FIRST needs WHEN.")
     columns = [Column(column.name, column.type) for column in found.columns]
     before: list[exp.Expr] = []
     condition: exp.Expr | None = None

@@ -83,8 +83,11 @@ def _replace(session: Session, node: exp.Expr) -> None:
         return
     if isinstance(node, exp.Lateral) or is_service_function(call, *SERVICE_FUNCTIONS):
         return
-    name = call.name.upper() if isinstance(call, exp.Anonymous) else call.key.upper()
+    function = call.expression if isinstance(call, exp.Dot) else call
+    name = function.name.upper() if isinstance(function, exp.Anonymous) else function.key.upper()
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))
+    if isinstance(call, exp.Dot):
+        raise unsupported(f"table function {name}")
     if name == "RESULT_SCAN":
         node.replace(exp.Subquery(this=lent_result(session, scanned(session, call)), alias=named))
     elif name == "VALIDATE":

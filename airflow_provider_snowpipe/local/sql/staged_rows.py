@@ -76,11 +76,15 @@ def _is_staged(table: exp.Table) -> bool:
 def _name_fields(select: exp.Select, alias: str, *, is_alone: bool) -> int:
     """Make columns of ``$1``, ``t.$2``, ..; return the highest number."""
     highest = 1
+    known = {source.alias for source in select.find_all(exp.Table, exp.Subquery, exp.Values)}
     for parameter in list(select.find_all(exp.Parameter)):
         if not parameter.name.isdecimal() or parameter.find_ancestor(exp.Select) is not select:
             continue
         holder = parameter.parent if isinstance(parameter.parent, exp.Column) else None
         owner = holder.table if holder is not None else ""
+        if holder is not None and owner not in known:
+            written = holder.sql(dialect="snowflake")
+            raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{written}'")
         if owner and owner != alias:
             continue
         number = int(parameter.name)

@@ -82,6 +82,11 @@ def test_all_tables_or_none_get_rows(targets):
     assert values(targets, "SELECT count(*) FROM t1") == [(0,)]
 
 
+@pytest.mark.parametrize("statement", ["INSERT FIRST INTO t1 SELECT * FROM src", "INSERT ALL SELECT 1"])
+def test_other_forms_are_refused(targets, statement):
+    assert targets.refused(statement).code == "001003"
+
+
 def test_it_is_part_of_an_open_transaction(targets):
     targets.sql("BEGIN")
     targets.sql("INSERT ALL INTO t1 INTO t2 SELECT * FROM src")

@@ -76,6 +76,12 @@ def test_wrong_arguments_are_refused(connector, arguments):
     assert connector.query(HISTORY.format(arguments))["code"] == "001003"
 
 
+def test_other_table_functions_of_the_information_schema_are_named(connector):
+    refused = connector.query("SELECT * FROM TABLE(INFORMATION_SCHEMA.TASK_HISTORY())")
+    assert refused["code"] == "000002"
+    assert "TASK_HISTORY" in refused["message"]
+
+
 def test_others_see_their_own_statements_and_those_of_warehouses_they_monitor(service, connector):
     for statement in (
         "CREATE WAREHOUSE w", "CREATE ROLE r", "GRANT USAGE ON DATABASE local TO ROLE r",

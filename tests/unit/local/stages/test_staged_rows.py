@@ -71,6 +71,9 @@ def test_rows_go_into_tables_and_joins(local):
     )
     assert values(local, joined) == [("z", "z", "z")]
     assert values(local, "SELECT count(*) FROM (SELECT $1 FROM @s/in)") == [(3,)]
+    listed = "SELECT v.$1 AS v, t.$1 FROM @s/in/b.csv t JOIN (VALUES ('3', 'x')) v ON v.$1 = t.$1"
+    assert values(local, listed) == [("3", "3")]
+    assert values(local, "SELECT v.$2 FROM (VALUES (1, 'x')) v") == [("x",)]
     local.sql("BEGIN")
     local.sql("INSERT INTO t SELECT $1, $2 FROM @s/in/b.csv")
     local.sql("COMMIT")
@@ -100,6 +103,7 @@ def test_no_files_are_no_rows(local):
         ("SELECT $1 FROM @nowhere", "002003"),
         ("SELECT $1 FROM @s (FILE_FORMAT => nowhere)", "002003"),
         ("SELECT $1 FROM @s a, @s b", "002028"),
+        ("SELECT t.$1 FROM @s", "000904"),
         ("SELECT $1 FROM @s (PATTERN => '(')", None),
         ("SELECT $1 FROM @s/in (FILE_FORMAT => js)", "100069"),
         ("SELECT $1 FROM @s/../x", "001003"),
