@@ -34,6 +34,9 @@ METADATA = (
     "METADATA$FILE_LAST_MODIFIED", "METADATA$START_SCAN_TIME",
 )  # fmt: skip
 
+# More than any table of Snowflake's can have.
+_MOST_FIELDS = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class ByExpression:
@@ -221,6 +224,17 @@ def _quoted(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def read_field(parameter: exp.Parameter) -> int:
+    """Return the number of ``$1``, ``$2``, ..
+
+    :raises SqlError: 001003 for what names no field.
+    """
+    number = int(parameter.name) if parameter.name.isdecimal() and len(parameter.name) < 9 else 0
+    if not 1 <= number <= _MOST_FIELDS:
+        raise compilation_error(f"invalid column ${parameter.name[:20]}; columns of files are $1, $2, ..")
+    return number
+
+
 def _is_path(tree: exp.Expr) -> bool:
     if isinstance(tree, exp.Bracket):
         entries = tree.expressions
@@ -231,9 +245,7 @@ def _is_path(tree: exp.Expr) -> bool:
 def _root(tree: exp.Expr) -> int:
     while not isinstance(tree, exp.Parameter):
         tree = tree.this
-    if not tree.name.isdecimal() or int(tree.name) < 1:
-        raise compilation_error(f"invalid column ${tree.name}; columns of files are $1, $2, ..")
-    return int(tree.name) - 1
+    return read_field(tree) - 1
 
 
 def _keys(tree: exp.Expr) -> Sequence[str | int]:

@@ -13,7 +13,7 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.identifiers import quote, quote_path
+from airflow_provider_snowpipe.local.identifiers import literal, quote, quote_path
 from airflow_provider_snowpipe.local.loading import conversion, row_errors
 from airflow_provider_snowpipe.local.loading.chunks import CSV, JSON, Chunk
 from airflow_provider_snowpipe.local.loading.row_errors import RowError
@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
     whole_row,
 )
 from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES, facts_of, read_chunks
-from airflow_provider_snowpipe.local.sql.record_expressions import METADATA
+from airflow_provider_snowpipe.local.sql.record_expressions import METADATA, read_field
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.formats import FileFormat
@@ -59,11 +59,9 @@ def replace_staged_files(session: Session, tree: exp.Expr) -> None:
             raise unsupported("a stage outside of FROM")
         if any(projection.is_star for projection in select.expressions):
             raise unsupported("SELECT * FROM a stage; name the columns: $1, $2, ..")
-        alone = (
-            sum(isinstance(part, exp.Table) and _is_staged(part) for part in select.find_all(exp.Table)) == 1
-        )
+        others = (part for part in select.find_all(exp.Table) if part.find_ancestor(exp.Select) is select)
         alias = table.alias or _ALIAS
-        width = _name_fields(select, alias, is_alone=alone)
+        width = _name_fields(select, alias, is_alone=sum(map(_is_staged, others)) == 1)
         table.replace(_rows(session, table, alias, width))
 
 
@@ -87,9 +85,7 @@ def _name_fields(select: exp.Select, alias: str, *, is_alone: bool) -> int:
             raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{written}'")
         if owner and owner != alias:
             continue
-        number = int(parameter.name)
-        if number < 1:
-            raise compilation_error(f"invalid column ${number}; columns of files are $1, $2, ..")
+        number = read_field(parameter)
         if not owner and not is_alone:
             raise SqlError("002028", "42601", f"SQL compilation error:\nambiguous column name '${number}'")
         highest = max(highest, number)
@@ -102,7 +98,7 @@ def _name_fields(select: exp.Select, alias: str, *, is_alone: bool) -> int:
 
 def _rows(session: Session, table: exp.Table, alias: str, width: int) -> exp.Subquery:
     source = table.this
-    written = f"'{source.name}'" if isinstance(source, exp.Literal) else source.name
+    written = literal(source.name) if isinstance(source, exp.Literal) else source.name
     location, rest = resolve_location(session, written)
     if rest:
         raise compilation_error(f"syntax error: unexpected '{rest[:40]}'.")

@@ -73,6 +73,8 @@ def test_rows_go_into_tables_and_joins(local):
     assert values(local, "SELECT count(*) FROM (SELECT $1 FROM @s/in)") == [(3,)]
     listed = "SELECT v.$1 AS v, t.$1 FROM @s/in/b.csv t JOIN (VALUES ('3', 'x')) v ON v.$1 = t.$1"
     assert values(local, listed) == [("3", "3")]
+    inside = "SELECT $1, (SELECT max($1) FROM @s/in/a.csv) AS m FROM @s/in/b.csv"
+    assert values(local, inside) == [("3", "2")]
     assert values(local, "SELECT v.$2 FROM (VALUES (1, 'x')) v") == [("x",)]
     local.sql("BEGIN")
     local.sql("INSERT INTO t SELECT $1, $2 FROM @s/in/b.csv")
@@ -104,12 +106,15 @@ def test_no_files_are_no_rows(local):
         ("SELECT $1 FROM @s (FILE_FORMAT => nowhere)", "002003"),
         ("SELECT $1 FROM @s a, @s b", "002028"),
         ("SELECT t.$1 FROM @s", "000904"),
+        ("SELECT $999999999999 FROM @s", "001003"),
+        ("COPY INTO t FROM (SELECT $99999 FROM @s)", "001003"),
         ("SELECT $1 FROM @s (PATTERN => '(')", None),
         ("SELECT $1 FROM @s/in (FILE_FORMAT => js)", "100069"),
         ("SELECT $1 FROM @s/../x", "001003"),
     ],
 )
 def test_what_cannot_be_read_is_refused(local, statement, code):
+    local.sql("CREATE TABLE t (a INT)")
     local.put("in/a.csv", b"no json\n")
     assert code in {None, local.refused(statement).code}
 
