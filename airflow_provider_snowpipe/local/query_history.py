@@ -122,11 +122,11 @@ class QueryHistory:
         self._statements: deque[Statement] = deque()
         self._characters = 0
         self._logins: deque[LoginEvent] = deque(maxlen=MOST_STATEMENTS)
-        for kind, entry in self._kept():
-            if kind == "statement":
-                self._append(Statement(**entry))
+        for entry in self._kept():
+            if isinstance(entry, Statement):
+                self._append(entry)
             else:
-                self._logins.append(LoginEvent(**entry))
+                self._logins.append(entry)
         last = self._logins[-1].event_id if self._logins else 0
         self._event_ids = itertools.count(last + 1)
 
@@ -206,15 +206,15 @@ class QueryHistory:
                 self._close()
                 self._file.replace(self._older)
 
-    def _kept(self) -> Iterator[tuple[str, dict[str, object]]]:
+    def _kept(self) -> Iterator[Statement | LoginEvent]:
         for file in (self._older, self._file):
             if file is None or not file.exists():
                 continue
             for line in file.read_bytes().splitlines():
                 # The last line may be a part only.
                 with contextlib.suppress(ValueError, TypeError):
-                    kind, entry = json.loads(line)
-                    yield kind, entry
+                    kind, fields = json.loads(line)
+                    yield Statement(**fields) if kind == "statement" else LoginEvent(**fields)
 
 
 def without_secrets(text: str) -> str:

@@ -183,7 +183,7 @@ def test_history_is_bounded_and_survives_a_restart(tmp_path, monkeypatch):
     history.login(1, "U", "127.0.0.1", "c", 7)
     assert [s.query_id for s in history.statements()] == ["17", "18", "19"]
     with (tmp_path / "h.ndjson").open("a") as file:
-        file.write('["statement", {"query')
+        file.write('["statement", {"other": 1}]\n["statement", {"query')
 
     again = QueryHistory(tmp_path / "h.ndjson")
     assert again.statements() == history.statements()
