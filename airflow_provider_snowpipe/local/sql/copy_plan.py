@@ -13,10 +13,10 @@ from sqlglot.errors import SqlglotError
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import quote_path, read_path
 from airflow_provider_snowpipe.local.loading.plan import CopyPlan, OnError
-from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition, Selection
+from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition, Selection, field_number
 from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES
 from airflow_provider_snowpipe.local.sql.copy_options import CopyOptions, read_copy_options
-from airflow_provider_snowpipe.local.sql.record_expressions import ByExpression, read_expressions, read_field
+from airflow_provider_snowpipe.local.sql.record_expressions import ByExpression, read_expressions
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.formats import FileFormat
 from airflow_provider_snowpipe.local.stages.location import (
@@ -243,7 +243,7 @@ def _columns(table: Table, names: list[str]) -> tuple[Column, ...]:
 def _check(expressions: list[exp.Expr]) -> None:
     for tree in expressions:
         for parameter in tree.find_all(exp.Parameter):
-            read_field(parameter)
+            field_number(parameter.name)
 
 
 def _count_mismatch(columns: int, expressions: int) -> SqlError:

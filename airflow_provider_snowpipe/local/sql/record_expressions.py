@@ -15,11 +15,13 @@ from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.loading import conversion
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, FileShape
 from airflow_provider_snowpipe.local.loading.selection import (
+    METADATA,
     RECORDS,
     FileFacts,
     Filled,
     Projection,
     expression,
+    field_number,
     json_source,
     text_field,
     whole_row,
@@ -28,14 +30,6 @@ from airflow_provider_snowpipe.local.sql import moments, reach, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
-
-METADATA = (
-    "METADATA$FILENAME", "METADATA$FILE_ROW_NUMBER", "METADATA$FILE_CONTENT_KEY",
-    "METADATA$FILE_LAST_MODIFIED", "METADATA$START_SCAN_TIME",
-)  # fmt: skip
-
-# More than any table of Snowflake's can have.
-_MOST_FIELDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +218,6 @@ def _quoted(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def read_field(parameter: exp.Parameter) -> int:
-    """Return the number of ``$1``, ``$2``, ..
-
-    :raises SqlError: 001003 for what names no field.
-    """
-    number = int(parameter.name) if parameter.name.isdecimal() and len(parameter.name) < 9 else 0
-    if not 1 <= number <= _MOST_FIELDS:
-        raise compilation_error(f"invalid column ${parameter.name[:20]}; columns of files are $1, $2, ..")
-    return number
-
-
 def _is_path(tree: exp.Expr) -> bool:
     if isinstance(tree, exp.Bracket):
         entries = tree.expressions
@@ -245,7 +228,7 @@ def _is_path(tree: exp.Expr) -> bool:
 def _root(tree: exp.Expr) -> int:
     while not isinstance(tree, exp.Parameter):
         tree = tree.this
-    return read_field(tree) - 1
+    return field_number(tree.name) - 1
 
 
 def _keys(tree: exp.Expr) -> Sequence[str | int]:

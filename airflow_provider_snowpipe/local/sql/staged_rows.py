@@ -18,14 +18,15 @@ from airflow_provider_snowpipe.local.loading import conversion, row_errors
 from airflow_provider_snowpipe.local.loading.chunks import CSV, JSON, Chunk
 from airflow_provider_snowpipe.local.loading.row_errors import RowError
 from airflow_provider_snowpipe.local.loading.selection import (
+    METADATA,
     RECORDS,
     FileFacts,
+    field_number,
     json_source,
     text_field,
     whole_row,
 )
 from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES, facts_of, read_chunks
-from airflow_provider_snowpipe.local.sql.record_expressions import METADATA, read_field
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.formats import FileFormat
@@ -85,7 +86,7 @@ def _name_fields(select: exp.Select, alias: str, *, is_alone: bool) -> int:
             raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{written}'")
         if owner and owner != alias:
             continue
-        number = read_field(parameter)
+        number = field_number(parameter.name)
         if not owner and not is_alone:
             raise SqlError("002028", "42601", f"SQL compilation error:\nambiguous column name '${number}'")
         highest = max(highest, number)
