@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.sql import front
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
-from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
+from airflow_provider_snowpipe.local.stages.storage import Outside, Storage, table_identity
 
 
 class LocalCatalog:
@@ -54,7 +54,15 @@ class LocalCatalog:
         """Write a file into an internal stage, without PUT."""
         definition = self.database.stages.stage("PUBLIC", stage)
         assert definition is not None
-        target = self.catalog.storage.internal(definition.identity).path(path)
+        return self._write(definition.identity, path, content)
+
+    def put_table(self, table: str, path: str, content: bytes) -> Path:
+        """Write a file into the stage of a table of LOCAL.PUBLIC, without PUT."""
+        identity = table_identity(*self.database.names.home("PUBLIC"), table)
+        return self._write(identity, path, content)
+
+    def _write(self, identity: str, path: str, content: bytes) -> Path:
+        target = self.catalog.storage.internal(identity).path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
         return target

@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.local.access.credentials import (
     fingerprint,
     is_access_token,
 )
+from airflow_provider_snowpipe.local.access.model import User
 from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
 from airflow_provider_snowpipe.local.errors import Refusal
 
@@ -152,12 +153,16 @@ class Account:
             raise key_pairs.invalid("it is not a JWT") from error
         return KEY_PAIR if algorithm == "RS256" else OAUTH
 
-    def issue_scoped_token(self, scope: str, user: str | None = None, role: str | None = None) -> str:
+    def issue_scoped_token(
+        self, scope: str, user: str | None = None, role: str | None = None, credential: str | None = None
+    ) -> str:
         """Exchange a verified credential for a token that opens the ingest host only.
 
         :param scope: the ingest host, as the hostname call returned it.
         :param user: user of the credential; None for the service's own.
         :param role: role that the credential asked for, or None.
+        :param credential: the verified credential, with which the token ends; None for one that only its
+            user ends.
         :raises Refusal: 400 when the scope is another host.
         """
         if scope not in _SCOPES:
@@ -175,6 +180,8 @@ class Account:
             "iat": now,
             "exp": now + SCOPED_TOKEN_SECONDS,
         }
+        if credential is not None:
+            claims["by"] = self._mark(credential)
         if role is not None:
             claims["scp"] = f"session:role:{role}"
         return jwt.encode(claims, self.secret, algorithm="HS256")
@@ -203,7 +210,27 @@ class Account:
         user = self.access.state.users.get(str(claims["sub"]))
         if user is None or user.disabled or claims.get("since") != user.created_on_ms:
             raise Refusal(401, "SCOPED_TOKEN_INVALID", "the user of the scoped token was dropped or disabled")
+        if claims.get("by") is not None and claims["by"] not in self._marks(user):
+            raise Refusal(
+                401, "SCOPED_TOKEN_INVALID", "the credential that the scoped token came from was removed"
+            )
         return user.name
+
+    def _mark(self, credential: str) -> str | None:
+        """Return what tells a key or an access token apart; None for OAuth, which cannot be removed."""
+        kind = self._kind(credential)
+        if kind == PAT:
+            return digest_token(credential)
+        issuer = str(_issuer(credential)) if kind == KEY_PAIR else ""
+        return "SHA256:" + issuer.partition(".SHA256:")[2] if issuer else None
+
+    def _marks(self, user: User) -> set[str]:
+        """Return the marks of all credentials that a user has now."""
+        keys = [*user.public_keys, *([self.public_key_pem] if user.name == self.user else [])]
+        now = self.access.now_ms()
+        tokens = {known.digest for known in user.access_tokens if (known.expires_on_ms or now + 1) > now}
+        own = {digest_token(self.issued.pat)} if user.name == self.user else set()
+        return tokens | own | {fingerprint(pem) for pem in keys if pem}
 
     def _since(self, user: str) -> int | None:
         """Return when a user was created: another one of the same name does not inherit its tokens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,10 +28,13 @@ from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import UrlName, find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.loading.file_pipes import PipeFailure
+from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.loading.plan import CopyPlan
     from airflow_provider_snowpipe.local.sql.session import Session
+    from airflow_provider_snowpipe.local.stages.files import StagedFile
 
 DEFAULT_DATABASE = "LOCAL"
 DEFAULT_SCHEMA = "PUBLIC"
@@ -49,6 +53,7 @@ class Catalog:
     :param access: users, roles and grants; None keeps them in memory.
     :param storage: files of stages; None keeps them beside the databases.
     :param spool: bodies in flight on disk; None keeps them in memory.
+    :param queries: statements and logins; None keeps them in memory.
     """
 
     def __init__(
@@ -60,11 +65,17 @@ class Catalog:
         access: Access | None = None,
         storage: Storage | None = None,
         spool: Spool | None = None,
+        queries: QueryHistory | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.access = access or Access(clock=self.clock)
         self.storage = storage or Storage(folder / "staged_files", folder)
         self.spool = spool
+        self.queries = queries or QueryHistory()
+        # The newest COPY statements by user and query id, with the files that they read.
+        self.copies: OrderedDict[tuple[str, str], tuple[CopyPlan, tuple[StagedFile, ...] | None]] = (
+            OrderedDict()
+        )
         self.limits = limits
         self._folder = folder
         self._faults = faults
@@ -111,6 +122,7 @@ class Catalog:
             for database in self._databases.values():
                 database.close()
             self._instance.close()
+        self.queries.close()
 
     def revive(self) -> None:
         """Attach again what the engine gave up when the disk was full."""

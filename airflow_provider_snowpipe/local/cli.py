@@ -77,7 +77,10 @@ def _parser() -> argparse.ArgumentParser:
         "--s3-endpoint", metavar="URL", help="S3 service on this machine for s3:// stages without ENDPOINT"
     )
     serve.add_argument(
-        "--config", type=Path, help="TOML file that declares users, roles and grants; applied at every start"
+        "--init", type=Path, metavar="FILE.sql", help="statements to run at every start, before clients"
+    )
+    serve.add_argument(
+        "--config", type=Path, help="deprecated, use --init: TOML file that declares users, roles and grants"
     )
     serve.set_defaults(run=_serve)
 
@@ -115,11 +118,17 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
     from airflow_provider_snowpipe.local.access.config import load
     from airflow_provider_snowpipe.local.faults import parse_faults
+    from airflow_provider_snowpipe.local.init_file import InitFile
     from airflow_provider_snowpipe.local.limits import parse_limits
     from airflow_provider_snowpipe.local.server import serve
     from airflow_provider_snowpipe.local.stages.storage import Outside
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if arguments.config:
+        logging.getLogger(__name__).warning(
+            "serve --config is deprecated and will be removed; declare users, roles and grants by SQL in a "
+            "file for --init"
+        )
     serve(
         home,
         arguments.port,
@@ -127,6 +136,7 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
         parse_limits(arguments.limits),
         admin=arguments.admin,
         outside=Outside.from_options(arguments.allow_folder, arguments.s3_endpoint),
+        init=InitFile.read(arguments.init.expanduser()) if arguments.init else None,
         declaration=load(arguments.config.expanduser()) if arguments.config else None,
     )
     return 0

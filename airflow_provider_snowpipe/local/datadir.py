@@ -58,6 +58,11 @@ class DataDirectory:
         return self.root / "access.json"
 
     @property
+    def query_history_file(self) -> Path:
+        """The newest statements and logins, one JSON array a line, mode 0600."""
+        return self.root / "query_history.ndjson"
+
+    @property
     def tls_dir(self) -> Path:
         """Certificate authority and server certificate."""
         return self.root / "tls"

@@ -48,12 +48,14 @@ from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
+from airflow_provider_snowpipe.local.init_file import InitFile
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.listener import Server, TimedProtocol
 from airflow_provider_snowpipe.local.loading.auto_ingest import FolderWatch
 from airflow_provider_snowpipe.local.loading.pipe_loads import PipeLoads
 from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
+from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
 from airflow_provider_snowpipe.local.status import snapshot
 
@@ -221,6 +223,7 @@ def serve(
     *,
     admin: bool = False,
     outside: Outside | None = None,
+    init: InitFile | None = None,
     declaration: Declaration | None = None,
 ) -> None:
     """Run the service until SIGTERM or SIGINT.
@@ -230,9 +233,10 @@ def serve(
     :param limits: limits that the service enforces.
     :param admin: open the admin socket.
     :param outside: what external stages may reach; None for nothing.
+    :param init: statements to run before the first client.
     :param declaration: users, roles and grants that the service is to have.
     :raises DataDirectoryError: when the directory or the port is in use.
-    :raises ConfigurationError: when the declaration names what does not exist.
+    :raises ConfigurationError: when a statement of ``init`` or a name of the declaration is wrong.
     """
     # The engine makes files of its own; they hold rows and are for the owner only.
     os.umask(0o077)
@@ -255,10 +259,13 @@ def serve(
             proxy = ConnectProxy(proxy_listener, HOST, bound)
             storage = Storage(home.staged_files_dir, home.root, outside)
             spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
-            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool)
+            queries = QueryHistory(home.query_history_file)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool, queries)
             service = Service(account, password, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
+                if init is not None:
+                    init.run(catalog, account.user)
                 if declaration is not None:
                     declared.apply(declaration, catalog, account.user)
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)

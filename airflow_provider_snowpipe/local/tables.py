@@ -70,6 +70,8 @@ class Table:
     :param clustering_key: of CLUSTER BY, or None.
     :param home: the engine's names of database and schema, which a rename does not change; None when they are
         the same.
+    :param engine_name: the engine's name of the table where another one has the same letters in another case;
+        None when it is the same.
     """
 
     database: str
@@ -81,11 +83,17 @@ class Table:
     schema_evolution: bool = False
     clustering_key: ClusteringKey | None = None
     home: tuple[str, str] | None = None
+    engine_name: str | None = None
+
+    @property
+    def engine(self) -> str:
+        """The engine's own name of the table in its schema."""
+        return self.engine_name or self.name
 
     @property
     def path(self) -> str:
         """Quoted, fully qualified name in the engine."""
-        return quote_path(*(self.home or (self.database, self.schema)), self.name)
+        return quote_path(*(self.home or (self.database, self.schema)), self.engine)
 
     @property
     def is_temporary(self) -> bool:

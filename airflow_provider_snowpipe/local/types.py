@@ -122,7 +122,7 @@ class ColumnType:
         if self.kind in {"VARCHAR", "BINARY"}:
             return f"{self.kind}({self.length})"
         if self.kind.startswith("TIME"):
-            return f"{self.kind}(9)"
+            return f"{self.kind}({9 if self.precision is None else self.precision})"
         return self.kind
 
     @classmethod
@@ -137,7 +137,7 @@ class ColumnType:
         if kind in {"VARCHAR", "BINARY"}:
             return cls(kind, length=int(first))
         if kind.startswith("TIME"):
-            return cls(kind, precision=9)
+            return cls(kind, precision=int(first or 9))
         return cls(kind)
 
     @classmethod

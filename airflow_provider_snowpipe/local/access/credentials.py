@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import re
@@ -67,6 +68,7 @@ def public_key_pem(text: str) -> str:
     return encoded.decode()
 
 
+@functools.lru_cache(maxsize=256)
 def fingerprint(pem: str) -> str:
     """Return ``SHA256:<base64>`` of the public key's DER form, as DESCRIBE USER shows it."""
     key = serialization.load_pem_public_key(pem.encode())

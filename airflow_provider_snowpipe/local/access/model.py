@@ -22,7 +22,8 @@ OWNERSHIP = "OWNERSHIP"
 SHARED_DATABASE = "SNOWFLAKE"
 SHARED_ROLES = ("GOVERNANCE_VIEWER", "OBJECT_VIEWER", "SECURITY_VIEWER", "USAGE_VIEWER")
 _CREATED_IN_SCHEMA = (
-    "TABLE", "VIEW", "STAGE", "FILE FORMAT", "PIPE", "SEQUENCE", "STREAM", "TASK", "FUNCTION", "PROCEDURE",
+    "TABLE", "ICEBERG TABLE", "VIEW", "STAGE", "FILE FORMAT", "PIPE", "SEQUENCE", "STREAM", "TASK",
+    "FUNCTION", "PROCEDURE",
 )  # fmt: skip
 # Privileges of each kind of object ("Access control privileges"), beside OWNERSHIP.
 PRIVILEGES: dict[str, frozenset[str]] = {

@@ -59,7 +59,9 @@ class Pipes:
             raise Refusal(404, PIPE_MISSING, f"schema {self._database.name}.{schema} {_MISSING_TEXT}")
         known = {key.name: pipe for key, pipe in self._pipes.items() if key.schema == exact_schema}
         exact = find_name(name, known)
-        if exact is not None:
+        # A table of exactly this name goes before the pipe of one in another case.
+        is_of_table = name.removesuffix(DEFAULT_PIPE_SUFFIX) in self._database.tables.names(exact_schema)
+        if exact is not None and (exact == name or not is_of_table):
             return known[exact]
         return self._create_default(exact_schema, name)
 

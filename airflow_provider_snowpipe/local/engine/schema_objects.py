@@ -1,4 +1,4 @@
-"""Views, sequences and comments of one database: a hidden table, and its picture in memory."""
+"""Views, sequences, comments and table options of one database: a hidden table, and its picture in memory."""
 
 # ruff: noqa: S608 - names go through identifiers.quote, values are bound.
 
@@ -18,7 +18,8 @@ from airflow_provider_snowpipe.local.engine.rename import Rename
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.engine.names import Names
 
-VIEW, SEQUENCE = "VIEW", "SEQUENCE"
+VIEW, SEQUENCE, TABLE_OPTIONS = "VIEW", "SEQUENCE", "TABLE OPTIONS"
+_OF_TABLES = ("COMMENT TABLE", TABLE_OPTIONS)
 _DDL = """CREATE TABLE IF NOT EXISTS {s}.schema_objects (kind VARCHAR, schema_name VARCHAR,
     object_name VARCHAR, created_on_ms BIGINT, definition VARCHAR)"""
 
@@ -27,7 +28,7 @@ _DDL = """CREATE TABLE IF NOT EXISTS {s}.schema_objects (kind VARCHAR, schema_na
 class SchemaObject:
     """One object that is nothing but its definition.
 
-    :param kind: ``VIEW``, ``SEQUENCE``, or ``COMMENT TABLE`` and the like.
+    :param kind: ``VIEW``, ``SEQUENCE``, ``TABLE OPTIONS``, or ``COMMENT TABLE`` and the like.
     :param schema: exact schema name; empty for the comment of a database.
     :param name: exact name; of a column's comment, table and column as a JSON list.
     :param definition: values that JSON can hold.
@@ -88,6 +89,29 @@ class SchemaObjects:
         with self._lock:
             self._remove(kind, schema, name)
             self._objects = {key: v for key, v in self._objects.items() if key != (kind, schema, name)}
+
+    def forget_table(self, schema: str, table: str) -> None:
+        """Forget comments and options of a table that was dropped, and of its columns."""
+        for known in self._of_table(schema, table):
+            self.remove(known.kind, schema, known.name)
+
+    def rename_table(self, schema: str, old: str, new: str) -> None:
+        """Keep comments and options of a table under its new name in the same schema."""
+        for known in self._of_table(schema, old):
+            name = new if known.kind in _OF_TABLES else column_key(new, json.loads(known.name)[1])
+            self.remove(known.kind, schema, known.name)
+            self.put(dataclasses.replace(known, name=name))
+
+    def _of_table(self, schema: str, table: str) -> list[SchemaObject]:
+        return [
+            known
+            for known in self._objects.values()
+            if known.schema == schema
+            and (
+                (known.kind in _OF_TABLES and known.name == table)
+                or (known.kind == "COMMENT COLUMN" and json.loads(known.name)[0] == table)
+            )
+        ]
 
     def drop_schema(self, schema: str) -> None:
         """Forget everything in a schema."""

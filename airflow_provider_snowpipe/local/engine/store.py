@@ -33,6 +33,7 @@ ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS error_logging BOOLEAN DEFAULT fa
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS schema_evolution BOOLEAN DEFAULT false;
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by VARCHAR;
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by_sql VARCHAR[];
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS engine_name VARCHAR;
 CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
     column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR);
 CREATE TABLE IF NOT EXISTS {s}.pipes (schema_name VARCHAR, pipe_name VARCHAR, table_name VARCHAR,
@@ -103,10 +104,11 @@ class Store:
                 evolution,
                 None if key is None else ClusteringKey(key, tuple(expressions)),
                 self._names.home(schema),
+                engine_name,
             )
-            for schema, table, created, logging, evolution, key, expressions in cursor.execute(
+            for schema, table, created, logging, evolution, key, expressions, engine_name in cursor.execute(
                 f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution, "
-                f"cluster_by, cluster_by_sql FROM {self._schema}.tables"
+                f"cluster_by, cluster_by_sql, engine_name FROM {self._schema}.tables"
             ).fetchall()
         ]
 
@@ -115,7 +117,7 @@ class Store:
         key = table.clustering_key
         cursor.execute(
             f"INSERT INTO {self._schema}.tables (schema_name, table_name, created_on_ms, error_logging, "
-            f"schema_evolution, cluster_by, cluster_by_sql) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            f"schema_evolution, cluster_by, cluster_by_sql, engine_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 table.schema,
                 table.name,
@@ -124,6 +126,7 @@ class Store:
                 table.schema_evolution,
                 None if key is None else key.text,
                 None if key is None else list(key.expressions),
+                table.engine_name,
             ],
         )
         cursor.executemany(

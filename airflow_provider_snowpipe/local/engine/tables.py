@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
+from airflow_provider_snowpipe.local.engine.names import free_name
 from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
@@ -47,6 +48,15 @@ class Tables:
         """Return the exact names of the tables in a schema."""
         return [name for owner, name in self._tables if owner == schema]
 
+    def engine_name(self, schema: str, name: str) -> str | None:
+        """Return the engine's name for a new table, None for its own: the engine ignores case.
+
+        A table of the same name counts as replaced.
+        """
+        taken = [known.engine for known in self if known.schema == schema and known.name != name]
+        free = free_name(name, taken)
+        return None if free == name else free
+
     def create(
         self,
         table: Table,
@@ -75,6 +85,7 @@ class Tables:
             if exists:
                 self._database.pipes.forget_table(table.schema, table.name)
                 self._database.stages.drop_table(table.schema, table.name)
+                self._database.objects.forget_table(table.schema, table.name)
             self._tables[table.schema, table.name] = table
             self.isolated_groups.pop((table.schema, table.name), None)
 
@@ -106,9 +117,15 @@ class Tables:
         :param new: the table as it is to be.
         :raises SqlError: when there is a table of that name.
         """
+        old = self._tables[old.schema, old.name]
+        # Another case alone is no other name for the engine.
+        engine = old.engine if new.name.upper() == old.engine.upper() else None
+        engine = engine or self.engine_name(new.schema, new.name)
+        new = dataclasses.replace(new, engine_name=None if engine == new.name else engine)
 
         def rename() -> None:
-            self._cursor.execute(f"ALTER TABLE {old.path} RENAME TO {quote(new.name)}")
+            if new.engine != old.engine:
+                self._cursor.execute(f"ALTER TABLE {old.path} RENAME TO {quote(new.engine)}")
             self._database.history.rename_table(self._cursor, old, new)
             self._database.store.remove_table(self._cursor, old.schema, old.name)
             self._database.store.add_table(self._cursor, new)
@@ -121,6 +138,7 @@ class Tables:
             del self._tables[old.schema, old.name]
             self._tables[new.schema, new.name] = new
             self._database.stages.rename_table((old.schema, old.name), (new.schema, new.name))
+            self._database.objects.rename_table(old.schema, old.name, new.name)
             self._database.dirty = True
 
     def follow(self, change: Rename) -> None:
@@ -146,6 +164,7 @@ class Tables:
             transact(self._cursor, lambda: self._drop(table))
             self._database.pipes.forget_table(schema, name)
             self._database.stages.drop_table(schema, name)
+            self._database.objects.forget_table(schema, name)
             del self._tables[schema, name]
 
     def _moved(self, table: Table, change: Rename) -> Table:

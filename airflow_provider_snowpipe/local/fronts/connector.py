@@ -127,7 +127,7 @@ class ConnectorFront:
         if not isinstance(data, dict):
             return _failure("390102", "08001", "The login request has no data.")
         try:
-            session = self._opener.open(data, request.query)
+            session = self._opener.open(data, request.query, request.client_ip)
         except SqlError as error:
             return _failure(error.code, error.sqlstate, error.message)
         token, master = self._sessions.add(session)

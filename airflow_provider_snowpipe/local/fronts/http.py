@@ -32,6 +32,7 @@ class Request:
     :param headers: lower-case names.
     :param body: as sent, still encoded.
     :param decoded_bytes: most bytes that the body may have when it is decoded; None for the usual bound.
+    :param client_ip: address at the other end.
     """
 
     method: str
@@ -40,6 +41,7 @@ class Request:
     headers: Mapping[str, str]
     body: bytes = field(default=b"", repr=False)
     decoded_bytes: int | None = None
+    client_ip: str = ""
 
     def bearer(self) -> str:
         """Return the bearer token.
@@ -135,7 +137,8 @@ def request_of(scope: Scope, body: bytes = b"", decoded_bytes: int | None = None
     except UnicodeDecodeError as error:
         raise Refusal(400, "INVALID_URL", "the URL is not percent-encoded UTF-8") from error
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    return Request(scope["method"], segments, query, headers, body, decoded_bytes)
+    client_ip = str((scope.get("client") or ("",))[0])
+    return Request(scope["method"], segments, query, headers, body, decoded_bytes, client_ip)
 
 
 async def receive_in_time(receive: Receive) -> Message:

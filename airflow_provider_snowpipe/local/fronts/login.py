@@ -37,13 +37,25 @@ class Login:
         self._password = password
         self._catalog = catalog
 
-    def open(self, data: Mapping[str, Any], query: Mapping[str, str]) -> Session:
-        """Open the session of a login request.
+    def open(self, data: Mapping[str, Any], query: Mapping[str, str], client_ip: str = "") -> Session:
+        """Open the session of a login request, and keep the login in the query history.
 
         :param data: ``data`` of the request.
         :param query: its query parameters, with the names that the session starts with.
+        :param client_ip: address at the other end.
         :raises SqlError: with Snowflake's code for wrong credentials; neither connector retries it.
         """
+        access, client = self._catalog.access, str(data.get("CLIENT_APP_ID") or "")[:256]
+        try:
+            session = self._open(data, query)
+        except SqlError as error:
+            user, failure = str(data.get("LOGIN_NAME") or "").upper()[:256], (error.code, error.message)
+            self._catalog.queries.login(access.now_ms(), user, client_ip, client, None, failure)
+            raise
+        self._catalog.queries.login(access.now_ms(), session.user, client_ip, client, session.session_id)
+        return session
+
+    def _open(self, data: Mapping[str, Any], query: Mapping[str, str]) -> Session:
         user, restricted = self._verify(data)
         session = Session(self._catalog, user, moves_files=True, client=_client(data))
         parameters = data.get("SESSION_PARAMETERS")

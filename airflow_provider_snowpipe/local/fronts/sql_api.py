@@ -103,7 +103,10 @@ class SqlApiFront:
         timeout = _whole_number(body.get("timeout", 0), "timeout")
         try:
             submission, is_new = self._submissions.get_or_add(
-                user, request.query.get("requestId"), body, lambda: self._submission(body, user, role)
+                user,
+                request.query.get("requestId"),
+                body,
+                lambda: self._submission(request, body, user, role),
             )
         except SqlError as error:
             return _failure(error, str(uuid.uuid4()))
@@ -116,7 +119,9 @@ class SqlApiFront:
         submission.wait(_ANSWER_SECONDS)
         return self._answer(request, submission)
 
-    def _submission(self, body: Mapping[str, Any], user: str, role: str | None) -> Submission:
+    def _submission(
+        self, request: Request, body: Mapping[str, Any], user: str, role: str | None
+    ) -> Submission:
         parameters = body.get("parameters")
         parameters = parameters if isinstance(parameters, dict) else {}
         named = {name.upper(): value for name, value in parameters.items()}
@@ -129,6 +134,8 @@ class SqlApiFront:
         session = Session(self._catalog, user)
         session.parameters.update(named)
         _set_context(session, body, role)
+        now_ms = self._catalog.access.now_ms()
+        self._catalog.queries.login(now_ms, user, request.client_ip, "SQL_API", session.session_id)
         values = bindings if isinstance(bindings, dict) else None
         return Submission([Execution(session, statement, values) for statement in statements])
 

@@ -38,7 +38,7 @@ def exchange(account: Account, request: Request) -> Response:
             400, "INVALID_REQUEST", f"subject_token_type of a {kind} token must be {_SUBJECT_TYPES[kind]}"
         )
     role = account.role_in(request.bearer())
-    return Response.of_text(account.issue_scoped_token(form.get("scope", ""), user, role))
+    return Response.of_text(account.issue_scoped_token(form.get("scope", ""), user, role, request.bearer()))
 
 
 def access_token(account: Account, request: Request) -> Response:

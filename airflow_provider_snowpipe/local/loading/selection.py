@@ -19,6 +19,12 @@ from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, JSON, F
 from airflow_provider_snowpipe.local.tables import Column, Table
 
 RECORDS = "_records"
+METADATA = (
+    "METADATA$FILENAME", "METADATA$FILE_ROW_NUMBER", "METADATA$FILE_CONTENT_KEY",
+    "METADATA$FILE_LAST_MODIFIED", "METADATA$START_SCAN_TIME",
+)  # fmt: skip
+# More than any table of Snowflake's can have.
+_MOST_FIELDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +213,18 @@ class ByName:
         if column.type.is_semi_structured:
             raw = f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END"
         return Filled(column, value, raw)
+
+
+def field_number(written: str) -> int:
+    """Return the number of a field that ``$1``, ``$2``, .. names.
+
+    :param written: what stands behind the dollar.
+    :raises SqlError: 001003 for what names no field.
+    """
+    number = int(written) if written.isdecimal() and len(written) < 9 else 0
+    if not 1 <= number <= _MOST_FIELDS:
+        raise compilation_error(f"invalid column ${written[:20]}; columns of files are $1, $2, ..")
+    return number
 
 
 def text_field(column: Column, number: int, options: Mapping[str, Any]) -> Filled:

@@ -23,9 +23,13 @@ from airflow_provider_snowpipe.local.loading.plan import CopyPlan
 from airflow_provider_snowpipe.local.loading.row_errors import RowError
 from airflow_provider_snowpipe.local.loading.selection import RECORDS, FileFacts, Filled, Projection
 from airflow_provider_snowpipe.local.stages.files import StagedFile
+from airflow_provider_snowpipe.local.stages.formats import FileFormat
+from airflow_provider_snowpipe.local.stages.location import StageLocation
 from airflow_provider_snowpipe.local.tables import Column
 
 STAGED = "_staged_records"
+LOADED_TYPES = ("CSV", "JSON", "PARQUET", "ORC")
+"""Types of files that the service reads."""
 
 
 class StagedRecords:
@@ -60,9 +64,10 @@ class StagedRecords:
         :param scan_ms: when the load began, for METADATA$START_SCAN_TIME.
         :raises SqlError: when the file cannot be read at all.
         """
-        facts = _facts(self._plan, file, scan_ms)
+        plan = self._plan
+        facts = facts_of(plan.location, file, scan_ms)
         try:
-            for chunk in _chunks(self._plan, file, path):
+            for chunk in read_chunks(plan.file_format, file, path, plan.selection.width):
                 self._cursor.register(RECORDS, chunk.table)
                 projection = self._plan.selection.project(self._cursor, chunk.shape, facts)
                 self._add(chunk, projection)
@@ -140,22 +145,32 @@ def _field(bad: int, filled: tuple[Filled, ...], fields: int) -> int | None:
     return filled[bad // row_errors.KINDS].position if bad >= 0 else None
 
 
-def _chunks(plan: CopyPlan, file: StagedFile, path: Path) -> Iterator[Chunk]:
-    kind, options = plan.file_format.type, plan.file_format
+def read_chunks(file_format: FileFormat, file: StagedFile, path: Path, width: int) -> Iterator[Chunk]:
+    """Read the records of a staged file, some at a time.
+
+    :param path: readable local path.
+    :param width: fields that are needed of each CSV record.
+    :raises SqlError: for a type that is not one of :data:`LOADED_TYPES`, or a file that cannot be read.
+    """
+    kind = file_format.type
+    if kind not in LOADED_TYPES:
+        raise unsupported(f"loading of files of type {kind}")
     if kind in {"PARQUET", "ORC"}:
         return read_columns(path, file.path, kind)
-    if kind not in {"CSV", "JSON"}:
-        raise unsupported(f"loading of files of type {kind}")
-    blocks = read_blocks(path, file.path, str(options["COMPRESSION"]))
+    blocks = read_blocks(path, file.path, str(file_format["COMPRESSION"]))
     if kind == "CSV":
-        return read_csv(blocks, options, plan.selection.width)
-    return read_json(blocks, options)
+        return read_csv(blocks, file_format, width)
+    return read_json(blocks, file_format)
 
 
-def _facts(plan: CopyPlan, file: StagedFile, scan_ms: int) -> FileFacts:
+def facts_of(location: StageLocation, file: StagedFile, scan_ms: int) -> FileFacts:
+    """Return what METADATA$... columns tell about a file.
+
+    :param scan_ms: when the statement began to read, epoch milliseconds.
+    """
     return FileFacts(
         {
-            "METADATA$FILENAME": literal(plan.location.metadata_name(file)),
+            "METADATA$FILENAME": literal(location.metadata_name(file)),
             "METADATA$FILE_ROW_NUMBER": "(i + 1)",
             "METADATA$FILE_CONTENT_KEY": literal(file.etag),
             "METADATA$FILE_LAST_MODIFIED": f"make_timestamp({file.modified_ms * 1000})",

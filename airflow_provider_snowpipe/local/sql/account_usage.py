@@ -1,4 +1,4 @@
-"""SNOWFLAKE.ACCOUNT_USAGE: loads of the whole account and of a year, for roles that were given the right.
+"""SNOWFLAKE.ACCOUNT_USAGE: loads and statements of the whole account, for roles that were given the right.
 
 Everything in the database SNOWFLAKE is read-only. The views have no latency here, know no numbers of objects
 (``TABLE_ID`` and the like are NULL), and are named in full only.
@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error, missing_account_object, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.history import DAY_MS
+from airflow_provider_snowpipe.local.sql import query_history
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.copy_history import COPY_COLUMNS, LOAD_COLUMNS, query
 from airflow_provider_snowpipe.local.sql.results import Result, status
@@ -58,6 +59,8 @@ def relation(session: Session, schema: str, name: str) -> exp.Expr:
         raise object_missing("Database", SHARED_DATABASE)
     if schema != SCHEMA:
         raise object_missing("Schema", f"{SHARED_DATABASE}.{schema}")
+    if name in query_history.USAGE_VIEWS:
+        return query_history.usage_relation(session, name)
     if name not in _VIEWS:
         raise object_missing("Object", f"{SHARED_DATABASE}.{schema}.{name}")
     parts = [

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.identifiers import quote, read_path
-from airflow_provider_snowpipe.local.sql import clustering, ddl, names, options, translate
+from airflow_provider_snowpipe.local.sql import clustering, ddl, iceberg, names, options, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import plain
 from airflow_provider_snowpipe.local.sql.results import Result, status
@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.local.types import ColumnType
 
 _DONE = "Statement executed successfully."
 _HEAD = re.compile(r"ALTER\s+TABLE\s+(?P<exists>IF\s+EXISTS\s+)?(?P<name>.*)", re.IGNORECASE | re.DOTALL)
-_COMMENT = re.compile(r"(SET\s+COMMENT\s*=\s*('(?:[^']|'')*')|UNSET\s+COMMENT)\s*\Z", re.IGNORECASE)
+_SET = re.compile(r"(SET|UNSET)\s+(.*)", re.IGNORECASE | re.DOTALL)
 _ADD = re.compile(
     r"ADD\s+(?:COLUMN\s+)?(?P<exists>IF\s+NOT\s+EXISTS\s+)?(?P<rest>.*)", re.IGNORECASE | re.DOTALL
 )
@@ -48,7 +48,7 @@ _COLUMN_COMMENT = re.compile(r"(?:COMMENT\s+('(?:[^']|'')*')|UNSET\s+COMMENT)\s*
 _Place = tuple[Session, Database, Table]
 
 
-def alter_table(session: Session, text: str, bindings: Bindings) -> Result:
+def alter_table(session: Session, text: str, _bindings: Bindings) -> Result:
     """ALTER TABLE [IF EXISTS] name ADD | DROP | RENAME | ALTER | CLUSTER BY | SWAP WITH | SET | UNSET .."""
     session.commit()
     head = _HEAD.match(text)
@@ -62,13 +62,9 @@ def alter_table(session: Session, text: str, bindings: Bindings) -> Result:
             return status(_DONE)
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", "TABLE", database.name, schema, name)
-    comment = _COMMENT.match(action)
-    if comment is not None:
-        now = database.clock.now_ms()
-        database.objects.set_comment("TABLE", schema, name, plain(comment[2]) if comment[2] else "", now)
-        return status(_DONE)
-    if re.match(r"(?:SET|UNSET)\b", action, re.IGNORECASE):
-        return options.alter_table(session, text, bindings)
+    setting = _SET.match(action)
+    if setting is not None:
+        return options.alter_table(session, database, table, setting[1].upper(), setting[2])
     with database.write_lock:
         _change((session, database, table), action)
     return status(_DONE)
@@ -105,7 +101,11 @@ def _add(place: _Place, match: re.Match[str]) -> None:
             raise SqlError(
                 "001430", "42601", f"SQL compilation error:\ncolumn '{definition.name}' already exists"
             )
-        column = ddl.read_column(session, database, definition, statements)
+        if iceberg.definition_of(database, table.schema, table.name) is not None:
+            iceberg.read_types(tree)
+            (column,) = iceberg.check((ddl.read_column(session, database, definition, statements),))
+        else:
+            column = ddl.read_column(session, database, definition, statements)
         columns.append(column)
         free = dataclasses.replace(column, nullable=True)
         statements.append(f"ALTER TABLE {table.path} ADD COLUMN {free.ddl()}")

@@ -11,6 +11,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import literal, read_path
 from airflow_provider_snowpipe.local.loading.history import DAY_MS
+from airflow_provider_snowpipe.local.sql.relations import is_service_function
 from airflow_provider_snowpipe.local.sql.session import Session
 
 SHOWN_MS = 14 * DAY_MS
@@ -52,20 +53,11 @@ def replace_copy_history(session: Session, tree: exp.Expr) -> None:
     :raises SqlError: for wrong arguments, or a table that does not exist or stays hidden.
     """
     for rows in list(tree.find_all(exp.TableFromRows)):
-        if is_copy_history(rows.this):
+        if is_service_function(rows.this, "COPY_HISTORY"):
             call = rows.this.expression
             alias = rows.args.get("alias")
             name = alias.this.name if alias is not None and alias.this else "COPY_HISTORY"
             rows.replace(_aliased(_copy_history(session, call), name))
-
-
-def is_copy_history(call: exp.Expr) -> bool:
-    """Return True for ``INFORMATION_SCHEMA.COPY_HISTORY(..)``, with or without a database."""
-    return (
-        isinstance(call, exp.Dot)
-        and isinstance(call.expression, exp.Anonymous)
-        and call.expression.name.upper() == "COPY_HISTORY"
-    )
 
 
 def load_history(session: Session, database: Database, alias: str = "LOAD_HISTORY") -> exp.Expr:

@@ -46,10 +46,13 @@ def copy_into(session: Session, text: str, _bindings: Bindings) -> Result:
     if not session.autocommit:
         session.begin()
     plan = compiled.plan
+    session.remember_copy(plan)
     if session.in_transaction:
         outcomes = session.change(lambda: _in_transaction(session, plan))
     else:
         outcomes = commit_load(plan.database, session.cursor, lambda: loader.run(plan, session.cursor))
+    read = [o.file for o in outcomes if o.file is not None and o.status != history.LOAD_SKIPPED]
+    session.remember_copy(plan, tuple(read))
     if plan.purge:
         session.transaction.after_commit(lambda: loader.purge(plan, outcomes))
     return _result(plan, outcomes)

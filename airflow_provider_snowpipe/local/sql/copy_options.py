@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
 from airflow_provider_snowpipe.local.loading.plan import ABORT_STATEMENT, CONTINUE, SKIP_FILE, OnError
-from airflow_provider_snowpipe.local.sql.record_expressions import METADATA
+from airflow_provider_snowpipe.local.loading.selection import METADATA
 from airflow_provider_snowpipe.local.stages import patterns
 from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_parameter, invalid_value
 

@@ -13,7 +13,8 @@ from sqlglot.errors import SqlglotError
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import quote_path, read_path
 from airflow_provider_snowpipe.local.loading.plan import CopyPlan, OnError
-from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition, Selection
+from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition, Selection, field_number
+from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES
 from airflow_provider_snowpipe.local.sql.copy_options import CopyOptions, read_copy_options
 from airflow_provider_snowpipe.local.sql.record_expressions import ByExpression, read_expressions
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -31,7 +32,6 @@ from airflow_provider_snowpipe.local.tables import Column, Table
 _FROM = re.compile(r"FROM\b\s*", re.IGNORECASE)
 _SELECT = re.compile(r"\(\s*SELECT\b", re.IGNORECASE)
 _ALIAS = re.compile(r'(?:AS\s+)?(?:"[^"]+"|[A-Za-z_][\w$]*)\s*', re.IGNORECASE)
-_LOADED_TYPES = ("CSV", "JSON", "PARQUET", "ORC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def compile_copy(session: Session, text: str, *, default: OnError | None = None)
     location = with_settings(session, source.location, options.access)
     require_read(session, location)
     file_format = resolve_file_format(session, options.file_format, location.file_format)
-    if file_format.type not in _LOADED_TYPES:
+    if file_format.type not in LOADED_TYPES:
         raise unsupported(f"loading of files of type {file_format.type}")
     selection = _selection(session, table, names, source.select, options, file_format)
     plan = CopyPlan(
@@ -243,8 +243,7 @@ def _columns(table: Table, names: list[str]) -> tuple[Column, ...]:
 def _check(expressions: list[exp.Expr]) -> None:
     for tree in expressions:
         for parameter in tree.find_all(exp.Parameter):
-            if not parameter.name.isdecimal() or int(parameter.name) < 1:
-                raise compilation_error(f"invalid column ${parameter.name}; columns of files are $1, $2, ..")
+            field_number(parameter.name)
 
 
 def _count_mismatch(columns: int, expressions: int) -> SqlError:

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.local.identifiers import literal, read_path
 from airflow_provider_snowpipe.local.sql import (
     clauses,
     clustering,
+    iceberg,
     lengths,
     named_tables,
     options,
@@ -185,6 +186,7 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
 def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS], with columns or AS SELECT."""
     session.commit()
+    text, staged = options.take_stage_options(text)
     tree = translate.parse(_LINEAR.sub("CLUSTER BY (", text))
     if not isinstance(tree, exp.Create):
         raise unsupported("this form of CREATE TABLE")
@@ -194,7 +196,11 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     translate.normalize_identifiers(named)
     path = tuple(part.name for part in named.parts)
     database, schema, name = session.place_new_table(path, temporary=_is_temporary(tree))
-    session.require("CREATE TABLE", "SCHEMA", database.name, schema)
+    lake = iceberg.read(tree)
+    kind = "TABLE" if lake is None else "ICEBERG TABLE"
+    session.require(f"CREATE {kind}", "SCHEMA", database.name, schema)
+    if lake is not None:
+        iceberg.read_types(tree)
     known = database.tables.find(schema, name)
     if known is not None and tree.args.get("replace"):
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
@@ -204,13 +210,18 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
         table, statements = _as_select(session, database, schema, name, tree)
     else:
         table, statements = _with_columns(session, database, schema, name, tree.this)
-    table = options.created_with(tree, table)
+    table = options.created_with(tree, table, () if lake is None else iceberg.OPTIONS)
+    if lake is not None:
+        table = dataclasses.replace(table, columns=iceberg.check(table.columns))
     written = clustering.of_create(tree)
     if written:
         table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
     database.tables.create(table, statements, replace=replace, lent=session.lent)
     session.created("TABLE", database.name, schema, name)
+    if lake is not None:
+        iceberg.keep(database, table, lake)
+    options.keep_created(session, database, table, tree, staged)
     return status(f"Table {path[-1]} successfully created.")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError
-from airflow_provider_snowpipe.local.sql import front
+from airflow_provider_snowpipe.local.sql import front, query_history
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -51,6 +51,7 @@ class Execution:
     def run(self) -> None:
         """Run the statement to its end; failures are kept in :attr:`error`."""
         seconds = self.session.statement_seconds
+        entry = query_history.begin(self.session, self.query_id, self.statement)
         timer = None
         # A thread costs more than a small statement: none for the days that are the default.
         if 0 < seconds < _DAY_SECONDS:
@@ -67,6 +68,7 @@ class Execution:
         finally:
             if timer is not None:
                 timer.cancel()
+            query_history.end(self.session, entry, self.result, self.error)
             self._done.set()
 
     def abandon(self, error: SqlError) -> None:

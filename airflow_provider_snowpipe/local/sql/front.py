@@ -28,6 +28,7 @@ from airflow_provider_snowpipe.local.sql import (
     file_formats,
     file_pipes,
     grants,
+    iceberg,
     infer_schema,
     parameters,
     pipe_functions,
@@ -52,13 +53,13 @@ from airflow_provider_snowpipe.local.sql.narrowing import narrowed
 from airflow_provider_snowpipe.local.sql.properties import plain
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.split import strip_comments
 
 log = logging.getLogger(__name__)
 
 SESSION_GONE = "Session no longer exists. New login required to access the service."
 Handler = Callable[[Session, str, Bindings], Result]
 
-_COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
 _IMMEDIATE = re.compile(r"EXECUTE\s+IMMEDIATE\s+('(?:[^']|'')*'|\$\$.*?\$\$)\s*\Z", re.IGNORECASE | re.DOTALL)
 _MODIFIERS = (
     r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL|SCOPED)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
@@ -93,7 +94,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
             rf"CREATE\s+{_MODIFIERS}TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+(?:LIKE|CLONE)",
             table_copies.copy_table,
         ),
-        (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
+        (rf"CREATE\s+{_MODIFIERS}(?:ICEBERG\s+)?TABLE", ddl.create_table),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?VIEW", views.create_view),
         (r"DROP\s+VIEW", views.drop_view),
         (r"SHOW\s+(?:TERSE\s+)?VIEWS", views.show_views),
@@ -105,11 +106,12 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"DROP\s+SEQUENCE", sequences.drop_sequence),
         (r"SHOW\s+SEQUENCES", sequences.show_sequences),
         (r"(?:DESCRIBE|DESC)\s+SEQUENCE", sequences.describe_sequence),
+        (r"SHOW\s+(?:TERSE\s+)?ICEBERG\s+TABLES", iceberg.show_iceberg_tables),
         (r"SHOW\s+COLUMNS", show_objects.show_columns),
         (r"SHOW\s+(?:TERSE\s+)?OBJECTS", show_objects.show_objects),
         (
             r"SHOW\s+(?:STREAMS|TASKS|INTEGRATIONS|PROCEDURES|USER\s+PROCEDURES|FUNCTIONS|USER\s+FUNCTIONS|"
-            r"EXTERNAL\s+TABLES|MATERIALIZED\s+VIEWS|DYNAMIC\s+TABLES|ICEBERG\s+TABLES|TRANSACTIONS|LOCKS|"
+            r"EXTERNAL\s+TABLES|MATERIALIZED\s+VIEWS|DYNAMIC\s+TABLES|TRANSACTIONS|LOCKS|"
             r"(?:PRIMARY|UNIQUE|IMPORTED|EXPORTED)\s+KEYS)",
             show_objects.show_nothing,
         ),
@@ -222,11 +224,12 @@ def execute(
         if session.transaction.lost is not None and not _ROLLBACK.match(text):
             raise session.transaction.lost
         session.is_busy = True
+        session.query_id = query_id or str(uuid.uuid4())
         try:
             result = _run(session, text, Bindings(bindings or {}))
         finally:
             session.is_busy = False
-        session.remember(query_id or str(uuid.uuid4()), result)
+        session.remember(session.query_id, result)
         return result
 
 
@@ -272,13 +275,6 @@ def snowflake_errors(session: Session) -> Iterator[None]:
         raise _internal(error) from error
 
 
-def strip_comments(statement: str) -> str:
-    """Remove blanks and comments before the first keyword."""
-    while match := _COMMENT.match(statement):
-        statement = statement[match.end() :]
-    return statement
-
-
 def _internal(error: Exception) -> SqlError:
     log.error("statement failed inside the service", exc_info=error)
     return SqlError(
@@ -304,7 +300,7 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
     if _FILE_COMMAND.match(text):
         text, bindings = inline_words(text, bindings), Bindings({})
     elif _AS_WRITTEN.match(text) is None:
-        text, bindings = inline(text, bindings), Bindings({})
+        text, bindings = iceberg.plain(session, inline(text, bindings)), Bindings({})
         clauses.check(text)
     elif bindings and _NAMED_BY_VALUE.search(text):
         # A name has to be known before the statement can be read.

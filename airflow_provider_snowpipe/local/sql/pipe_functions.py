@@ -36,7 +36,7 @@ def system_function(session: Session, text: str, bindings: Bindings) -> Result:
         value = json.dumps(pipe_status(session, *found))
     else:
         value = _force_resume(session, *found, match["option"] or "")
-    return Result((ResultColumn(text.split(None, 1)[1].upper()),), [(value,)])
+    return Result((ResultColumn(streaming_functions.column_of(text)),), [(value,)])
 
 
 def pipe_status(session: Session, database: Database, pipe: FilePipe) -> dict[str, object]:

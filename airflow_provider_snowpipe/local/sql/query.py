@@ -13,13 +13,14 @@ import duckdb
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.errors import unsupported
+from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import lengths, named_tables, results, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.types import NUMBER, ColumnType
 
 _COUNTS = {
     "INSERT": "number_of_rows_inserted",
@@ -32,6 +33,7 @@ _STATEMENT_TYPES = {
     "DELETE": results.DELETE,
     "MERGE": results.MERGE,
 }
+_OVERWRITE = re.compile(r"INSERT\s+OVERWRITE\b", re.IGNORECASE)
 _LITERAL = r"(?:\d+(?:\.\d+)?|'[^'\\]*'|TRUE|FALSE|NULL)"
 _CONSTANT = re.compile(rf"SELECT\s+{_LITERAL}(?:\s*,\s*{_LITERAL})*", re.IGNORECASE)
 
@@ -45,6 +47,10 @@ def select(session: Session, text: str, bindings: Bindings) -> Result:
         return modify(session, text, bindings)
     if not isinstance(tree, exp.Query):
         raise unsupported(" ".join(text.split()[:3]))
+    return _selected(session, tree, bindings)
+
+
+def _selected(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     sql = translate.to_duckdb(translate.prepare(session, tree))
     rows = bindings.rows()
     return _fetched(session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql))
@@ -76,6 +82,92 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
     colliding.
     """
     tree = translate.parse(text)
+    if isinstance(tree, exp.MultitableInserts):
+        return _insert_into_many(session, tree, bindings, overwrite=_OVERWRITE.match(text) is not None)
+    return _modified(session, tree, bindings)
+
+
+def _insert_into_many(
+    session: Session, tree: exp.MultitableInserts, bindings: Bindings, *, overwrite: bool
+) -> Result:
+    """INSERT [OVERWRITE] ALL | FIRST ("INSERT (multi-table)"): one query; all tables or none get rows."""
+    found = _selected(session, tree.args["source"], bindings)
+    inserts = _branches(session, tree, found)
+    own = session.autocommit and not session.in_transaction
+    counted: dict[str, int] = {}
+    if own:
+        session.begin()
+    try:
+        for insert in inserts:
+            target = insert.find(exp.Table)
+            assert target is not None  # noqa: S101 - every branch names its table
+            name = target.name if target.this.args.get("quoted") else target.name.upper()
+            insert.set("overwrite", overwrite and name not in counted)
+            ((count, *_),) = _modified(session, insert, Bindings({})).rows
+            counted[name] = counted.get(name, 0) + int(count)
+    except BaseException:
+        if own:
+            session.rollback()
+        raise
+    if own:
+        session.commit()
+    columns = tuple(
+        ResultColumn(f"number of rows inserted into {name}", NUMBER, nullable=False) for name in counted
+    )
+    return Result(columns, [tuple(counted.values())], results.MULTI_TABLE_INSERT)
+
+
+def _branches(session: Session, tree: exp.MultitableInserts, found: Result) -> list[exp.Insert]:
+    """Return an INSERT for each INTO, over the rows that the query gave."""
+    first = str(tree.args["kind"]).upper() == "FIRST"
+    if first and not any(branch.args.get("expression") for branch in tree.expressions):
+        raise compilation_error("syntax error: INSERT FIRST needs WHEN.")
+    columns = [Column(column.name, column.type) for column in found.columns]
+    before: list[exp.Expr] = []
+    condition: exp.Expr | None = None
+    made: list[exp.Insert] = []
+    for branch in tree.expressions:
+        written = branch.args.get("expression")
+        if branch.args.get("else_"):
+            condition = exp.and_(*(_is_not(each) for each in before))
+        elif written is not None:
+            condition = exp.and_(*(_is_not(each) for each in before), written) if first else written
+            before.append(written)
+        insert = branch.this.copy()
+        source = exp.Subquery(
+            this=lent_result(session, found),
+            alias=exp.TableAlias(this=exp.to_identifier("SOURCE", quoted=True)),
+        )
+        source.meta["columns"] = columns
+        select = exp.select(*_values(insert)).from_(source, copy=False)
+        insert.set(
+            "expression", select.where(condition.copy(), copy=False) if condition is not None else select
+        )
+        made.append(insert)
+    return made
+
+
+def _is_not(condition: exp.Expr) -> exp.Expr:
+    return exp.Not(this=exp.Coalesce(this=exp.paren(condition.copy()), expressions=[exp.false()]))
+
+
+def _values(insert: exp.Insert) -> list[exp.Expr]:
+    """Return the values of an INTO; a column that is to get its default leaves the list."""
+    values = insert.expression
+    if values is None:
+        return [exp.Star()]
+    given = values.expressions[0].expressions
+    listed = list(insert.this.expressions) if isinstance(insert.this, exp.Schema) else []
+    kept = [part.sql(dialect="snowflake").upper() != "DEFAULT" for part in given]
+    if all(kept):
+        return list(given)
+    if len(listed) != len(given):
+        raise unsupported("DEFAULT in an INTO without a list of columns")
+    insert.this.set("expressions", [name for name, stays in zip(listed, kept, strict=True) if stays])
+    return [part for part, stays in zip(given, kept, strict=True) if stays]
+
+
+def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     overwrite = isinstance(tree, exp.Insert) and bool(tree.args.get("overwrite"))
     if overwrite:
         tree.set("overwrite", False)

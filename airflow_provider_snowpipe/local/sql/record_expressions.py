@@ -15,11 +15,13 @@ from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.loading import conversion
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, FileShape
 from airflow_provider_snowpipe.local.loading.selection import (
+    METADATA,
     RECORDS,
     FileFacts,
     Filled,
     Projection,
     expression,
+    field_number,
     json_source,
     text_field,
     whole_row,
@@ -28,11 +30,6 @@ from airflow_provider_snowpipe.local.sql import moments, reach, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
-
-METADATA = (
-    "METADATA$FILENAME", "METADATA$FILE_ROW_NUMBER", "METADATA$FILE_CONTENT_KEY",
-    "METADATA$FILE_LAST_MODIFIED", "METADATA$START_SCAN_TIME",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +228,7 @@ def _is_path(tree: exp.Expr) -> bool:
 def _root(tree: exp.Expr) -> int:
     while not isinstance(tree, exp.Parameter):
         tree = tree.this
-    if not tree.name.isdecimal() or int(tree.name) < 1:
-        raise compilation_error(f"invalid column ${tree.name}; columns of files are $1, $2, ..")
-    return int(tree.name) - 1
+    return field_number(tree.name) - 1
 
 
 def _keys(tree: exp.Expr) -> Sequence[str | int]:

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.sql.copy_history import is_copy_history
+from airflow_provider_snowpipe.local.sql.copy_validation import past_errors
 from airflow_provider_snowpipe.local.sql.results import Result, json_text
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -38,6 +38,25 @@ _ARROW = {
 }
 
 
+# Table functions of INFORMATION_SCHEMA; each has a module of its own.
+SERVICE_FUNCTIONS = (
+    "COPY_HISTORY", "QUERY_HISTORY", "QUERY_HISTORY_BY_SESSION", "QUERY_HISTORY_BY_USER",
+    "QUERY_HISTORY_BY_WAREHOUSE",
+)  # fmt: skip
+
+
+def is_service_function(call: exp.Expr, *names: str) -> bool:
+    """Return True for a call of ``INFORMATION_SCHEMA.name(..)``, with or without a database.
+
+    :param names: the names that count, upper case.
+    """
+    return (
+        isinstance(call, exp.Dot)
+        and isinstance(call.expression, exp.Anonymous)
+        and call.expression.name.upper() in names
+    )
+
+
 def replace_table_functions(session: Session, tree: exp.Expr) -> None:
     """Replace FLATTEN, RESULT_SCAN, GENERATOR, SPLIT_TO_TABLE and VALUES by what DuckDB can read.
 
@@ -62,12 +81,17 @@ def _replace(session: Session, node: exp.Expr) -> None:
     if isinstance(call, exp.Explode):
         _flatten(node, call, alias.this if alias is not None else None)
         return
-    if isinstance(node, exp.Lateral) or is_copy_history(call):
+    if isinstance(node, exp.Lateral) or is_service_function(call, *SERVICE_FUNCTIONS):
         return
-    name = call.name.upper() if isinstance(call, exp.Anonymous) else call.key.upper()
+    function = call.expression if isinstance(call, exp.Dot) else call
+    name = function.name.upper() if isinstance(function, exp.Anonymous) else function.key.upper()
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))
+    if isinstance(call, exp.Dot):
+        raise unsupported(f"table function {name}")
     if name == "RESULT_SCAN":
         node.replace(exp.Subquery(this=lent_result(session, scanned(session, call)), alias=named))
+    elif name == "VALIDATE":
+        node.replace(exp.Subquery(this=lent_result(session, _validated(session, call)), alias=named))
     elif name == "GENERATOR":
         node.replace(exp.Subquery(this=_generator(call), alias=named))
     elif name == "SPLITTOTABLE":
@@ -211,6 +235,20 @@ def scanned(session: Session, call: exp.Expr) -> Result:
     if result is None:
         raise SqlError("000709", "02000", f"Statement {query_id} not found")
     return result
+
+
+def _validated(session: Session, call: exp.Expr) -> Result:
+    """Return the rows of VALIDATE(table, JOB_ID => '_last' | query id)."""
+    table, *more = call.expressions or [None]
+    job = more[0].expression if len(more) == 1 and isinstance(more[0], exp.Kwarg) else None
+    if (
+        not isinstance(table, exp.Column)
+        or job is None
+        or more[0].this.name.upper() != "JOB_ID"
+        or not job.is_string
+    ):
+        raise compilation_error("expected VALIDATE(table, JOB_ID => '_last' or a query id).")
+    return past_errors(session, tuple(part.name for part in table.parts), job.name)
 
 
 def last_query_id(session: Session, given: list[exp.Expr]) -> str | None:

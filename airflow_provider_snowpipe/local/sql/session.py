@@ -8,7 +8,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -25,7 +25,12 @@ from airflow_provider_snowpipe.local.sql.transactions import T, Transaction
 from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
 from airflow_provider_snowpipe.local.tables import TEMPORARY
 
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.local.loading.plan import CopyPlan
+    from airflow_provider_snowpipe.local.stages.files import StagedFile
+
 _REMEMBERED_RESULTS = 16
+_REMEMBERED_COPIES = 256
 _INTERRUPT_SECONDS = 0.05
 _NO_DATABASE = (
     "Cannot perform operation. This session does not have a current database. "
@@ -43,6 +48,8 @@ class Session:
     :param schema: current schema, exact name, or None.
     :param role: primary role; empty for the user's default role.
     :param secondary_roles: True when all other roles of the user are active too.
+    :param query_id: id of the statement that runs, or ran last.
+    :param last_copy_id: id of the last COPY.
     :param moves_files: the client knows the file transfer of PUT and GET.
     :param client: the program at the other end, ``PYTHON`` or ``JDBC``; empty for any other.
     """
@@ -57,6 +64,8 @@ class Session:
     parameters: dict[str, object] = field(default_factory=dict)
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
     last_query_id: str | None = None
+    query_id: str = ""
+    last_copy_id: str = ""
     moves_files: bool = False
     client: str = ""
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
@@ -163,6 +172,17 @@ class Session:
         self.results[query_id] = result
         while len(self.results) > _REMEMBERED_RESULTS:
             self.results.popitem(last=False)
+
+    def remember_copy(self, plan: CopyPlan, files: tuple[StagedFile, ...] | None = None) -> None:
+        """Keep a COPY for VALIDATE; the oldest ones of the service are forgotten.
+
+        :param files: those that it read; None as long as it has not ended well.
+        """
+        known = self.catalog.copies
+        self.last_copy_id = self.query_id
+        known[self.user, self.query_id] = plan, files
+        while len(known) > _REMEMBERED_COPIES:
+            known.popitem(last=False)
 
     def lend(self, table: pa.Table) -> str:
         """Make an Arrow table readable under the returned name until the end of the statement."""

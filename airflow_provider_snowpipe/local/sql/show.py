@@ -12,6 +12,7 @@ from typing import Any
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
@@ -44,7 +45,7 @@ def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
             "N",
             None,
             None,
-            None,
+            database.objects.comment("COLUMN", schema, column_key(name, c.name)) or None,
             None,
         )
         for c in table.columns
@@ -74,7 +75,7 @@ def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
     return listing(
         ("created_on", "name", "database_name", "schema_name", "kind", "comment", "cluster_by", "rows",
          "owner", "retention_time", "automatic_clustering", "enable_schema_evolution", "owner_role_type",
-         "error_logging"),
+         "error_logging", "is_iceberg"),
         rows,
         ("rows",),
     )  # fmt: skip
@@ -97,7 +98,13 @@ def _table_details(session: Session, database: Database, table: Table) -> tuple[
         "Y" if table.schema_evolution else "N",
         "ROLE",
         "Y" if table.error_logging else "N",
+        "Y" if _is_iceberg(database, table) else "N",
     )
+
+
+def _is_iceberg(database: Database, table: Table) -> bool:
+    known = database.objects.find(TABLE_OPTIONS, table.schema, table.name)
+    return known is not None and "iceberg" in known.definition
 
 
 def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import sqlglot
 from sqlglot import TokenType
 from sqlglot.errors import SqlglotError
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
+
+_COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
 
 
 def split_statements(text: str) -> list[str]:
@@ -15,22 +19,37 @@ def split_statements(text: str) -> list[str]:
     :param text: statements, with or without a closing semicolon; empty ones are dropped.
     :raises SqlError: when a string, name or comment is not closed.
     """
+    return [statement for _, statement in numbered_statements(text)]
+
+
+def numbered_statements(text: str) -> list[tuple[int, str]]:
+    """Split as :func:`split_statements` does; each statement has the line of its first word, from 1.
+
+    :raises SqlError: when a string, name or comment is not closed.
+    """
     try:
         tokens = sqlglot.tokenize(text, dialect="snowflake")
     except SqlglotError as error:
         raise compilation_error(f"syntax error: {error}") from error
-    statements: list[str] = []
-    start, is_empty = 0, True
+    statements: list[tuple[int, str]] = []
+    start, first = 0, -1
     for token in tokens:
         if token.token_type != TokenType.SEMICOLON:
-            is_empty = False
+            first = token.start if first < 0 else first
             continue
-        if not is_empty:
-            statements.append(text[start : token.start].strip())
-        start, is_empty = token.end + 1, True
-    if not is_empty:
-        statements.append(text[start:].strip())
+        if first >= 0:
+            statements.append((text.count("\n", 0, first) + 1, text[start : token.start].strip()))
+        start, first = token.end + 1, -1
+    if first >= 0:
+        statements.append((text.count("\n", 0, first) + 1, text[start:].strip()))
     return statements
+
+
+def strip_comments(statement: str) -> str:
+    """Remove blanks and comments before the first keyword."""
+    while match := _COMMENT.match(statement):
+        statement = statement[match.end() :]
+    return statement
 
 
 def check_count(statements: list[str], wanted: int) -> None:

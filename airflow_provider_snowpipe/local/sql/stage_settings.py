@@ -30,8 +30,10 @@ def with_settings(
     :raises SqlError: for an unknown option or a value that it does not take.
     """
     for name in settings:
-        if name not in _SETTINGS:
+        if name.removeprefix("STAGE_") not in _SETTINGS:
             raise invalid_parameter(name)
+    # Both spellings are taken, as by the options of table stages.
+    settings = {name.removeprefix("STAGE_"): value for name, value in settings.items()}
     if "URL" in settings:
         stage = dataclasses.replace(stage, url=_url(session, settings["URL"]))
     if stage.url is None and any(name in settings for name in _EXTERNAL_ONLY):

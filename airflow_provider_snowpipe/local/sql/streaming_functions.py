@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.shown_pipes import existing_pipe
 
 _CALL = re.compile(r"(?:SELECT|CALL)\s+SYSTEM\$(\w+)\s*\((.*)\)[^()]*\Z", re.IGNORECASE | re.DOTALL)
+_AS = re.compile(r"AS\s+", re.IGNORECASE)
 _ARGUMENT = re.compile(r"\s*'((?:[^'\\]|''|\\.)*)'\s*(?:,|\Z)", re.DOTALL)
 _ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "b": "\b", "f": "\f"}
@@ -33,7 +34,20 @@ def system_function(session: Session, text: str, _bindings: Bindings) -> Result:
         value = _update_token(session, *arguments)
     else:
         raise unsupported(f"SYSTEM${name} with {len(arguments)} arguments")
-    return Result((ResultColumn(text.split(None, 1)[1].upper()),), [(value,)])
+    return Result((ResultColumn(column_of(text)),), [(value,)])
+
+
+def column_of(text: str) -> str:
+    """Return the name of the one column of ``SELECT function(..) [[AS] alias]``."""
+    call = text.split(None, 1)[1]
+    end = call.rindex(")") + 1
+    alias = _AS.sub("", call[end:].strip())
+    if not alias:
+        return call[:end].upper()
+    path, rest = read_path(alias)
+    if rest or len(path) > 1:
+        raise compilation_error(f"syntax error: unexpected '{alias[:40]}'.")
+    return path[0]
 
 
 def _pipe_status(session: Session, name: str) -> str:

@@ -44,6 +44,7 @@ def copy_table(session: Session, text: str, _bindings: Bindings) -> Result:
         name=name,
         created_on_ms=database.clock.now_ms(),
         home=database.names.home(schema),
+        engine_name=database.tables.engine_name(schema, name),
     )
     statements = [f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})"]
     if word.upper() == "CLONE":

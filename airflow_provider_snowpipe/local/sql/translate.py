@@ -19,12 +19,15 @@ from airflow_provider_snowpipe.local.sql import (
     copy_history,
     error_table,
     functions,
+    get_ddl,
     information_schema,
     moments,
     named_tables,
     names,
+    query_history,
     reach,
     sequences,
+    staged_rows,
     views,
 )
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
@@ -40,9 +43,9 @@ def parse(text: str) -> exp.Expr:
 
     :raises SqlError: for more than one statement.
     """
-    tokens = _tokens(text)
+    found = tokens(text)
     try:
-        trees = [tree for tree in _SNOWFLAKE.parser().parse(tokens, text) if tree is not None]
+        trees = [tree for tree in _SNOWFLAKE.parser().parse(found, text) if tree is not None]
     except IndexError as error:
         # sqlglot counts on the number of arguments that some functions must have.
         raise compilation_error("a function has the wrong number of arguments.") from error
@@ -52,24 +55,24 @@ def parse(text: str) -> exp.Expr:
             "0A000",
             f"Actual statement count {len(trees)} did not match the desired statement count 1.",
         )
-    names.note_written(trees[0], tokens, text)
+    names.note_written(trees[0], found, text)
     return trees[0]
 
 
-def _tokens(text: str) -> list[Token]:
-    """Split a statement into tokens; ``?::`` is a placeholder and a cast, not the sign of other dialects."""
-    tokens: list[Token] = []
+def tokens(text: str) -> list[Token]:
+    """Return the tokens of a statement; ``?::`` is a placeholder and a cast, not another sign."""
+    found: list[Token] = []
     for token in _SNOWFLAKE.tokenize(text):
         if token.token_type != TokenType.QDCOLON:
-            tokens.append(token)
+            found.append(token)
             continue
         for kind, sign, start, end in (
             (TokenType.PLACEHOLDER, "?", token.start, token.start),
             (TokenType.DCOLON, "::", token.start + 1, token.end),
         ):
             column = token.col - token.end + end
-            tokens.append(Token(kind, sign, line=token.line, col=column, start=start, end=end))
-    return tokens
+            found.append(Token(kind, sign, line=token.line, col=column, start=start, end=end))
+    return found
 
 
 def to_duckdb(tree: exp.Expr) -> str:
@@ -87,6 +90,7 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     reach.check(tree)
     name_projections(tree)
     quoted = normalize_identifiers(tree)
+    staged_rows.replace_staged_files(session, tree)
     replace_table_functions(session, tree)
     moved = session.catalog.clock.moved_seconds
     if moved:
@@ -150,8 +154,9 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
         if reach.is_common(table):
             continue
         privileges = written_privileges(tree) if table is changed else ("SELECT",)
-        _qualify(session, table, privileges)
+        _qualify(session, tree, table, privileges)
     copy_history.replace_copy_history(session, tree)
+    query_history.replace_query_history(session, tree)
 
 
 def target_of(tree: exp.Expr) -> exp.Table | None:
@@ -175,7 +180,7 @@ def written_privileges(tree: exp.Expr) -> tuple[str, ...]:
     return tuple(sorted(found | ({"DELETE"} if deletes else set())))
 
 
-def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) -> None:
+def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tuple[str, ...]) -> None:
     path = tuple(part.name for part in table.parts)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
@@ -200,10 +205,21 @@ def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) ->
         raise object_missing("Object", f"{database.name}.{schema}.{name}")
     for privilege in privileges:
         session.require(privilege, "TABLE", database.name, schema, name)
-    alias = table.args.get("alias")
+    has_alias = table.args.get("alias") is not None
     named_tables.put(table, database, schema, name)
-    if alias is None and (isinstance(table.parent, (exp.From, exp.Join)) or name != path[-1]):
-        table.set("alias", exp.TableAlias(this=exp.to_identifier(path[-1], quoted=True)))
+    if not has_alias:
+        _give_alias(tree, table, path[-1], name)
+
+
+def _give_alias(tree: exp.Expr, table: exp.Table, written: str, name: str) -> None:
+    """Let columns be qualified by the name that the statement wrote for a table."""
+    if table.name != name:
+        # The engine would take it for the table of the same letters.
+        for column in tree.find_all(exp.Column):
+            if column.table == written:
+                column.set("table", exp.to_identifier(table.name, quoted=True))
+    elif isinstance(table.parent, (exp.From, exp.Join)) or name != written:
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(written, quoted=True)))
 
 
 def _service_view(session: Session, path: tuple[str, ...], privileges: tuple[str, ...]) -> exp.Expr | None:
@@ -297,6 +313,8 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         "CURRENT_SESSION": str(session.session_id),
         "LAST_QUERY_ID": last_query_id(session, functions.arguments(node)),
     }
+    if name == "GET_DDL":
+        return exp.Literal.string(get_ddl.get_ddl(session, node.expressions))
     if name == "IS_ROLE_IN_SESSION" and node.expressions:
         return exp.Boolean(this=node.expressions[0].name in session.roles)
     if isinstance(node, exp.Parameter) and node.name.upper() in session.variables:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -195,7 +196,18 @@ def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     path = (database.name, schema, name)
     area = session.catalog.storage.internal(table_identity(*database.names.home(schema), name))
-    return StageLocation(f"@{database.name}.{schema}.%{name}", "TABLE", area, "", table=path)
+    known = database.objects.find(TABLE_OPTIONS, schema, name)
+    stored = known.definition.get("stage") if known is not None else None
+    own = StageDefinition.from_json(database.name, schema, name, 0, "", stored) if stored else None
+    return StageLocation(
+        f"@{database.name}.{schema}.%{name}",
+        "TABLE",
+        area,
+        "",
+        file_format=stage_format(session, own) if own else {},
+        copy_options=own.copy_options if own else {},
+        table=path,
+    )
 
 
 def location_of(session: Session, stage: StageDefinition) -> StageLocation:

@@ -93,6 +93,7 @@ class ServiceInProcess:
             "path": raw,
             "raw_path": raw.encode(),
             "query_string": query.encode(),
+            "client": ("127.0.0.1", 1),
             "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items()],
         }
         parts = [content[at : at + 65536] for at in range(0, len(content), 65536)] or [b""]

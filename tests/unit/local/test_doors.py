@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import jwt
 import pytest
 import zstandard
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from airflow_provider_snowpipe.local.access.credentials import fingerprint
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts import http, sessions
 from airflow_provider_snowpipe.local.limits import parse_limits
@@ -148,6 +151,41 @@ def test_a_dropped_user_of_the_same_name_has_no_scoped_token(service: ServiceInP
     admin.query("DROP USER other")
     admin.query("CREATE USER other")
     assert service.call("POST", path, {}, token=token).status == 401
+
+
+def test_a_removed_access_token_ends_its_scoped_tokens(service: ServiceInProcess, admin: Any) -> None:
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    kept = admin.query("ALTER USER other ADD PAT q")["data"]["rowset"][0][1]
+    path = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING:pipe-info"
+    first, second = _exchanged(service, pat), _exchanged(service, kept)
+    assert service.call("POST", path, {}, token=first).status == 404
+    admin.query("ALTER USER other REMOVE PAT p")
+    assert service.call("POST", path, {}, token=first).status == 401
+    assert service.call("POST", path, {}, token=second).status == 404
+
+
+def test_another_key_ends_the_scoped_tokens_of_the_old_one(service: ServiceInProcess, admin: Any) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    pem = key.public_key().public_bytes(*form).decode()
+    admin.query(f"ALTER USER other SET RSA_PUBLIC_KEY = '{''.join(pem.splitlines()[1:-1])}'")
+    subject, now = f"{service.account.name}.OTHER", int(time.time())
+    claims = {"iss": f"{subject}.{fingerprint(pem)}", "sub": subject, "iat": now, "exp": now + 600}
+    scoped = _exchanged(service, jwt.encode(claims, key, algorithm="RS256"), key_pair=True)
+    path = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING:pipe-info"
+    assert service.call("POST", path, {}, token=scoped).status == 404
+    admin.query("ALTER USER other UNSET RSA_PUBLIC_KEY")
+    assert service.call("POST", path, {}, token=scoped).status == 401
+
+
+def _exchanged(service: ServiceInProcess, credential: str, *, key_pair: bool = False) -> str:
+    grant = "jwt-bearer" if key_pair else "token-exchange"
+    form = {"grant_type": f"urn:ietf:params:oauth:grant-type:{grant}", "scope": "127.0.0.1"}
+    if not key_pair:
+        form["subject_token_type"] = "programmatic_access_token"
+    answer = service.call("POST", "/oauth/token", urlencode(form).encode(), token=credential)
+    assert answer.status == 200, answer.content
+    return answer.content.decode()
 
 
 @pytest.mark.parametrize("kind", ["nan", "infinite"])

@@ -1,0 +1,228 @@
+"""Query history: the statements of the service, who ran them and from where; the service's audit log.
+
+The newest statements and logins are kept, in memory and as lines of JSON in one file and the one before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+MOST_STATEMENTS = 10_000
+"""How many statements, and how many logins, are remembered."""
+MOST_CHARACTERS = 8_000_000
+"""How long the texts of all remembered statements may be together."""
+LONGEST_TEXT = 100_000
+"""Longer texts are cut (page "QUERY_HISTORY view", ``QUERY_TEXT``)."""
+_FILE_BYTES = 16_000_000
+RUNNING, SUCCEEDED, FAILED = "RUNNING", "SUCCESS", "FAIL"
+
+# A literal behind a property that holds a secret; in a text inside of a text its quotes are doubled.
+_SECRET = re.compile(
+    r"((?:PASSWORD|SECRET|TOKEN|_KEY|_KEY_ID)\w*\s*=\s*)"
+    r"(?:''(?!')[^']*''|'(?:[^'\\]|\\.|'')*'|\$\$.*?\$\$|\w+)",
+    re.IGNORECASE | re.DOTALL,
+)
+_WITHOUT_SECRETS = re.compile(r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|MERGE|VALUES)\b", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Statement:
+    """One statement that began.
+
+    :param query_id: its id.
+    :param text: as it was sent, cut after :data:`LONGEST_TEXT` characters, secrets as ``***``.
+    :param text_hash: SHA-256 of the whole text with single blanks, 32 hexadecimal digits.
+    :param query_type: ``SELECT``, ``COPY``, ``CREATE_TABLE``, ...
+    :param session_id: its session.
+    :param user_name: who ran it.
+    :param role_name: the primary role at its start.
+    :param database_name: the current database at its start, or None.
+    :param schema_name: the current schema at its start, or None.
+    :param warehouse_name: the current warehouse, or None.
+    :param warehouse_size: its size; None when the statement needs none, or it was not created.
+    :param query_tag: QUERY_TAG of the session.
+    :param start_ms: epoch milliseconds.
+    :param end_ms: epoch milliseconds; None while it runs.
+    :param status: RUNNING, SUCCESS or FAIL.
+    :param error_code: Snowflake's number of the error, or None.
+    :param error_message: its words, or None.
+    :param produced: rows of the result.
+    :param inserted: rows inserted.
+    :param updated: rows updated.
+    :param deleted: rows deleted.
+    """
+
+    query_id: str
+    text: str
+    text_hash: str
+    query_type: str
+    session_id: int
+    user_name: str
+    role_name: str
+    database_name: str | None
+    schema_name: str | None
+    warehouse_name: str | None
+    warehouse_size: str | None
+    query_tag: str
+    start_ms: int
+    end_ms: int | None = None
+    status: str = RUNNING
+    error_code: str | None = None
+    error_message: str | None = None
+    produced: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoginEvent:
+    """One login, or one request of the SQL API, which has a session of its own.
+
+    :param event_id: its number.
+    :param at_ms: epoch milliseconds.
+    :param user_name: who it was, or said to be.
+    :param client_ip: address at the other end.
+    :param client: the client's name for itself.
+    :param session_id: the session that it opened; None for one that failed.
+    :param error_code: Snowflake's number of the error, or None.
+    :param error_message: its words, or None.
+    """
+
+    event_id: int
+    at_ms: int
+    user_name: str
+    client_ip: str
+    client: str
+    session_id: int | None
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+class QueryHistory:
+    """The newest statements and logins of the service; may be used from any thread.
+
+    :param file: keeps them over restarts; None keeps them in memory only.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._open: FileIO | None = None
+        self._lock = threading.Lock()
+        self._statements: deque[Statement] = deque()
+        self._characters = 0
+        self._logins: deque[LoginEvent] = deque(maxlen=MOST_STATEMENTS)
+        for entry in self._kept():
+            if isinstance(entry, Statement):
+                self._append(entry)
+            else:
+                self._logins.append(entry)
+        last = self._logins[-1].event_id if self._logins else 0
+        self._event_ids = itertools.count(last + 1)
+
+    def begin(self, statement: Statement) -> None:
+        """Remember a statement that begins."""
+        with self._lock:
+            self._append(statement)
+
+    def end(self, statement: Statement) -> None:
+        """Keep a statement that has ended, with its outcome."""
+        with self._lock:
+            self._write("statement", statement)
+
+    def login(
+        self,
+        at_ms: int,
+        user_name: str,
+        client_ip: str,
+        client: str,
+        session_id: int | None,
+        error: tuple[str, str] | None = None,
+    ) -> None:
+        """Keep a login.
+
+        :param session_id: the session that it opened; None for one that failed.
+        :param error: number and words of the error, None for one that succeeded.
+        """
+        code, message = error or (None, None)
+        with self._lock:
+            number = next(self._event_ids)
+            made = LoginEvent(number, at_ms, user_name, client_ip, client, session_id, code, message)
+            self._logins.append(made)
+            self._write("login", made)
+
+    def statements(self) -> list[Statement]:
+        """Return the remembered statements in the order in which they began."""
+        with self._lock:
+            return list(self._statements)
+
+    def logins(self) -> list[LoginEvent]:
+        """Return the remembered logins in order."""
+        with self._lock:
+            return list(self._logins)
+
+    def close(self) -> None:
+        """Close the file; it is opened again for the next entry."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _append(self, statement: Statement) -> None:
+        self._statements.append(statement)
+        self._characters += len(statement.text)
+        while len(self._statements) > MOST_STATEMENTS or self._characters > MOST_CHARACTERS:
+            self._characters -= len(self._statements.popleft().text)
+
+    @property
+    def _older(self) -> Path | None:
+        return None if self._file is None else self._file.with_suffix(".older")
+
+    def _write(self, kind: str, entry: Statement | LoginEvent) -> None:
+        if self._file is None:
+            return
+        line = json.dumps([kind, {name: getattr(entry, name) for name in entry.__slots__}]) + "\n"
+        # A full disk must not fail the statement; it fails by itself where it has rows to write.
+        with contextlib.suppress(OSError):
+            if self._open is None:
+                self._open = self._file.open("ab", buffering=0)
+                # After a crash the last line may have no end.
+                self._open.write(b"\n")
+            self._open.write(line.encode())
+            if self._open.tell() > _FILE_BYTES and self._older is not None:
+                self._close()
+                self._file.replace(self._older)
+
+    def _kept(self) -> Iterator[Statement | LoginEvent]:
+        for file in (self._older, self._file):
+            if file is None or not file.exists():
+                continue
+            for line in file.read_bytes().splitlines():
+                # The last line may be a part only.
+                with contextlib.suppress(ValueError, TypeError):
+                    kind, fields = json.loads(line)
+                    yield Statement(**fields) if kind == "statement" else LoginEvent(**fields)
+
+
+def without_secrets(text: str) -> str:
+    """Return the text of a statement as the history shows it: cut, and with ``***`` for secrets."""
+    shown = text[:LONGEST_TEXT]
+    return shown if _WITHOUT_SECRETS.match(shown) else _SECRET.sub(r"\1'***'", shown)
+
+
+def text_hash(text: str) -> str:
+    """Return the hash that statements with the same words share."""
+    return hashlib.sha256(" ".join(text.split()).encode(errors="replace")).hexdigest()[:32]

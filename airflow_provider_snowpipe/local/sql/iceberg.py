@@ -1,0 +1,173 @@
+"""Iceberg tables with Snowflake as their catalog, unpartitioned: CREATE, type rules, SHOW.
+
+Rows are kept as those of any table: there are no Parquet files and no metadata for other engines. The page
+"Data types for Apache Iceberg tables" tells what types a column may have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.access.model import Securable
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.results import Result, listing
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
+from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.types import MAX_VARCHAR, ColumnType
+
+PRECISION = 6
+"""Digits of seconds: microseconds, as Iceberg has them."""
+_TEXTS = ("EXTERNAL_VOLUME", "CATALOG", "BASE_LOCATION", "CATALOG_SYNC", "STORAGE_SERIALIZATION_POLICY",
+          "TARGET_FILE_SIZE")  # fmt: skip
+OPTIONS = frozenset({*_TEXTS, "ENABLE_DATA_COMPACTION"})
+"""Options that CREATE ICEBERG TABLE has beside those of other tables."""
+# Iceberg's own words for numbers; a type of Snowflake's that is the same word means Iceberg's here.
+_NUMBERS = {exp.DataType.Type.INT: 10, exp.DataType.Type.BIGINT: 19}
+_SHOWN = (
+    "created_on", "name", "database_name", "schema_name", "owner", "external_volume_name", "catalog_name",
+    "iceberg_table_type", "catalog_table_name", "catalog_namespace", "base_location", "can_write_metadata",
+    "comment", "owner_role_type",
+)  # fmt: skip
+_STATEMENT = re.compile(
+    r"(?P<verb>ALTER|DROP|DESCRIBE|DESC|TRUNCATE)\s+ICEBERG\s+TABLE\s+(?P<exists>IF\s+EXISTS\s+)?(?P<name>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def plain(session: Session, text: str) -> str:
+    """Return a statement about an Iceberg table in the form that all tables have.
+
+    :raises SqlError: 002003 when the table is no Iceberg table.
+    """
+    match = _STATEMENT.match(text)
+    if match is None:
+        return text
+    path, _ = read_path(match["name"])
+    database, schema, name = session.resolve(path)
+    if database.tables.find(schema, name) is not None and definition_of(database, schema, name) is None:
+        raise SqlError(
+            "002003",
+            "02000",
+            f"SQL compilation error:\nIceberg table '{name}' does not exist or not authorized.",
+        )
+    return f"{match['verb']} TABLE {match['exists'] or ''}{match['name']}"
+
+
+def read(tree: exp.Create) -> dict[str, Any] | None:
+    """Return the options of CREATE ICEBERG TABLE, None for another table.
+
+    :raises SqlError: 000002 for another catalog than Snowflake's, and for partitions.
+    """
+    properties = tree.args.get("properties")
+    found = list(properties.expressions) if properties else []
+    if not any(isinstance(setting, exp.IcebergProperty) for setting in found):
+        return None
+    if any(isinstance(setting, (exp.TemporaryProperty, exp.TransientProperty)) for setting in found):
+        raise compilation_error("syntax error: an Iceberg table is neither temporary nor transient.")
+    if any(isinstance(setting, exp.PartitionedByProperty) for setting in found):
+        raise unsupported("PARTITION BY of Iceberg tables")
+    copied = next((word for word in ("clone", "like") if tree.args.get(word)), None)
+    if copied or any(isinstance(setting, exp.LikeProperty) for setting in found):
+        raise unsupported(f"{(copied or 'like').upper()} of Iceberg tables")
+    chosen = {
+        setting.name.upper(): setting.args["value"].name
+        for setting in found
+        if isinstance(setting, exp.Property) and setting.name.upper() in _TEXTS
+    }
+    catalog = chosen.get("CATALOG", "SNOWFLAKE")
+    if catalog.upper() != "SNOWFLAKE":
+        raise unsupported(f"CATALOG = '{catalog}' of Iceberg tables")
+    return chosen | {"CATALOG": "SNOWFLAKE"}
+
+
+def read_types(tree: exp.Expr) -> None:
+    """Give the columns of CREATE ICEBERG TABLE the types that Iceberg's words stand for.
+
+    :raises SqlError: for a type that an Iceberg table does not have.
+    """
+    for definition in tree.find_all(exp.ColumnDef):
+        kind = definition.kind
+        if kind is None:
+            continue
+        if kind.this in _NUMBERS:
+            digits = _NUMBERS[kind.this]
+            definition.set("kind", exp.DataType.build(f"NUMBER({digits}, 0)", dialect="snowflake"))
+            continue
+        sizes = [param.this.name for param in kind.expressions if isinstance(param, exp.DataTypeParam)]
+        word = ColumnType.from_sqlglot(kind).kind
+        if word.startswith("TIME") and sizes != [str(PRECISION)]:
+            raise _refused(definition.name, f"{word}({sizes[0] if sizes else 9})", f"{word}({PRECISION})")
+
+
+def check(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return the columns of an Iceberg table, times with microseconds.
+
+    :raises SqlError: for a type that an Iceberg table does not have.
+    """
+    for column in columns:
+        kind = column.type
+        if kind.is_semi_structured or kind.kind == "TIMESTAMP_TZ":
+            raise _refused(column.name, str(kind))
+        if kind.kind == "VARCHAR" and kind.length != MAX_VARCHAR:
+            raise _refused(column.name, str(kind), f"VARCHAR({MAX_VARCHAR}), or no length")
+    return tuple(_with_microseconds(column) for column in columns)
+
+
+def keep(database: Database, table: Table, chosen: Mapping[str, Any]) -> None:
+    """Keep the options of a new Iceberg table."""
+    now_ms = database.clock.now_ms()
+    definition = {"iceberg": dict(chosen)}
+    database.objects.put(SchemaObject(TABLE_OPTIONS, table.schema, table.name, now_ms, definition))
+
+
+def definition_of(database: Database, schema: str, name: str) -> Mapping[str, Any] | None:
+    """Return the options of an Iceberg table, None for any other table."""
+    known = database.objects.find(TABLE_OPTIONS, schema, name)
+    found: Mapping[str, Any] | None = known.definition.get("iceberg") if known is not None else None
+    return found
+
+
+def show_iceberg_tables(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW [TERSE] ICEBERG TABLES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
+    rows = [
+        _shown(session, database, table)
+        for database, schema in schemas_in_scope(session, text)
+        for table in database.tables
+        if table.schema == schema
+        and definition_of(database, schema, table.name) is not None
+        and matches(text, table.name)
+        and session.can_see("TABLE", database.name, schema, table.name)
+    ]
+    return listing(_SHOWN, rows)
+
+
+def _shown(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
+    chosen = definition_of(database, table.schema, table.name) or {}
+    place = (database.name, table.schema, table.name)
+    return (
+        table.created_on_ms, table.name, database.name, table.schema,
+        session.catalog.access.owner(Securable("TABLE", place)), chosen.get("EXTERNAL_VOLUME", ""),
+        chosen["CATALOG"], "MANAGED", "", "", chosen.get("BASE_LOCATION", ""), "Y",
+        database.objects.comment("TABLE", table.schema, table.name), "ROLE",
+    )  # fmt: skip
+
+
+def _with_microseconds(column: Column) -> Column:
+    if not column.type.kind.startswith("TIME"):
+        return column
+    kind = ColumnType(column.type.kind, precision=PRECISION)
+    return Column(column.name, kind, column.nullable, column.default, column.default_text)
+
+
+def _refused(column: str, kind: str, instead: str = "") -> SqlError:
+    remedy = f"; use {instead}" if instead else ""
+    return compilation_error(f"Unsupported data type '{kind}' of column {column} for Iceberg tables{remedy}.")

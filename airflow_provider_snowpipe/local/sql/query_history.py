@@ -1,0 +1,416 @@
+"""QUERY_HISTORY, SESSIONS and LOGIN_HISTORY: what the query history keeps, as relations of a query.
+
+``INFORMATION_SCHEMA.QUERY_HISTORY`` and its variants show a user's own statements, and those in warehouses
+that the session's roles may monitor; the views of ``SNOWFLAKE.ACCOUNT_USAGE`` show all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.access.model import ACCOUNTADMIN, Securable
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
+from airflow_provider_snowpipe.local.query_history import (
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    Statement,
+    text_hash,
+    without_secrets,
+)
+from airflow_provider_snowpipe.local.sql.relations import is_service_function, lent_result
+from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, moment
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.split import strip_comments
+from airflow_provider_snowpipe.local.types import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
+
+_FLOAT = ColumnType("FLOAT")
+_DAY_MS = 24 * 3600 * 1000
+_SHOWN_MS, _SHOWN_USAGE_MS = 7 * _DAY_MS, 365 * _DAY_MS
+_MOST_ROWS = 10_000
+_RANGE = ("END_TIME_RANGE_START", "END_TIME_RANGE_END", "RESULT_LIMIT", "INCLUDE_CLIENT_GENERATED_STATEMENT")
+_ARGUMENTS = {
+    "QUERY_HISTORY": _RANGE,
+    "QUERY_HISTORY_BY_SESSION": ("SESSION_ID", *_RANGE),
+    "QUERY_HISTORY_BY_USER": ("USER_NAME", *_RANGE),
+    "QUERY_HISTORY_BY_WAREHOUSE": ("WAREHOUSE_NAME", *_RANGE),
+}
+_NO_END = 0
+# First words of a statement, with its QUERY_TYPE; the first that fits.
+_TYPES = tuple(
+    (re.compile(rf"(?:{pattern})(?![\w$])", re.IGNORECASE | re.DOTALL), kind)
+    for pattern, kind in (
+        (r"SELECT|WITH|VALUES", "SELECT"),
+        (r"INSERT\s+(?:OVERWRITE\s+)?(?:ALL|FIRST)", "MULTI_TABLE_INSERT"),
+        (r"COPY\s+INTO\s+(?=['@])", "UNLOAD"),
+        (r"CREATE\b[^(]*?\bTABLE\b(?:(?!\bAS\b).)*?\bAS\s+\(*\s*(?:SELECT|WITH)", "CREATE_TABLE_AS_SELECT"),
+        (
+            r"CREATE\b(?:\s+(?:OR|REPLACE|LOCAL|GLOBAL|TEMP|TEMPORARY|TRANSIENT|ICEBERG))*\s+TABLE",
+            "CREATE_TABLE",
+        ),
+        (r"CREATE\b(?:\s+(?:OR|REPLACE|SECURE))*\s+VIEW", "CREATE_VIEW"),
+        (r"ALTER\s+SESSION", "ALTER_SESSION"),
+        (r"BEGIN|START", "BEGIN_TRANSACTION"),
+        (r"PUT", "PUT_FILES"),
+        (r"GET", "GET_FILES"),
+        (r"LIST|LS", "LIST_FILES"),
+        (r"REMOVE|RM", "REMOVE_FILES"),
+        (r"TRUNCATE", "TRUNCATE_TABLE"),
+        (r"DESC", "DESCRIBE"),
+    )
+)
+_PLAIN = frozenset(
+    {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY", "CREATE", "ALTER", "DROP", "SHOW", "DESCRIBE", "USE",
+     "GRANT", "REVOKE", "COMMIT", "ROLLBACK", "SET", "UNSET", "CALL", "COMMENT", "UNDROP", "EXECUTE"}
+)  # fmt: skip
+# Those that run in a warehouse.
+_COMPUTED = frozenset(
+    {"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "COPY", "UNLOAD", "MULTI_TABLE_INSERT",
+     "CREATE_TABLE_AS_SELECT"}
+)  # fmt: skip
+
+# Column, type and value; a text as value is that of every row. Order and names of the pages "QUERY_HISTORY"
+# (information schema) and "QUERY_HISTORY view".
+_IDENTITY: tuple[tuple[str, ColumnType, Any], ...] = (
+    ("QUERY_ID", TEXT, lambda s: s.query_id),
+    ("QUERY_TEXT", TEXT, lambda s: s.text),
+    ("DATABASE_NAME", TEXT, lambda s: s.database_name),
+    ("SCHEMA_NAME", TEXT, lambda s: s.schema_name),
+    ("QUERY_TYPE", TEXT, lambda s: s.query_type),
+    ("SESSION_ID", NUMBER, lambda s: s.session_id),
+    ("USER_NAME", TEXT, lambda s: s.user_name),
+    ("ROLE_NAME", TEXT, lambda s: s.role_name),
+    ("WAREHOUSE_NAME", TEXT, lambda s: s.warehouse_name),
+    ("WAREHOUSE_SIZE", TEXT, lambda s: s.warehouse_size),
+    ("WAREHOUSE_TYPE", TEXT, lambda s: "STANDARD" if s.warehouse_size else None),
+    ("CLUSTER_NUMBER", NUMBER, lambda s: 1 if s.warehouse_size else None),
+    ("QUERY_TAG", TEXT, lambda s: s.query_tag),
+)
+_ERROR = (
+    ("ERROR_CODE", TEXT, lambda s: s.error_code),
+    ("ERROR_MESSAGE", TEXT, lambda s: s.error_message),
+    ("START_TIME", TIMESTAMP_LTZ, lambda s: moment(s.start_ms)),
+    # A statement that runs has the epoch as its end (page "QUERY_HISTORY").
+    ("END_TIME", TIMESTAMP_LTZ, lambda s: moment(s.end_ms or _NO_END)),
+    ("TOTAL_ELAPSED_TIME", NUMBER, lambda s: (s.end_ms or s.start_ms) - s.start_ms),
+    ("BYTES_SCANNED", NUMBER, 0),
+)
+_TIMES = (
+    ("COMPILATION_TIME", NUMBER, 0),
+    ("EXECUTION_TIME", NUMBER, lambda s: (s.end_ms or s.start_ms) - s.start_ms),
+    ("QUEUED_PROVISIONING_TIME", NUMBER, 0),
+    ("QUEUED_REPAIR_TIME", NUMBER, 0),
+    ("QUEUED_OVERLOAD_TIME", NUMBER, 0),
+    ("TRANSACTION_BLOCKED_TIME", NUMBER, 0),
+    ("OUTBOUND_DATA_TRANSFER_CLOUD", TEXT, None),
+    ("OUTBOUND_DATA_TRANSFER_REGION", TEXT, None),
+    ("OUTBOUND_DATA_TRANSFER_BYTES", NUMBER, 0),
+    ("INBOUND_DATA_TRANSFER_CLOUD", TEXT, None),
+    ("INBOUND_DATA_TRANSFER_REGION", TEXT, None),
+    ("INBOUND_DATA_TRANSFER_BYTES", NUMBER, 0),
+)
+_END = (
+    ("CREDITS_USED_CLOUD_SERVICES", _FLOAT, 0.0),
+    ("RELEASE_VERSION", TEXT, "10.0.0"),
+    ("EXTERNAL_FUNCTION_TOTAL_INVOCATIONS", NUMBER, 0),
+    ("EXTERNAL_FUNCTION_TOTAL_SENT_ROWS", NUMBER, 0),
+    ("EXTERNAL_FUNCTION_TOTAL_RECEIVED_ROWS", NUMBER, 0),
+    ("EXTERNAL_FUNCTION_TOTAL_SENT_BYTES", NUMBER, 0),
+    ("EXTERNAL_FUNCTION_TOTAL_RECEIVED_BYTES", NUMBER, 0),
+    ("IS_CLIENT_GENERATED_STATEMENT", BOOLEAN, False),
+    ("QUERY_HASH", TEXT, lambda s: s.text_hash),
+    ("QUERY_HASH_VERSION", NUMBER, 1),
+)
+_FUNCTION_STATUS = {FAILED: "FAILED_WITH_ERROR"}
+_FUNCTION_COLUMNS = (
+    *_IDENTITY,
+    ("EXECUTION_STATUS", TEXT, lambda s: _FUNCTION_STATUS.get(s.status, s.status)),
+    *_ERROR,
+    ("ROWS_PRODUCED", NUMBER, lambda s: s.produced),
+    *_TIMES,
+    *_END,
+)
+_VIEW_COLUMNS = (
+    *_IDENTITY[:2],
+    ("DATABASE_ID", NUMBER, None),
+    _IDENTITY[2],
+    ("SCHEMA_ID", NUMBER, None),
+    *_IDENTITY[3:8],
+    ("WAREHOUSE_ID", NUMBER, None),
+    *_IDENTITY[8:],
+    ("EXECUTION_STATUS", TEXT, lambda s: s.status),
+    *_ERROR,
+    ("PERCENTAGE_SCANNED_FROM_CACHE", _FLOAT, 0.0),
+    ("BYTES_WRITTEN", NUMBER, 0),
+    ("BYTES_WRITTEN_TO_RESULT", NUMBER, 0),
+    ("BYTES_READ_FROM_RESULT", NUMBER, 0),
+    ("ROWS_PRODUCED", NUMBER, lambda s: s.produced),
+    ("ROWS_INSERTED", NUMBER, lambda s: s.inserted),
+    ("ROWS_UPDATED", NUMBER, lambda s: s.updated),
+    ("ROWS_DELETED", NUMBER, lambda s: s.deleted),
+    ("ROWS_UNLOADED", NUMBER, 0),
+    ("BYTES_DELETED", NUMBER, 0),
+    *_TIMES,
+    *_END,
+)
+_SESSION_COLUMNS = (
+    ("SESSION_ID", NUMBER, lambda e: e.session_id),
+    ("CREATED_ON", TIMESTAMP_LTZ, lambda e: moment(e.at_ms)),
+    ("USER_NAME", TEXT, lambda e: e.user_name),
+    ("AUTHENTICATION_METHOD", TEXT, None),
+    ("LOGIN_EVENT_ID", NUMBER, lambda e: e.event_id),
+    ("CLIENT_APPLICATION_VERSION", TEXT, None),
+    ("CLIENT_APPLICATION_ID", TEXT, lambda e: e.client),
+    ("CLIENT_ENVIRONMENT", TEXT, None),
+    ("CLIENT_BUILD_ID", TEXT, None),
+    ("CLIENT_VERSION", TEXT, None),
+    ("CLOSED_REASON", TEXT, None),
+)
+_LOGIN_COLUMNS = (
+    ("EVENT_ID", NUMBER, lambda e: e.event_id),
+    ("EVENT_TIMESTAMP", TIMESTAMP_LTZ, lambda e: moment(e.at_ms)),
+    ("EVENT_TYPE", TEXT, "LOGIN"),
+    ("USER_NAME", TEXT, lambda e: e.user_name),
+    ("CLIENT_IP", TEXT, lambda e: e.client_ip),
+    ("REPORTED_CLIENT_TYPE", TEXT, lambda e: e.client),
+    ("REPORTED_CLIENT_VERSION", TEXT, None),
+    ("FIRST_AUTHENTICATION_FACTOR", TEXT, None),
+    ("SECOND_AUTHENTICATION_FACTOR", TEXT, None),
+    ("IS_SUCCESS", TEXT, lambda e: "NO" if e.error_code else "YES"),
+    ("ERROR_CODE", NUMBER, lambda e: int(e.error_code) if e.error_code else None),
+    ("ERROR_MESSAGE", TEXT, lambda e: e.error_message),
+    ("RELATED_EVENT_ID", NUMBER, 0),
+    ("CONNECTION", TEXT, None),
+)
+# Page "QUERY_ATTRIBUTION_HISTORY view".
+_ATTRIBUTION_COLUMNS = (
+    ("QUERY_ID", TEXT, lambda s: s.query_id),
+    ("PARENT_QUERY_ID", TEXT, None),
+    ("ROOT_QUERY_ID", TEXT, None),
+    ("WAREHOUSE_ID", NUMBER, None),
+    ("WAREHOUSE_NAME", TEXT, lambda s: s.warehouse_name),
+    ("QUERY_HASH", TEXT, lambda s: s.text_hash),
+    ("QUERY_PARAMETERIZED_HASH", TEXT, None),
+    ("QUERY_TAG", TEXT, lambda s: s.query_tag),
+    ("USER_NAME", TEXT, lambda s: s.user_name),
+    ("START_TIME", TIMESTAMP_LTZ, lambda s: moment(s.start_ms)),
+    ("END_TIME", TIMESTAMP_LTZ, lambda s: moment(s.end_ms or _NO_END)),
+    ("CREDITS_ATTRIBUTED_COMPUTE", _FLOAT, lambda s: _credits(s)),
+    ("CREDITS_USED_QUERY_ACCELERATION", _FLOAT, None),
+)
+# Each size has twice the credits of the one before (page "Overview of warehouses").
+_SIZES = (
+    "X-Small",
+    "Small",
+    "Medium",
+    "Large",
+    "X-Large",
+    "2X-Large",
+    "3X-Large",
+    "4X-Large",
+    "5X-Large",
+    "6X-Large",
+)
+USAGE_VIEWS = frozenset({"QUERY_HISTORY", "QUERY_ATTRIBUTION_HISTORY", "SESSIONS", "LOGIN_HISTORY"})
+"""Views of ACCOUNT_USAGE that this module has."""
+
+
+def begin(session: Session, query_id: str, text: str) -> Statement:
+    """Put a statement that begins into the query history."""
+    words = strip_comments(text)
+    kind = query_type(words)
+    needed = kind in _COMPUTED and session.warehouse is not None
+    warehouse = session.catalog.access.state.warehouses.get(session.warehouse or "") if needed else None
+    made = Statement(
+        query_id,
+        without_secrets(words),
+        text_hash(words),
+        kind,
+        session.session_id,
+        session.user,
+        session.role,
+        session.database,
+        session.schema,
+        session.warehouse,
+        warehouse.size if warehouse is not None else None,
+        str(session.parameters.get("QUERY_TAG", "")),
+        session.catalog.clock.now_ms(),
+    )
+    session.catalog.queries.begin(made)
+    return made
+
+
+def end(session: Session, statement: Statement, result: Result | None, error: SqlError | None) -> None:
+    """Put the outcome of a statement into the query history."""
+    if error is not None:
+        statement.status, statement.error_code = FAILED, error.code
+        statement.error_message = error.message
+    elif result is not None:
+        statement.status = SUCCEEDED
+        _count(statement, result)
+    statement.end_ms = session.catalog.clock.now_ms()
+    session.catalog.queries.end(statement)
+
+
+def query_type(text: str) -> str:
+    """Return QUERY_TYPE of a statement by its first words; UNKNOWN for what is no statement."""
+    head = text[:1000]
+    for pattern, kind in _TYPES:
+        if pattern.match(head):
+            return kind
+    word = head.split(maxsplit=1)[0].upper() if head.strip() else ""
+    return word if word in _PLAIN else "UNKNOWN"
+
+
+def _count(statement: Statement, result: Result) -> None:
+    names = {column.name: at for at, column in enumerate(result.columns)}
+    sums = {
+        field: sum(
+            int(row[at] or 0) for row in result.rows for name, at in names.items() if name.startswith(words)
+        )
+        for field, words in (
+            ("inserted", ("number of rows inserted", "rows_loaded")),
+            ("updated", ("number of rows updated",)),
+            ("deleted", ("number of rows deleted",)),
+        )
+    }
+    statement.inserted, statement.updated, statement.deleted = (
+        sums["inserted"],
+        sums["updated"],
+        sums["deleted"],
+    )
+    statement.produced = sum(sums.values()) or len(result.rows)
+
+
+def _credits(statement: Statement) -> float:
+    """Credits of the time that a statement ran, as if a warehouse of its size had."""
+    hours = ((statement.end_ms or statement.start_ms) - statement.start_ms) / 3_600_000
+    return hours * 2.0 ** _SIZES.index(statement.warehouse_size or _SIZES[0])
+
+
+def replace_query_history(session: Session, tree: exp.Expr) -> None:
+    """Put a subquery where a query calls ``TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(..))`` or a variant.
+
+    :raises SqlError: for wrong arguments.
+    """
+    for rows in list(tree.find_all(exp.TableFromRows)):
+        if not is_service_function(rows.this, *_ARGUMENTS):
+            continue
+        call = rows.this.expression
+        parts = [part.name for part in rows.this.this.find_all(exp.Identifier)]
+        session.visible_database(parts[0] if len(parts) == 2 else session.current_database())
+        alias = rows.args.get("alias")
+        name = alias.this.name if alias is not None and alias.this else call.name.upper()
+        rows.replace(
+            exp.Subquery(
+                this=_function(session, call), alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True))
+            )
+        )
+
+
+def usage_relation(session: Session, name: str) -> exp.Expr:
+    """Return a query for a view of ACCOUNT_USAGE, one of :data:`USAGE_VIEWS`.
+
+    The caller has checked that the roles may read it.
+    """
+    since = session.catalog.clock.now_ms() - _SHOWN_USAGE_MS
+    if name.startswith("QUERY"):
+        ended = [
+            s for s in session.catalog.queries.statements() if s.status != RUNNING and s.start_ms >= since
+        ]
+        if name == "QUERY_ATTRIBUTION_HISTORY":
+            return _lent(session, _ATTRIBUTION_COLUMNS, [s for s in ended if s.warehouse_size])
+        return _lent(session, _VIEW_COLUMNS, ended)
+    logins = [e for e in session.catalog.queries.logins() if e.at_ms >= since]
+    if name == "LOGIN_HISTORY":
+        return _lent(session, _LOGIN_COLUMNS, logins)
+    return _lent(session, _SESSION_COLUMNS, [e for e in logins if e.session_id is not None])
+
+
+def _function(session: Session, call: exp.Anonymous) -> exp.Expr:
+    function = call.name.upper()
+    arguments = _arguments(call, function)
+    limit = arguments.get("RESULT_LIMIT", exp.Literal.number(100))
+    if not limit.is_int or not 1 <= int(limit.name) <= _MOST_ROWS:
+        raise compilation_error(f"RESULT_LIMIT of {function} is a number from 1 to {_MOST_ROWS}.")
+    since = session.catalog.clock.now_ms() - _SHOWN_MS
+    shown = [
+        statement
+        for statement in _visible(session)
+        if (statement.end_ms or statement.start_ms) >= since
+        and _is_meant(session, statement, function, arguments)
+    ]
+    found = exp.select("*").from_(
+        exp.Subquery(
+            this=_lent(session, _FUNCTION_COLUMNS, shown),
+            alias=exp.TableAlias(this=exp.to_identifier("H", quoted=True)),
+        )
+    )
+    # What still runs has no end; it counts as the newest.
+    ended = exp.func(
+        "IF",
+        exp.EQ(this=_column("EXECUTION_STATUS"), expression=exp.Literal.string(RUNNING)),
+        _column("START_TIME"),
+        _column("END_TIME"),
+    )
+    for argument, compare in (("END_TIME_RANGE_START", exp.GTE), ("END_TIME_RANGE_END", exp.LTE)):
+        if argument in arguments:
+            bound = exp.cast(arguments[argument].copy(), "TIMESTAMPTZ")
+            found = found.where(compare(this=ended.copy(), expression=bound), copy=False)
+    return found.order_by(exp.Ordered(this=ended, desc=True), copy=False).limit(int(limit.name), copy=False)
+
+
+def _visible(session: Session) -> Iterator[Statement]:
+    sees_all = ACCOUNTADMIN in session.roles
+    watched: dict[str, bool] = {}
+    for statement in session.catalog.queries.statements():
+        name = statement.warehouse_name or ""
+        if not sees_all and statement.user_name != session.user and name not in watched:
+            held = session.catalog.access.held(session.roles, Securable("WAREHOUSE", (name,)))
+            watched[name] = bool(held & {"MONITOR", "OPERATE", "OWNERSHIP"})
+        if sees_all or statement.user_name == session.user or watched.get(name, False):
+            yield statement
+
+
+def _is_meant(
+    session: Session, statement: Statement, function: str, arguments: Mapping[str, exp.Expr]
+) -> bool:
+    if function == "QUERY_HISTORY_BY_SESSION":
+        given = arguments.get("SESSION_ID")
+        return str(statement.session_id) == (given.name if given is not None else str(session.session_id))
+    if function == "QUERY_HISTORY_BY_USER":
+        given = arguments.get("USER_NAME")
+        return statement.user_name == (given.name if given is not None else session.user)
+    if function == "QUERY_HISTORY_BY_WAREHOUSE":
+        given = arguments.get("WAREHOUSE_NAME")
+        return statement.warehouse_name == (given.name if given is not None else session.warehouse)
+    return True
+
+
+def _arguments(call: exp.Anonymous, function: str) -> dict[str, exp.Expr]:
+    found: dict[str, exp.Expr] = {}
+    for position, argument in enumerate(call.expressions):
+        is_named = isinstance(argument, exp.Kwarg)
+        names = _ARGUMENTS[function]
+        name = argument.this.name.upper() if is_named else names[position] if position < len(names) else ""
+        if name not in names or name in found:
+            raise compilation_error(f"invalid argument '{name}' of {function}.")
+        found[name] = argument.expression if is_named else argument
+    return found
+
+
+def _column(name: str) -> exp.Column:
+    return exp.column(exp.to_identifier(name, quoted=True))
+
+
+def _lent(
+    session: Session, columns: Sequence[tuple[str, ColumnType, Any]], entries: Sequence[Any]
+) -> exp.Expr:
+    rows = [tuple(value(entry) if callable(value) else value for _, _, value in columns) for entry in entries]
+    return lent_result(
+        session, Result(tuple(ResultColumn(name, kind) for name, kind, _ in columns), list(rows))
+    )

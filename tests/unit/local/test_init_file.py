@@ -1,0 +1,95 @@
+"""``serve --init FILE.sql``: the declared setup of a service."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_snowpipe.local import cli, server
+from airflow_provider_snowpipe.local.errors import ConfigurationError
+from airflow_provider_snowpipe.local.init_file import InitFile
+from tests.local_catalog import local_catalog
+
+SETUP = """-- The setup of a project; 'quoted; text' and; all
+CREATE DATABASE d;
+CREATE SCHEMA IF NOT EXISTS d.s;
+CREATE TABLE d.s.t (a INT, b VARCHAR); -- a comment
+
+/* another; one */
+CREATE ROLE loader;
+GRANT INSERT, SELECT ON TABLE d.s.t TO ROLE loader;
+CREATE USER u PASSWORD = 'a; long password' DEFAULT_ROLE = loader;
+GRANT ROLE loader TO USER u;
+MERGE INTO d.s.t USING (SELECT 1 AS a) n ON t.a = n.a WHEN NOT MATCHED THEN INSERT (a, b) VALUES (n.a, 'x;y')
+"""
+
+
+@pytest.fixture
+def local(tmp_path):
+    with local_catalog(tmp_path / "catalog") as made:
+        yield made
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "setup.sql"
+
+
+def run(local, file, text):
+    file.write_text(text)
+    InitFile.read(file).run(local.catalog, "DEMO")
+
+
+def test_twice_has_the_same_effect_as_once(local, file):
+    for _ in range(2):
+        run(local, file, SETUP)
+        assert local.sql("SELECT * FROM d.s.t") == [{"a": 1, "b": "x;y"}]
+    assert [row["name"] for row in local.sql("SHOW ROLES LIKE 'loader'")] == ["LOADER"]
+    assert len([row for row in local.sql("SHOW GRANTS TO ROLE loader") if row["granted_on"] == "TABLE"]) == 2
+
+
+def test_a_wrong_statement_is_named_with_its_line(local, file):
+    with pytest.raises(ConfigurationError) as error:
+        run(local, file, "CREATE TABLE t (a INT);\n\n-- one\nDROP TABLE\n  nowhere;\nCREATE TABLE u (a INT)")
+    assert "line 4" in str(error.value)
+    assert "002003" in str(error.value)
+    assert "DROP TABLE nowhere" in str(error.value)
+    assert [row["name"] for row in local.sql("SHOW TABLES")] == ["T"]
+
+
+def test_an_error_holds_no_secret(local, file):
+    with pytest.raises(ConfigurationError) as error:
+        run(local, file, "CREATE USER u PASSWORD = 'hidden' WRONG = 1")
+    assert "hidden" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("SELECT 1;\n-- rows\ninsert into t values (1)", "line 3"),
+        ("PUT file:///a @s", "PUT"),
+        ("SELECT 'open", "setup.sql"),
+    ],
+)
+def test_what_cannot_run_at_every_start_is_refused_before_anything_runs(file, text, word):
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=word):
+        InitFile.read(file)
+
+
+def test_a_missing_file_is_named(file, capsys):
+    assert cli.main(["serve", "--data-dir", str(file.parent / "home"), "--init", str(file)]) == 1
+    assert "setup.sql" in capsys.readouterr().err
+
+
+def test_the_command_line_hands_the_statements_on_and_warns_of_config(file, monkeypatch, caplog):
+    given = {}
+    monkeypatch.setattr(server, "serve", lambda *_, **named: given.update(named))
+    file.write_text("SELECT 1")
+    config = file.with_suffix(".toml")
+    config.write_text("")
+    command = ["serve", "--data-dir", str(file.parent / "home"), "--init", str(file)]
+    assert cli.main(command) == 0
+    assert given["init"].statements == ((1, "SELECT 1"),)
+    assert "deprecated" not in caplog.text
+    assert cli.main([*command, "--config", str(config)]) == 0
+    assert "deprecated" in caplog.text

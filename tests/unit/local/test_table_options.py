@@ -1,0 +1,81 @@
+"""Options of CREATE TABLE and ALTER TABLE SET: comments, stage options, what is not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.local_catalog import local_catalog
+
+
+@pytest.fixture
+def local(tmp_path):
+    with local_catalog(tmp_path) as made:
+        yield made
+
+
+def comments(local):
+    return {row["name"]: row["comment"] for row in local.sql("SHOW TABLES")}
+
+
+@pytest.mark.parametrize(
+    "options", ["COMMENT = 'x'", "ERROR_LOGGING = TRUE COMMENT = 'x'", "COMMENT = 'x' ERROR_LOGGING = TRUE"]
+)
+def test_comments_of_create_table_are_kept_and_go_with_it(local, options):
+    local.sql(f"CREATE TABLE t (a INT COMMENT 'col') {options}")
+    assert comments(local) == {"T": "x"}
+    assert [row["comment"] for row in local.sql("DESCRIBE TABLE t")] == ["col"]
+    local.sql("ALTER TABLE t RENAME TO u")
+    assert comments(local) == {"U": "x"}
+    assert [row["comment"] for row in local.sql("DESCRIBE TABLE u")] == ["col"]
+    local.sql("DROP TABLE u")
+    local.sql("CREATE TABLE u (a INT)")
+    assert comments(local) == {"U": ""}
+    assert [row["comment"] for row in local.sql("DESCRIBE TABLE u")] == [None]
+
+
+def test_alter_table_sets_several_options(local):
+    local.sql("CREATE TABLE t (a INT)")
+    local.sql("ALTER TABLE t SET ERROR_LOGGING = TRUE COMMENT = 'it''s', DATA_RETENTION_TIME_IN_DAYS = 1")
+    (row,) = local.sql("SHOW TABLES")
+    assert (row["comment"], row["error_logging"]) == ("it's", "Y")
+    local.sql("ALTER TABLE t UNSET COMMENT, ERROR_LOGGING")
+    (row,) = local.sql("SHOW TABLES")
+    assert (row["comment"], row["error_logging"]) == ("", "N")
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [
+        ("CREATE TABLE u (a INT) FOO = 1", "FOO"),
+        ("ALTER TABLE t SET FOO = 1", "FOO"),
+        ("ALTER TABLE t UNSET FOO", "FOO"),
+        ("ALTER TABLE t SET ERROR_LOGGING = TRUE garbage", "garbage"),
+        ("CREATE TABLE u (a INT) STAGE_FILE_FORMAT = (TYPE = CSV FOO = 1)", "FOO"),
+    ],
+)
+def test_unknown_options_are_refused(local, statement, word):
+    local.sql("CREATE TABLE t (a INT)")
+    assert word in local.refused(statement).message
+
+
+def test_the_stage_format_of_a_table_counts_for_copy_and_select(local):
+    local.sql(
+        "CREATE TABLE t (a INT, b VARCHAR) STAGE_FILE_FORMAT = (FIELD_DELIMITER = '|' "
+        "error_on_column_count_mismatch = false) STAGE_COPY_OPTIONS = (ON_ERROR = CONTINUE) COMMENT = 'x'"
+    )
+    assert comments(local) == {"T": "x"}
+    file = local.put_table("T", "a.csv", b"1|x|more\nbad|y\n")
+    assert local.sql("SELECT $2 AS b FROM @%t ORDER BY 1") == [{"b": "x"}, {"b": "y"}]
+    assert local.sql("COPY INTO t")[0]["status"] == "PARTIALLY_LOADED"
+    local.sql("ALTER TABLE t SET STAGE_FILE_FORMAT = (FIELD_DELIMITER = ';')")
+    file.write_bytes(b"2;z\n")
+    local.sql("COPY INTO t")
+    assert local.sql("SELECT * FROM t ORDER BY a") == [{"a": 1, "b": "x"}, {"a": 2, "b": "z"}]
+
+
+def test_the_stage_format_of_a_named_stage_counts_too(local):
+    local.sql("CREATE STAGE st STAGE_FILE_FORMAT = (FIELD_DELIMITER = '|')")
+    local.put("a.csv", b"1|x\n", "ST")
+    assert local.sql("SELECT $2 AS b FROM @st") == [{"b": "x"}]
+    local.sql("ALTER STAGE st SET STAGE_FILE_FORMAT = (FIELD_DELIMITER = 'x')")
+    assert local.sql("SELECT $1 AS b FROM @st") == [{"b": "1|"}]
