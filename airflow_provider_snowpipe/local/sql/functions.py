@@ -51,14 +51,10 @@ _TEMPLATES = {
     "IS_DECIMAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
     "IS_DOUBLE": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
     "IS_REAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
-    "TYPEOF": (
-        f"CASE WHEN json_type(to_json(_0)) IN {_INTEGERS} THEN 'INTEGER' "
-        "WHEN json_type(to_json(_0)) = 'DOUBLE' THEN 'DECIMAL' "
-        "WHEN json_type(to_json(_0)) = 'NULL' THEN 'NULL_VALUE' ELSE json_type(to_json(_0)) END"
-    ),
+    "TYPEOF": "_variant_type(_0)",
     "OBJECT_KEYS": "to_json(json_keys(to_json(_0)))",
-    "OBJECT_AGG": "json_group_object(_0, to_json(_1))",
-    "TRY_PARSE_JSON": "TRY_CAST(_0 AS JSON)",
+    "OBJECT_AGG": "_sorted_keys(json_group_object(_0, to_json(_1)))",
+    "TRY_PARSE_JSON": "_parse_json(CASE WHEN json_valid(_0) THEN _0 END)",
     "WIDTH_BUCKET": (
         "CASE WHEN _0 < _1 THEN 0 WHEN _0 >= _2 THEN _3 + 1 "
         "ELSE CAST(floor((_0 - _1) * _3 / (_2 - _1)) AS BIGINT) + 1 END"
@@ -81,7 +77,7 @@ _TEMPLATES = {
         "array_to_string(list_transform(CAST(to_json(_0) AS JSON[]), "
         "lambda x: json_extract_string(x, '$')), _1)"
     ),
-    "OBJECT_INSERT": "json_merge_patch(to_json(_0), json_object(_1, to_json(_2)))",
+    "OBJECT_INSERT": "_sorted_keys(json_merge_patch(to_json(_0), json_object(_1, to_json(_2))))",
     "HLL": "approx_count_distinct(_0)",
     "BYTE_LENGTH": "strlen(CAST(_0 AS VARCHAR))",
     "TIME": "CAST(_0 AS TIME)",
@@ -219,6 +215,13 @@ def _cast(node: exp.Cast) -> exp.Expr:
     return fill(moment, [node.this]) if moment is not None else node
 
 
+def _parse_json(node: exp.ParseJSON) -> exp.Expr:
+    return fill(
+        "_parse_json(CASE WHEN json_valid(_0) THEN _0 END)" if node.args.get("safe") else "_parse_json(_0)",
+        [node.this],
+    )
+
+
 def _to_binary(node: exp.ToBinary) -> exp.Expr:
     if node.args.get("format") is None:
         node.set("format", exp.Literal.string("HEX"))
@@ -285,6 +288,8 @@ def _literal(node: exp.Expr) -> exp.Expr:
         pairs.append(pair)
     if not pairs:
         return exp.cast(exp.Literal.string("{}"), "JSON")
+    if all(isinstance(pair.expressions[0], exp.Literal) for pair in pairs):
+        pairs.sort(key=lambda pair: str(pair.expressions[0].name).encode())
     listed = exp.Array(expressions=pairs).sql(dialect="duckdb")
     # A key whose value is SQL NULL is left out, as in Snowflake; a JSON null stays.
     return exp.Anonymous(
@@ -320,6 +325,7 @@ _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...]
     ((exp.Repeat, exp.Pad, exp.Space), _bounded),
     ((exp.Array, exp.Struct), _literal),
     ((exp.Cast,), _cast),
+    ((exp.ParseJSON,), _parse_json),
     ((exp.ToBinary,), _to_binary),
     ((exp.DateAdd,), _date_add),
 )

@@ -10,16 +10,17 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.sql import functions
 from airflow_provider_snowpipe.local.sql.copy_history import is_copy_history
 from airflow_provider_snowpipe.local.sql.results import Result, json_text
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.types import ColumnType
 
-_EACH = """SELECT CAST(1 AS BIGINT) AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
-    regexp_replace(e.fullkey, '^\\$\\.?', '') AS "PATH",
+_EACH = """SELECT __seq AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
+    regexp_replace(regexp_replace(e.fullkey, '\\."([^"]*)"', '[''\\1'']', 'g'), '^\\$\\.?', '') AS "PATH",
     CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX", e.value AS "VALUE",
-    json_extract(to_json(__input), e.path) AS "THIS"
-    FROM {function}(to_json(__input), {path}) AS e WHERE NOT e.key IS NULL"""
+    json_extract(__input, e.path) AS "THIS"
+    FROM {function}(__input, {path}) AS e WHERE NOT e.key IS NULL"""
 _BEHIND = "substr(e.fullkey, length(__path) + 1)"
 _MODES = {
     "BOTH": "",
@@ -96,12 +97,22 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     recursive = _is_true(options.get("RECURSIVE"))
     text = _EACH.format(function="json_tree" if recursive else "json_each", path=literal(_json_path(path)))
     text += _mode(options.get("MODE"))
-    query = _query(text, {"__input": options["INPUT"], "__path": exp.Literal.string(_json_path(path))})
+    query = _query(
+        text,
+        {
+            "__input": functions.fill("_sorted_keys(to_json(_0))", [options["INPUT"]]),
+            "__path": exp.Literal.string(_json_path(path)),
+        },
+    )
     subquery = exp.Subquery(this=query)
-    subquery.meta["flatten"] = True
+    subquery.meta["flatten"] = options["INPUT"].copy()
     named = exp.TableAlias(this=alias.copy() if alias is not None else _identifier_of("FLATTEN"))
     join = node.parent
     if not isinstance(join, exp.Join):
+        if _is_true(options.get("OUTER")):
+            outer = _query("SELECT f.* FROM (SELECT 1) AS _o LEFT JOIN LATERAL (SELECT 1) AS f ON TRUE", {})
+            outer.find(exp.Lateral).this.set("this", query)
+            subquery.set("this", outer)
         subquery.set("alias", named)
         node.replace(subquery)
         return
