@@ -9,6 +9,8 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 
+# A TIMESTAMP_TZ: the instant, and the offset in minutes that it was written with.
+ZONED = "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"
 MAX_VARCHAR = 16_777_216
 MAX_BINARY = 8_388_608
 
@@ -47,7 +49,7 @@ _DUCKDB = {
     "TIME": "TIME",
     "TIMESTAMP_NTZ": "TIMESTAMP",
     "TIMESTAMP_LTZ": "TIMESTAMP WITH TIME ZONE",
-    "TIMESTAMP_TZ": "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP_TZ": ZONED,
     "VARIANT": "JSON",
     "OBJECT": "JSON",
     "ARRAY": "JSON",
@@ -69,6 +71,7 @@ _FROM_DUCKDB = {
     "TIMESTAMP_MS": "TIMESTAMP_NTZ",
     "TIMESTAMP_S": "TIMESTAMP_NTZ",
     "TIMESTAMP WITH TIME ZONE": "TIMESTAMP_LTZ",
+    ZONED.upper(): "TIMESTAMP_TZ",
 }
 _DUCKDB_INTEGERS = frozenset(
     {

@@ -70,12 +70,12 @@ def _added(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exact:
         f"GROUP BY key ORDER BY key"
     ).fetchall()
     columns: dict[str, Column] = {}
-    for key, types, dates, moments, zoned in found:
+    for key, types, dates, timestamps, zoned in found:
         if key.upper() in known:
             continue
         if not key.strip() or len(key) > MAX_NAME_LENGTH:
             raise EvolutionError(f"a key of {len(key)} characters cannot be a column's name")
-        kind = _infer(set(types) - {"NULL"}, dates, moments, zoned)
+        kind = _infer(set(types) - {"NULL"}, dates, timestamps, zoned)
         # DuckDB knows one column for all spellings; the first spelling names it.
         name = key if exact else key.upper()
         if key.upper() in columns:
@@ -87,13 +87,13 @@ def _added(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exact:
     return list(columns.values())
 
 
-def _infer(types: set[str], dates: bool | None, moments: bool | None, zoned: bool | None) -> ColumnType:
+def _infer(types: set[str], dates: bool | None, timestamps: bool | None, zoned: bool | None) -> ColumnType:
     if types & {"OBJECT", "ARRAY"}:
         return _VARIANT
     if types == {"VARCHAR"}:
         if dates:
             return ColumnType("DATE")
-        if moments:
+        if timestamps:
             return ColumnType("TIMESTAMP_NTZ", precision=9)
         return ColumnType("TIMESTAMP_TZ", precision=9) if zoned else TEXT
     if types == {"BOOLEAN"}:

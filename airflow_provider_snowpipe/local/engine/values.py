@@ -8,8 +8,75 @@ from __future__ import annotations
 
 import duckdb
 
+from airflow_provider_snowpipe.local.types import ZONED
+
+_FORMATTED = (
+    "replace(replace(replace(strftime({wall}, f), '\x01', {offset}), "
+    "'\x02', left({offset}, 3) || ':' || right({offset}, 2)), '\x03', left({offset}, 3))"
+)
 _NUMBERS = "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')"
 _MACROS: dict[str, str] = {
+    # The engine reads no blank before an offset; a VARIANT shows its text in quotes.
+    "_written(s)": """
+        replace(replace(replace(trim(nullif(s, 'null'), ' "'), ' +', '+'), ' -', '-'), ' Z', 'Z')""",
+    # A number in a text counts seconds, milliseconds, microseconds or nanoseconds by its size
+    # ("TO_TIMESTAMP", usage notes); NULL for another text.
+    "_epoch(s)": """
+        CASE WHEN contains(s, ':') OR contains(substr(s, 2), '-') THEN NULL
+        WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000
+            THEN make_timestamp(CAST(round(TRY_CAST(s AS DECIMAL(38, 9)) * 1000000) AS BIGINT))
+        WHEN contains(s, '.') THEN NULL
+        WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000000 THEN make_timestamp(TRY_CAST(s AS BIGINT) * 1000)
+        WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000000000 THEN make_timestamp(TRY_CAST(s AS BIGINT))
+        ELSE make_timestamp(TRY_CAST(s AS BIGINT) // 1000) END""",
+    # A text of a number other than 0 is true: rows of JSON do not tell it from the number.
+    "_read_boolean(s)": """
+        CASE WHEN s = 'true' THEN true WHEN s = 'false' THEN false
+            WHEN regexp_full_match(s, ' *(?i:true|t|yes|y|on|1) *') THEN true
+            WHEN regexp_full_match(s, ' *(?i:false|f|no|n|off|0) *') THEN false
+            ELSE coalesce(TRY_CAST(s AS DOUBLE) <> 0, CAST(s AS BOOLEAN)) END""",
+    # The engine knows infinite times, Snowflake does not.
+    "_finite(s)": "CASE WHEN contains(lower(s), 'inf') OR contains(lower(s), 'epoch') THEN 'x' ELSE s END",
+    # The other formats of AUTO ("Date and time input and output formats").
+    "_other_clock(s)": """
+        CAST(try_strptime(regexp_replace(_finite(s), ' ?[+-][0-9]{2}:?[0-9]{2}$', ''),
+            ['%d-%b-%Y', '%m/%d/%Y', '%m/%d/%Y %H:%M:%S', '%a, %d %b %Y %H:%M:%S']) AS TIMESTAMP)""",
+    "_other_instant(s)": """
+        coalesce(CAST(try_strptime(_finite(s), '%a, %d %b %Y %H:%M:%S%z') AS TIMESTAMP WITH TIME ZONE),
+            CAST(_other_clock(s) AS TIMESTAMP WITH TIME ZONE))""",
+    "_read_ntz(s)": """
+        coalesce(_epoch(_written(s)), TRY_CAST(_finite(_written(s)) AS TIMESTAMP), _other_clock(_written(s)),
+            CAST(_finite(nullif(s, 'null')) AS TIMESTAMP))""",
+    "_read_ltz(s)": """
+        coalesce(_epoch(_written(s)) AT TIME ZONE 'UTC',
+            TRY_CAST(_finite(_written(s)) AS TIMESTAMP WITH TIME ZONE),
+            _other_instant(_written(s)), CAST(_finite(nullif(s, 'null')) AS TIMESTAMP WITH TIME ZONE))""",
+    "_read_date(s)": """
+        coalesce(CAST(_epoch(_written(s)) AS DATE), CAST(TRY_CAST(_finite(_written(s)) AS TIMESTAMP) AS DATE),
+            CAST(_other_clock(_written(s)) AS DATE), CAST(_finite(nullif(s, 'null')) AS DATE))""",
+    "_read_time(s)": """
+        coalesce(CAST(_epoch(_written(s)) AS TIME), TRY_CAST(_written(s) AS TIME),
+            CAST(try_strptime(s, '%I:%M:%S %p') AS TIME), CAST(s AS TIME))""",
+    # The clock at a place, and its minutes east of UTC.
+    "_zoned(wall, o)": """
+        CASE WHEN wall IS NOT NULL THEN struct_pack(
+            t := (wall - to_minutes(CAST(o AS BIGINT))) AT TIME ZONE 'UTC', o := CAST(o AS SMALLINT)) END""",
+    "_at_offset(x, m)": "CASE WHEN x IS NOT NULL THEN struct_pack(t := x, o := CAST(m AS SMALLINT)) END",
+    "_zoned_local(x)": """
+        CASE WHEN x IS NOT NULL THEN struct_pack(
+            t := x, o := CAST(date_part('timezone', x) / 60 AS SMALLINT)) END""",
+    # One cast leaves an offset aside, the other one counts it.
+    "_read_tz(s)": """
+        CASE WHEN s IS NOT NULL THEN struct_pack(t := _read_ltz(s), o := CASE
+            WHEN _epoch(_written(s)) IS NOT NULL THEN CAST(0 AS SMALLINT) ELSE CAST(date_diff('minute',
+            _read_ltz(s) AT TIME ZONE 'UTC', _read_ntz(s)) AS SMALLINT) END) END""",
+    # A time that was computed at the offset of another one.
+    "_added(wall, x)": "_zoned(CAST(wall AS TIMESTAMP), (x).o)",
+    "_in_zone(t, z)": """
+        _zoned(t AT TIME ZONE z, date_diff('minute', t AT TIME ZONE 'UTC', t AT TIME ZONE z))""",
+    "_offset_text(o)": """
+        CASE WHEN o < 0 THEN '-' ELSE '+' END || lpad(CAST(abs(CAST(o AS INTEGER)) // 60 AS VARCHAR), 2, '0')
+            || lpad(CAST(abs(CAST(o AS INTEGER)) % 60 AS VARCHAR), 2, '0')""",
     # Objects with their keys in order, so that equal ones have the same text. The engine's own VARIANT sorts
     # them, but rounds numbers of more than 16 digits.
     "_sorted_keys(j)": """
@@ -38,8 +105,70 @@ _MACROS: dict[str, str] = {
                 THEN CAST(_sorted_keys(j) AS VARCHAR) END) END""",
 }
 
+# Values of every type as a timestamp; a number counts seconds. The engine chooses by the argument's type.
+_BY_TYPE: dict[str, dict[str, str]] = {
+    "_ntz": {
+        "VARCHAR": "_read_ntz(x)",
+        "TIMESTAMP": "x",
+        "TIMESTAMP WITH TIME ZONE": "CAST(x AS TIMESTAMP)",
+        ZONED: "(x.t AT TIME ZONE 'UTC') + to_minutes(CAST(x.o AS BIGINT))",
+        "DATE": "CAST(x AS TIMESTAMP)",
+        "BIGINT": "make_timestamp(x * 1000000)",
+        "DECIMAL(38, 9)": "make_timestamp(CAST(x * 1000000 AS BIGINT))",
+        "DOUBLE": "make_timestamp(CAST(x * 1000000 AS BIGINT))",
+    },
+    "_ltz": {
+        "VARCHAR": "_read_ltz(x)",
+        "TIMESTAMP": "CAST(x AS TIMESTAMP WITH TIME ZONE)",
+        "TIMESTAMP WITH TIME ZONE": "x",
+        ZONED: "x.t",
+        "DATE": "CAST(CAST(x AS TIMESTAMP) AS TIMESTAMP WITH TIME ZONE)",
+        "BIGINT": "make_timestamp(x * 1000000) AT TIME ZONE 'UTC'",
+        "DECIMAL(38, 9)": "make_timestamp(CAST(x * 1000000 AS BIGINT)) AT TIME ZONE 'UTC'",
+        "DOUBLE": "make_timestamp(CAST(x * 1000000 AS BIGINT)) AT TIME ZONE 'UTC'",
+    },
+    "_tz": {
+        "VARCHAR": "_read_tz(x)",
+        "TIMESTAMP": "_zoned_local(CAST(x AS TIMESTAMP WITH TIME ZONE))",
+        "TIMESTAMP WITH TIME ZONE": "_zoned_local(x)",
+        ZONED: "x",
+        "DATE": "_zoned_local(CAST(CAST(x AS TIMESTAMP) AS TIMESTAMP WITH TIME ZONE))",
+        "BIGINT": "_zoned(make_timestamp(x * 1000000), 0)",
+        "DECIMAL(38, 9)": "_zoned(make_timestamp(CAST(x * 1000000 AS BIGINT)), 0)",
+        "DOUBLE": "_zoned(make_timestamp(CAST(x * 1000000 AS BIGINT)), 0)",
+    },
+    "_boolean": {
+        "VARCHAR": "_read_boolean(x)",
+        "BOOLEAN": "x",
+        "BIGINT": "x <> 0",
+        "DECIMAL(38, 9)": "x <> 0",
+        "DOUBLE": "x <> 0",
+    },
+    "_date": {
+        "VARCHAR": "_read_date(x)",
+        "DATE": "x",
+        "TIMESTAMP": "CAST(x AS DATE)",
+        "TIMESTAMP WITH TIME ZONE": "CAST(x AS DATE)",
+        ZONED: "CAST(_ntz(x) AS DATE)",
+    },
+    # Text in a format, in which \x01, \x02 and \x03 stand for an offset.
+    "_formatted": {
+        "DATE": "strftime(x, f)",
+        "TIME": "strftime(DATE '1970-01-01' + x, f)",
+        "TIMESTAMP": _FORMATTED.format(wall="x", offset="'+0000'"),
+        "TIMESTAMP WITH TIME ZONE": _FORMATTED.format(
+            wall="x", offset="_offset_text(date_part('timezone', x) // 60)"
+        ),
+        ZONED: _FORMATTED.format(wall="_ntz(x)", offset="_offset_text(x.o)"),
+    },
+}
+
 
 def define(connection: duckdb.DuckDBPyConnection) -> None:
     """Define the macros in an instance, before a database is attached to it."""
     for signature, body in _MACROS.items():
         connection.execute(f"CREATE OR REPLACE MACRO {signature} AS {body}")
+    for name, bodies in _BY_TYPE.items():
+        more = ", f" if name == "_formatted" else ""
+        forms = ", ".join(f"(x {kind}{more}) AS {body}" for kind, body in bodies.items())
+        connection.execute(f"CREATE OR REPLACE MACRO {name} {forms}")

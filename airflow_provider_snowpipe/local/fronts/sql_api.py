@@ -127,7 +127,8 @@ class SqlApiFront:
         if bindings and len(statements) > 1:
             raise unsupported("bindings in a request with several statements")
         session = Session(self._catalog, user)
-        session.parameters.update(named)
+        for name, value in named.items():
+            session.set_parameter(name, value)
         _set_context(session, body, role)
         values = bindings if isinstance(bindings, dict) else None
         return Submission([Execution(session, statement, values) for statement in statements])

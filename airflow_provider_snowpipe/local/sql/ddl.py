@@ -266,7 +266,10 @@ def read_column(
             raise unsupported(f"column constraint {constraint.sql(dialect='snowflake')}")
         if isinstance(kind, exp.PrimaryKeyColumnConstraint):
             nullable = False
-    return Column(definition.name, ColumnType.from_sqlglot(definition.kind), nullable, default, written)
+    column_type = ColumnType.from_sqlglot(definition.kind)
+    if column_type.kind == "TIMESTAMP_TZ" and default is not None:
+        default = f"_tz({default})"
+    return Column(definition.name, column_type, nullable, default, written)
 
 
 def split_commas(text: str) -> list[str]:

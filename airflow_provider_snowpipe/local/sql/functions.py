@@ -11,7 +11,7 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, unsupported
-from airflow_provider_snowpipe.local.sql import moments
+from airflow_provider_snowpipe.local.sql import timestamps
 
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
@@ -20,6 +20,7 @@ BINARY = (
     "list_transform([_0], lambda b: CASE WHEN typeof(b) = 'BLOB' THEN CAST(b AS BLOB) "
     "ELSE unhex(CAST(b AS VARCHAR)) END)[1]"
 )
+_READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 # Argument number n is the column _n.
@@ -84,15 +85,6 @@ _TEMPLATES = {
     "TRY_BASE64_DECODE_STRING": "TRY(decode(from_base64(_0)))",
     "CURRENT_DATE": "CAST(now() AS DATE)",
 }
-_FORMAT = re.compile(
-    r'YYYY|YY|MMMM|MON|MM|DD|DY|HH24|HH12|HH|MI|SS|FF[0-9]?|AM|PM|TZH:?TZM|"[^"]*"|.',
-    re.IGNORECASE | re.DOTALL,
-)
-_STRFTIME = {
-    "YYYY": "%Y", "YY": "%y", "MMMM": "%B", "MON": "%b", "MM": "%m", "DD": "%d", "DY": "%a", "HH24": "%H",
-    "HH12": "%I", "HH": "%H", "MI": "%M", "SS": "%S", "FF": "%n", "FF3": "%g", "FF6": "%f", "FF9": "%n",
-    "AM": "%p", "PM": "%p", "TZHTZM": "%z", "TZH:TZM": "%z",
-}  # fmt: skip
 
 
 def rewrite_all(tree: exp.Expr) -> exp.Expr:
@@ -112,7 +104,7 @@ def rewrite(node: exp.Expr) -> exp.Expr:
     :raises SqlError: 000002 for a form of a function that has none.
     """
     if isinstance(node, exp.ToChar) and node.args.get("format") is not None:
-        return _to_char(node)
+        return timestamps.to_char(node)
     for kinds, form in _FORMS:
         if isinstance(node, kinds):
             return form(node)
@@ -127,7 +119,10 @@ def rewrite(node: exp.Expr) -> exp.Expr:
         return exp.Anonymous(this="json_extract", expressions=[node.this.copy(), path])
     if not isinstance(node, exp.Func) or isinstance(node, exp.Cast):
         return node
-    template = moments.template(node) or _TEMPLATES.get(_name(node))
+    read = timestamps.read_call(node)
+    if read is not None:
+        return read
+    template = _TEMPLATES.get(_name(node))
     if template is None:
         return node
     return fill(template, arguments(node))
@@ -172,17 +167,6 @@ def _name(node: exp.Expr) -> str:
     return node.sql_name().upper() if isinstance(node, exp.Func) else ""
 
 
-def _to_char(node: exp.ToChar) -> exp.Expr:
-    written = node.args["format"]
-    if not isinstance(written, exp.Literal) or re.search(r"(?<![Ff])[90X$]", written.name):
-        raise unsupported("TO_CHAR with a format of numbers")
-    parts = [
-        part.strip('"') if part.startswith('"') else _STRFTIME.get(part.upper(), part)
-        for part in _FORMAT.findall(written.name)
-    ]
-    return exp.Anonymous(this="strftime", expressions=[node.this, exp.Literal.string("".join(parts))])
-
-
 def binary_of(node: exp.Expr) -> exp.Expr:
     """Return a value as BINARY: text is hexadecimal, as BINARY_INPUT_FORMAT is.
 
@@ -211,8 +195,24 @@ def _cast(node: exp.Cast) -> exp.Expr:
         return exp.Anonymous(this="left", expressions=[whole, exp.Literal.number(length)])
     if node.to.is_type(exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY):
         return binary_of(node.this)
-    moment = moments.read_text(node)
-    return fill(moment, [node.this]) if moment is not None else node
+    if node.to.is_type(exp.DataType.Type.BOOLEAN) and isinstance(node.this, _READ_AS_TEXT):
+        return timestamps.call("_boolean", node.this)
+    return timestamps.read_cast(node)
+
+
+def _time_to_text(node: exp.TimeToStr) -> exp.Expr:
+    """TO_CHAR of what is known to be a time; sqlglot has read its format already."""
+    written = exp.Literal.string(node.args["format"].name.replace("%z", "\x01"))
+    return timestamps.call("_formatted", node.this, written)
+
+
+def _convert_timezone(node: exp.ConvertTimezone) -> exp.Expr:
+    """With two arguments the result is a TIMESTAMP_TZ ("CONVERT_TIMEZONE")."""
+    if node.args.get("source_tz") is not None:
+        return node
+    return timestamps.call(
+        "_in_zone", timestamps.call("_ltz", node.args["timestamp"]), node.args["target_tz"]
+    )
 
 
 def _parse_json(node: exp.ParseJSON) -> exp.Expr:
@@ -326,6 +326,8 @@ _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...]
     ((exp.Array, exp.Struct), _literal),
     ((exp.Cast,), _cast),
     ((exp.ParseJSON,), _parse_json),
+    ((exp.ConvertTimezone,), _convert_timezone),
+    ((exp.TimeToStr,), _time_to_text),
     ((exp.ToBinary,), _to_binary),
     ((exp.DateAdd,), _date_add),
 )

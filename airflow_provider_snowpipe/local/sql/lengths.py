@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sqlglot import exp
@@ -12,6 +13,12 @@ from airflow_provider_snowpipe.local.sql import functions, named_tables, transla
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import MAX_VARCHAR
 
+_READ = {
+    "BOOLEAN": "_boolean(_0)", "DATE": "_date(_0)", "TIMESTAMP_NTZ": "_ntz(_0)",
+    "TIMESTAMP_LTZ": "_ltz(_0)", "TIMESTAMP_TZ": "_tz(_0)",
+}  # fmt: skip
+# A text that the engine reads as Snowflake does.
+_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)?|true|false")
 # A list of one, so that the value is computed once.
 _CHECKED = (
     "list_transform([{value}], lambda x: CASE WHEN {size}(x) > {most} "
@@ -74,7 +81,7 @@ def _enforced(query: exp.Expr, names: list[str], limited: dict[str, Column]) -> 
 
 
 def _is_limited(column: Column) -> bool:
-    if column.type.kind == "BINARY":
+    if column.type.kind in {"BINARY", *_READ}:
         return True
     return column.type.kind == "VARCHAR" and (column.type.length or MAX_VARCHAR) < MAX_VARCHAR
 
@@ -82,6 +89,14 @@ def _is_limited(column: Column) -> bool:
 def _guard(value: exp.Expr, column: Column) -> exp.Expr:
     if isinstance(value, (exp.Null, exp.Var, exp.Boolean)):
         return value
+    if column.type.kind in _READ:
+        if (
+            isinstance(value, exp.Literal)
+            and column.type.kind != "TIMESTAMP_TZ"
+            and _PLAIN.fullmatch(value.name)
+        ):
+            return value
+        return functions.fill(_READ[column.type.kind], [value])
     most, is_text = column.type.length, column.type.kind == "VARCHAR"
     if isinstance(value, exp.Literal):
         if is_text:

@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.sql import moments, translate
+from airflow_provider_snowpipe.local.sql import timestamps, translate
 from airflow_provider_snowpipe.local.sql.names import read_list
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
@@ -88,7 +88,7 @@ def _expression(session: Session, column: Column, tree: exp.Expr) -> str:
     if _is_path(tree):
         return _converted(column, tree)
     holder: exp.Expr = exp.Select(expressions=[tree.copy()])
-    holder = holder.transform(moments.at_start).transform(_inner_cast).transform(_row)
+    holder = holder.transform(timestamps.at_start).transform(_inner_cast).transform(_row)
     sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0]))
     if column.type.is_semi_structured:
         return f"to_json({sql})"

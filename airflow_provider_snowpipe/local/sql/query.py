@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -54,7 +55,19 @@ def _fetched(cursor: duckdb.DuckDBPyConnection) -> Result:
     columns = tuple(
         ResultColumn(name, ColumnType.from_duckdb(str(kind))) for name, kind, *_ in cursor.description
     )
-    return Result(columns, list(cursor.fetchall()))
+    rows: list[Sequence[Any]] = list(cursor.fetchall())
+    zoned = [number for number, column in enumerate(columns) if column.type.kind == "TIMESTAMP_TZ"]
+    return Result(columns, [_zoned(row, zoned) for row in rows] if zoned else rows)
+
+
+def _zoned(row: Sequence[Any], zoned: Sequence[int]) -> Sequence[Any]:
+    """Return a row with each TIMESTAMP_TZ as a time at its own offset."""
+    values = list(row)
+    for number in zoned:
+        if values[number] is not None:
+            offset = dt.timezone(dt.timedelta(minutes=values[number]["o"]))
+            values[number] = values[number]["t"].astimezone(offset)
+    return tuple(values)
 
 
 @functools.lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
     text_field,
     whole_row,
 )
-from airflow_provider_snowpipe.local.sql import moments, reach, translate
+from airflow_provider_snowpipe.local.sql import reach, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
@@ -119,7 +119,7 @@ class _Compiler:
         if isinstance(tree, exp.Cast) and _is_path(tree.this):
             return self._cast(column, tree)
         holder: exp.Expr = exp.Select(expressions=[tree.copy()])
-        holder = holder.transform(moments.at_start).transform(self._inner_cast).transform(self._leaf)
+        holder = holder.transform(timestamps.at_start).transform(self._inner_cast).transform(self._leaf)
         sql = translate.to_duckdb(translate.prepare(self.session, holder.expressions[0]))
         return expression(column, f"({sql})")
 

@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.local.sql import functions
 from airflow_provider_snowpipe.local.sql.copy_history import is_copy_history
 from airflow_provider_snowpipe.local.sql.results import Result, json_text
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
 
 _EACH = """SELECT __seq AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
@@ -35,7 +36,6 @@ _ARROW = {
     "TIME": pa.time64("us"),
     "TIMESTAMP_NTZ": pa.timestamp("us"),
     "TIMESTAMP_LTZ": pa.timestamp("us", tz="UTC"),
-    "TIMESTAMP_TZ": pa.timestamp("us", tz="UTC"),
 }
 
 
@@ -68,7 +68,10 @@ def _replace(session: Session, node: exp.Expr) -> None:
     name = call.name.upper() if isinstance(call, exp.Anonymous) else call.key.upper()
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))
     if name == "RESULT_SCAN":
-        node.replace(exp.Subquery(this=lent_result(session, scanned(session, call)), alias=named))
+        result = scanned(session, call)
+        lent = exp.Subquery(this=lent_result(session, result), alias=named)
+        lent.meta["columns"] = [Column(column.name, column.type) for column in result.columns]
+        node.replace(lent)
     elif name == "GENERATOR":
         node.replace(exp.Subquery(this=_generator(call), alias=named))
     elif name == "SPLITTOTABLE":
@@ -250,6 +253,8 @@ def lent_result(session: Session, result: Result) -> exp.Expr:
 def _array(values: list[object], kind: ColumnType) -> pa.Array:
     if kind.kind == "NUMBER":
         return pa.array(values, pa.decimal128(38, kind.scale or 0))
+    if kind.kind == "TIMESTAMP_TZ":
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
     if kind.kind in _ARROW:
         return pa.array(values, _ARROW[kind.kind])
     return pa.array([None if value is None else json_text(value) for value in values], pa.string())
@@ -257,4 +262,6 @@ def _array(values: list[object], kind: ColumnType) -> pa.Array:
 
 def _converted(position: int, kind: ColumnType) -> str:
     name = quote(str(position))
+    if kind.kind == "TIMESTAMP_TZ":
+        return f"_read_tz({name})"
     return f"json_extract({name}, '$')" if kind.is_semi_structured else name

@@ -133,4 +133,9 @@ def _timestamp(value: dt.datetime, kind: str) -> str:
         text = f"{decimal.Decimal(seconds) + decimal.Decimal(micros) / 1_000_000:.9f}"
     else:
         text = f"{seconds}.{micros:06d}000"
-    return f"{text} 1440" if kind == "TIMESTAMP_TZ" else text
+    return f"{text} {offset_minutes(value)}" if kind == "TIMESTAMP_TZ" else text
+
+
+def offset_minutes(value: dt.datetime) -> int:
+    """Return the offset of a TIMESTAMP_TZ as the protocols carry it: minutes east of UTC, plus 1440."""
+    return 1440 + (value.utcoffset() or dt.timedelta()) // dt.timedelta(minutes=1)

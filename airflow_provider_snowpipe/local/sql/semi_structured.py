@@ -7,13 +7,13 @@ Dates are followed the same way, because Snowflake's DATEADD of days keeps a DAT
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.identifiers import quote
-from airflow_provider_snowpipe.local.sql import arithmetic, functions, named_tables
+from airflow_provider_snowpipe.local.sql import arithmetic, functions, named_tables, timestamps
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column
 
@@ -39,13 +39,17 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "M
 
 def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
-    dates = _date_names(session, tree)
     names = _json_names(session, tree)
 
+    kinds = _time_kinds(session, tree)
+
     def change(node: exp.Expr) -> exp.Expr:
+        timed = timestamps.change(node, kinds, session.parameters)
+        if timed is not node:
+            return timed
         if isinstance(node, exp.Cast):
             return _cast(node, names)
-        if isinstance(node, (exp.DateAdd, exp.TimestampTrunc)) and _stays_date(node, dates):
+        if isinstance(node, (exp.DateAdd, exp.TimestampTrunc)) and _stays_date(node, kinds):
             return exp.cast(node.copy(), "DATE")
         if isinstance(node, (exp.Min, exp.Max)) and is_json(node.this, names):
             call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
@@ -139,21 +143,24 @@ def _number_inputs(session: Session, tree: exp.Expr) -> set[str]:
     return flattened
 
 
-def _stays_date(node: exp.Expr, dates: set[str]) -> bool:
+def _stays_date(node: exp.Expr, kinds: Mapping[str, str]) -> bool:
     unit = node.args.get("unit")
     word = unit.name.upper().rstrip("S") if unit is not None else "DAY"
-    value = node.this
-    is_date = isinstance(value, exp.Column) and value.name in dates
-    is_date = is_date or (isinstance(value, exp.Cast) and _word(value.to) == "DATE")
+    is_date = timestamps.kind_of(node.this, kinds) == "DATE"
     return is_date and word in {"DAY", "WEEK", "MONTH", "QUARTER", "YEAR"}
 
 
-def _date_names(session: Session, tree: exp.Expr) -> set[str]:
-    dates: set[str] = set()
-    others: set[str] = set()
+def _time_kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
+    """Return the type words of columns and aliases that are a DATE, TIME or TIMESTAMP wherever they occur."""
+    found: dict[str, set[str]] = {}
     for column in columns_of(session, tree):
-        (dates if column.type.kind == "DATE" else others).add(column.name)
-    return dates - others
+        found.setdefault(column.name, set()).add(column.type.kind)
+    kinds = {name: next(iter(words)) for name, words in found.items() if len(words) == 1}
+    for alias in tree.find_all(exp.Alias):
+        kind = timestamps.kind_of(alias.this, kinds)
+        if kind is not None and alias.alias not in found:
+            kinds[alias.alias] = kind
+    return {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
 
 
 def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
