@@ -28,14 +28,21 @@ _FUNCTIONS = {
     "_tz": "TO_TIMESTAMP_TZ", "_formatted": "TO_CHAR", "regexp_full_match": "REGEXP_LIKE", "~~": "LIKE",
     "_parse_json": "PARSE_JSON", "json_keys": "OBJECT_KEYS", "strftime": "TO_CHAR", "date_diff": "DATEDIFF",
     "arg_max": "MAX_BY", "arg_min": "MIN_BY", "strpos": "CHARINDEX", "levenshtein": "EDITDISTANCE",
-    "substring": "SUBSTR", "starts_with": "STARTSWITH", "ends_with": "ENDSWITH", "json_object": "OBJECT_CONSTRUCT",
-    "string_agg": "LISTAGG", "struct_pack": "OBJECT_CONSTRUCT", "!~~": "LIKE", "~~*": "ILIKE",
+    "substring": "SUBSTR", "starts_with": "STARTSWITH", "ends_with": "ENDSWITH",
+    "json_object": "OBJECT_CONSTRUCT", "string_agg": "LISTAGG", "struct_pack": "OBJECT_CONSTRUCT",
+    "!~~": "LIKE", "~~*": "ILIKE",
 }  # fmt: skip
 # Pattern, number, SQLSTATE and words. In the words stand the pattern's groups: ``v`` and ``w`` as they are,
 # ``f`` a function, ``t`` and ``u`` types. The first pattern that is found counts.
 _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), code, sqlstate, words)
     for pattern, code, sqlstate, words in (
+        (
+            r"\ACollation with name (?P<v>\S+) does not exist",
+            "001037",
+            "22023",
+            _COMPILATION + "Invalid collation specification: '{v}'",
+        ),
         (
             r"specifier \"(?P<v>[^\"]+)\" not recognized",
             "001003",
@@ -53,8 +60,8 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
         (r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)", "100078", "22000", "{v}"),
         (r"too long and would be truncated", "100078", "22000", "String is too long and would be truncated"),
         (
-            r"\A(?:Casting value \"|Could not cast value |Could not convert string ['\"])(?P<v>[^\"']*?)['\"]? to "
-            r"(?:type )?DECIMAL.*out of range",
+            r"\A(?:Casting value \"|Could not cast value |Could not convert string ['\"])"
+            r"(?P<v>[^\"']*?)['\"]? to (?:type )?DECIMAL.*out of range",
             "100039",
             "22003",
             "Numeric value '{v}' is out of range",
@@ -93,7 +100,8 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
             "Numeric value '{v}' is not recognized",
         ),
         (
-            r"\A(?:timestamp field value out of range|invalid timestamp field format): \"(?P<v>.*?)\"(?:, exp|\Z)",
+            r"\A(?:timestamp field value out of range|invalid timestamp field format): "
+            r"\"(?P<v>.*?)\"(?:, exp|\Z)",
             "100035",
             "22007",
             "Timestamp '{v}' is not recognized",
@@ -145,7 +153,8 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
             "Failed to cast variant value {w} to {v}",
         ),
         (
-            r"\A(?P<v>(?:missing|invalid perl operator|no argument for repetition|invalid escape|bad repetition|"
+            r"\A(?P<v>(?:missing|invalid perl operator|no argument for repetition|invalid escape|"
+            r"bad repetition|"
             r"invalid character class|invalid repetition|trailing \\|invalid named capture|unexpected \)).*)",
             "100048",
             "2201B",
@@ -257,8 +266,8 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
             _COMPILATION + "a value of type {t} cannot be cast to {u}",
         ),
         (
-            r"Cannot (?:mix values of type|combine types of|compare values of type) (?P<t>.+?) and (?:type )?(?P<u>.+?)"
-            r"(?: in .*)? - an explicit cast",
+            r"Cannot (?:mix values of type|combine types of|compare values of type) (?P<t>.+?) and "
+            r"(?:type )?(?P<u>.+?)(?: in .*)? - an explicit cast",
             "001045",
             "22023",
             _COMPILATION + "Can not convert parameter of type [{t}] into expected type [{u}]",
@@ -378,14 +387,14 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
 )
 # What is said of an error that the table does not know, by its class.
 _CLASSES: tuple[tuple[type[duckdb.Error], str, str, str], ...] = (
-    (duckdb.CatalogException, "002003", "42S02", _COMPILATION + "an object does not exist or is not authorized."),
-    (duckdb.BinderException, "000904", "42000", _COMPILATION + "an expression of the statement is not valid."),
+    (duckdb.CatalogException, "002003", "42S02", _COMPILATION + "an object does not exist."),
+    (duckdb.BinderException, "000904", "42000", _COMPILATION + "an expression is not valid."),
     (duckdb.ParserException, "001003", "42000", _COMPILATION + "syntax error in the statement."),
     (duckdb.SyntaxException, "001003", "42000", _COMPILATION + "syntax error in the statement."),
     (duckdb.NotImplementedException, "000002", "0A000",
      "Unsupported feature in an expression of the statement in the local Snowpipe service."),
     (duckdb.ConstraintException, "100072", "22000", "NULL result in a non-nullable column"),
-    (duckdb.ConversionException, "100038", "22018", "A value is not recognized as one of the type that it needs"),
+    (duckdb.ConversionException, "100038", "22018", "A value is not recognized as one of its type"),
     (duckdb.OutOfRangeException, "100046", "22003", "Number out of representable range"),
     (duckdb.InvalidInputException, "100069", "22P02", "A value is not valid for the function that reads it"),
     (duckdb.TransactionException, "000625", "57014",
