@@ -84,8 +84,8 @@ def _native(text: str | None, described: dict[str, Any]) -> Any:
     if kind == "time":
         return (_EPOCH + _span(text)).time().isoformat()
     if kind.startswith("timestamp"):
-        moment = (_EPOCH + _span(text.split()[0])).isoformat()
-        return moment if kind == "timestamp_ntz" else f"{moment}+00:00"
+        timestamp = (_EPOCH + _span(text.split()[0])).isoformat()
+        return timestamp if kind == "timestamp_ntz" else f"{timestamp}+00:00"
     return text
 
 

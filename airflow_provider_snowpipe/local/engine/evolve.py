@@ -20,7 +20,7 @@ MAX_NEW_COLUMNS = 100
 MAX_NAME_LENGTH = 255
 _VARIANT = ColumnType("VARIANT")
 _DATE = r"\d{4}-\d{2}-\d{2}"
-_MOMENT = _DATE + r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
+_TIMESTAMP = _DATE + r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
 _ZONE = r"(Z|[+-]\d{2}:?\d{2})"
 
 
@@ -64,8 +64,8 @@ def _added(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exact:
     known = {column.name.upper() for column in table.columns}
     found = cursor.execute(
         f"SELECT key, list(DISTINCT type), bool_and(regexp_full_match(atom, {literal(_DATE)})), "
-        f"bool_and(regexp_full_match(atom, {literal(_MOMENT)})), "
-        f"bool_and(regexp_full_match(atom, {literal(_MOMENT + _ZONE)})) "
+        f"bool_and(regexp_full_match(atom, {literal(_TIMESTAMP)})), "
+        f"bool_and(regexp_full_match(atom, {literal(_TIMESTAMP + _ZONE)})) "
         f"FROM (SELECT e.key, e.type, e.value ->> '$' AS atom FROM {objects} AS o, json_each(o.j) AS e) "
         f"GROUP BY key ORDER BY key"
     ).fetchall()

@@ -74,6 +74,10 @@ _MACROS: dict[str, str] = {
     "_added(wall, x)": "_zoned(CAST(wall AS TIMESTAMP), (x).o)",
     "_in_zone(t, z)": """
         _zoned(t AT TIME ZONE z, date_diff('minute', t AT TIME ZONE 'UTC', t AT TIME ZONE z))""",
+    # A FLOAT without a fraction has no point.
+    "_float_text(x)": """
+        CASE WHEN x = trunc(x) AND abs(x) < 1e15 THEN CAST(CAST(x AS BIGINT) AS VARCHAR)
+            ELSE CAST(x AS VARCHAR) END""",
     "_offset_text(o)": """
         CASE WHEN o < 0 THEN '-' ELSE '+' END || lpad(CAST(abs(CAST(o AS INTEGER)) // 60 AS VARCHAR), 2, '0')
             || lpad(CAST(abs(CAST(o AS INTEGER)) % 60 AS VARCHAR), 2, '0')""",
@@ -137,6 +141,8 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "DECIMAL(38, 9)": "_zoned(make_timestamp(CAST(x * 1000000 AS BIGINT)), 0)",
         "DOUBLE": "_zoned(make_timestamp(CAST(x * 1000000 AS BIGINT)), 0)",
     },
+    # Text for BINARY is hexadecimal, as BINARY_INPUT_FORMAT is.
+    "_binary": {"BLOB": "x", "VARCHAR": "unhex(x)"},
     "_boolean": {
         "VARCHAR": "_read_boolean(x)",
         "BOOLEAN": "x",

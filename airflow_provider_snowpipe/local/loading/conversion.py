@@ -39,7 +39,7 @@ def text_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
     if kind == "BINARY":
         return _binary(raw, str(options.get("BINARY_FORMAT", "HEX")))
     if kind in _TIME_KINDS:
-        return _moment(column, raw, str(options.get(_FORMAT_OPTIONS.get(kind, "TIMESTAMP_FORMAT"), "AUTO")))
+        return _time(column, raw, str(options.get(_FORMAT_OPTIONS.get(kind, "TIMESTAMP_FORMAT"), "AUTO")))
     if column.type.is_semi_structured:
         # Text of a CSV field is parsed, as PARSE_JSON would.
         return json_value(column, f"TRY(CAST({raw} AS JSON))", options)
@@ -103,7 +103,7 @@ def _binary(raw: str, written: str) -> str:
     return f"encode({raw})" if written.startswith("UTF") else f"TRY(unhex({raw}))"
 
 
-def _moment(column: Column, raw: str, written: str) -> str:
+def _time(column: Column, raw: str, written: str) -> str:
     target, zoned = column.type.duckdb, column.type.kind == "TIMESTAMP_TZ"
     if written != "AUTO":
         parsed = f"try_strptime({raw}, {literal(strptime_format(written))})"

@@ -56,7 +56,7 @@ class Bindings:
 def _kind(entry: Mapping[str, Any], value: Any, target: str | None) -> str:
     kind = str(entry["type"]).upper()
     is_number = isinstance(value, str) and value.lstrip("-").split(" ")[0].isdigit()
-    return target if target in _MOMENTS and kind not in _READERS and is_number else kind
+    return target if target in _TIMES and kind not in _READERS and is_number else kind
 
 
 def _value(kind: str, text: Any, target: str | None) -> Any:
@@ -81,8 +81,8 @@ def _timestamp_ntz(text: str) -> dt.datetime:
 def _timestamp_utc(text: str) -> dt.datetime:
     if text.lstrip("-").split()[0].isdigit():
         return _EPOCH_UTC + _nanos(text)
-    moment = dt.datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    timestamp = dt.datetime.fromisoformat(text)
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
 
 
 def _timestamp_tz(text: str) -> str:
@@ -103,7 +103,7 @@ def _time(text: str) -> dt.time:
     return (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text)
 
 
-_MOMENTS = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
+_TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 _READERS: dict[str, Callable[[str], Any]] = {
     "FIXED": lambda text: decimal.Decimal(text) if "." in text or "e" in text.lower() else int(text),
     "REAL": float,

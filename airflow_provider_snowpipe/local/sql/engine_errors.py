@@ -60,17 +60,18 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
         (r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)", "100078", "22000", "{v}"),
         (r"too long and would be truncated", "100078", "22000", "String is too long and would be truncated"),
         (
-            r"\A(?:Casting value \"|Could not cast value |Could not convert string ['\"])"
-            r"(?P<v>[^\"']*?)['\"]? to (?:type )?DECIMAL.*out of range",
+            r"\ACould not convert string ['\"](?P<v> *[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)? *)['\"] to "
+            r"(?:DEC|\w*INT)",
             "100039",
             "22003",
             "Numeric value '{v}' is out of range",
         ),
         (
-            r"\ACould not cast value (?P<v>.*) to DECIMAL",
-            "100039",
+            r"\A(?:Casting value \"|Could not cast value )(?P<v>[^\" ]+)\"? to (?:type )?"
+            r"DECIMAL\((?P<w>\d+, ?\d+)\)",
+            "100046",
             "22003",
-            "Numeric value '{v}' is out of range",
+            "Number out of representable range: type FIXED({w}), value {v}",
         ),
         (
             r"can't be cast because the value is out of range|\AOverflow in |shift value .* out of range|"

@@ -297,7 +297,7 @@ def _restoring(session: Session) -> Iterator[None]:
         session.transaction.restore()
         raise
     finally:
-        session.take_back()
+        session.forget_lent()
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:

@@ -16,10 +16,6 @@ from airflow_provider_snowpipe.local.sql import timestamps
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
-BINARY = (
-    "list_transform([_0], lambda b: CASE WHEN typeof(b) = 'BLOB' THEN CAST(b AS BLOB) "
-    "ELSE unhex(CAST(b AS VARCHAR)) END)[1]"
-)
 _READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
@@ -111,7 +107,7 @@ def rewrite(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Anonymous) and node.name.upper() in {"OBJECT_DELETE", "OBJECT_PICK"}:
         return _keys(node)
     if isinstance(node, exp.Anonymous) and node.name.upper() == "TO_DATE" and len(node.expressions) == 1:
-        # sqlglot leaves the call as it is for a moment and for a text of digits.
+        # sqlglot leaves the call as it is for a timestamp and for a text of digits.
         return _cast(exp.cast(node.expressions[0].copy(), "DATE"))
     if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
         # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
@@ -180,7 +176,7 @@ def binary_of(node: exp.Expr) -> exp.Expr:
                 "100115", "22000", f"The following string is not a legal hex-encoded value: '{node.name}'"
             ) from error
         return exp.Anonymous(this="unhex", expressions=[node.copy()])
-    return fill(BINARY, [node])
+    return timestamps.call("_binary", node)
 
 
 def _cast(node: exp.Cast) -> exp.Expr:

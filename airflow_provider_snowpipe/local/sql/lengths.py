@@ -105,7 +105,7 @@ def _guard(value: exp.Expr, column: Column) -> exp.Expr:
             return value
         value = functions.binary_of(value)
     checked = _CHECKED.format(
-        value="CAST(_0 AS VARCHAR)" if is_text else functions.BINARY,
+        value="CAST(_0 AS VARCHAR)" if is_text else "_binary(_0)",
         size="length" if is_text else "octet_length",
         most=most,
         kind="String" if is_text else "Binary value",

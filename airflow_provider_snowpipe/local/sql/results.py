@@ -67,11 +67,11 @@ def listing(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequen
     )
     if "created_on" in names:
         at = list(names).index("created_on")
-        rows = [(*row[:at], None if row[at] is None else moment(row[at]), *row[at + 1 :]) for row in rows]
+        rows = [(*row[:at], None if row[at] is None else timestamp(row[at]), *row[at + 1 :]) for row in rows]
     return Result(columns, list(rows), OTHER)
 
 
-def moment(epoch_ms: int) -> dt.datetime:
+def timestamp(epoch_ms: int) -> dt.datetime:
     """Return a time of the catalog as a value of TIMESTAMP_LTZ."""
     return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
 

@@ -197,7 +197,7 @@ class Session:
         """Return True for a name that :meth:`lend` gave out for the running statement."""
         return name in self.lent
 
-    def take_back(self) -> None:
+    def forget_lent(self) -> None:
         """Remove the relations that the statement was lent, unless a transaction may repeat it."""
         if self._cursor is None or not self.lent or self.transaction.has_changes:
             return
@@ -248,7 +248,7 @@ class Session:
         cursor = self._cursor
         # What an earlier interrupt or failure took from an open transaction is just being brought back.
         if cursor is not None and not self.transaction.is_restoring:
-            # The session may be closed at this very moment; then there is nothing left to stop.
+            # The session may just be closed; then there is nothing left to stop.
             with contextlib.suppress(duckdb.Error):
                 cursor.interrupt()
 

@@ -17,7 +17,8 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.errors import unsupported
 from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
 
-KINDS = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
+_TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
+KINDS = _TIMES | {"FLOAT", "BINARY"}
 _MACROS = {
     "TO_TIMESTAMP": "_ntz", "TO_TIMESTAMP_NTZ": "_ntz", "TO_TIMESTAMP_LTZ": "_ltz", "TO_TIMESTAMP_TZ": "_tz",
 }  # fmt: skip
@@ -29,9 +30,12 @@ _TYPES = {
 }
 _CALLED = {
     "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
-    "_in_zone": "TIMESTAMP_TZ", "_date": "DATE",
+    "_in_zone": "TIMESTAMP_TZ", "_date": "DATE", "_binary": "BINARY", "unhex": "BINARY",
 }  # fmt: skip
 _CAST = {
+    exp.DataType.Type.FLOAT: "FLOAT",
+    exp.DataType.Type.DOUBLE: "FLOAT",
+    exp.DataType.Type.BINARY: "BINARY",
     exp.DataType.Type.DATE: "DATE",
     exp.DataType.Type.TIME: "TIME",
     exp.DataType.Type.TIMESTAMP: "TIMESTAMP_NTZ",
@@ -130,7 +134,7 @@ def call(name: str, *given: exp.Expr) -> exp.Expr:
 
 
 def kind_of(node: exp.Expr | None, kinds: Mapping[str, str]) -> str | None:
-    """Return the type word of an expression that is known to be a DATE, TIME or TIMESTAMP, None for others.
+    """Return the type word of an expression that is known to be one of :data:`KINDS`, None for others.
 
     :param kinds: type words of columns and aliases by name.
     """
@@ -143,6 +147,8 @@ def kind_of(node: exp.Expr | None, kinds: Mapping[str, str]) -> str | None:
         return kind_of(inner, kinds) if inner is not None else _CALLED.get(node.name)
     if isinstance(node, exp.CurrentTimestamp):
         return "TIMESTAMP_LTZ"
+    if isinstance(node, exp.ToBinary):
+        return "BINARY"
     if isinstance(node, (exp.CurrentDate, exp.TsOrDsToDate)):
         return "DATE"
     return _CAST.get(node.to.this) if isinstance(node, exp.Cast) else None
@@ -156,6 +162,12 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
     """
     if isinstance(node, (exp.Cast, exp.ToChar)):
         return _written(node, kinds, parameters)
+    if isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs)):
+        for child in list(node.iter_expressions()):
+            kind = kind_of(child, kinds)
+            if kind is not None:
+                child.replace(_text(child, kind, parameters))
+        return node
     zoned = [child for child in node.iter_expressions() if kind_of(child, kinds) == "TIMESTAMP_TZ"]
     # SET a = b is no comparison.
     if not zoned or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
@@ -179,7 +191,7 @@ def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -
         return "_ltz", zoned
     if isinstance(node, _MIXED):
         others = [child for child in node.iter_expressions() if child not in zoned]
-        return "_tz", [child for child in others if kind_of(child, kinds) is not None]
+        return "_tz", [child for child in others if kind_of(child, kinds) in _TIMES]
     is_ours = isinstance(node, exp.Anonymous) and node.name.startswith("_")
     takes_any = is_ours or isinstance(node, _PASSED_ON) or not isinstance(node, exp.Func)
     return "_ntz", [] if takes_any else zoned
@@ -204,6 +216,8 @@ def _written(
 
 
 def _text(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Expr:
+    if kind not in _TIMES:
+        return call("hex" if kind == "BINARY" else "_float_text", node)
     return call("_formatted", node, exp.Literal.string(output_format(of_parameters(kind, parameters))))
 
 
