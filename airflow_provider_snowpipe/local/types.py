@@ -114,6 +114,12 @@ class ColumnType:
         return _DUCKDB[self.kind]
 
     @property
+    def kept_micros(self) -> int:
+        """Microseconds of which a TIME or TIMESTAMP keeps whole multiples; 1 for every other type."""
+        has_less = self.kind.startswith("TIME") and self.precision is not None and self.precision < 6
+        return int(10 ** (6 - (self.precision or 0))) if has_less else 1
+
+    @property
     def is_semi_structured(self) -> bool:
         """True for VARIANT, OBJECT and ARRAY, which are stored as JSON text."""
         return self.kind in {"VARIANT", "OBJECT", "ARRAY"}
@@ -125,7 +131,7 @@ class ColumnType:
         if self.kind in {"VARCHAR", "BINARY"}:
             return f"{self.kind}({self.length})"
         if self.kind.startswith("TIME"):
-            return f"{self.kind}(9)"
+            return f"{self.kind}({self.precision})"
         return self.kind
 
     @classmethod
@@ -140,7 +146,7 @@ class ColumnType:
         if kind in {"VARCHAR", "BINARY"}:
             return cls(kind, length=int(first))
         if kind.startswith("TIME"):
-            return cls(kind, precision=9)
+            return cls(kind, precision=int(first))
         return cls(kind)
 
     @classmethod
@@ -162,9 +168,9 @@ class ColumnType:
         if word in _BINARY_WORDS:
             return cls("BINARY", length=sizes[0] if sizes else MAX_BINARY)
         if word == "TIME":
-            return cls("TIME", precision=9)
+            return cls("TIME", precision=sizes[0] if sizes else 9)
         if word in _TIMESTAMP_WORDS:
-            return cls(_TIMESTAMP_WORDS[word], precision=9)
+            return cls(_TIMESTAMP_WORDS[word], precision=sizes[0] if sizes else 9)
         if word in _SIMPLE:
             return cls(_SIMPLE[word])
         raise unsupported(f"data type {node.sql(dialect='snowflake')}")

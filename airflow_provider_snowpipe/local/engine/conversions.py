@@ -23,7 +23,7 @@ def convert_with(column: Column, raw: str, cast: str) -> str:
     """
     kind = column.type.kind
     if kind in _CONVERSIONS:
-        return _CONVERSIONS[kind](raw, cast)
+        return cut(column, _CONVERSIONS[kind](raw, cast))
     if kind in {"NUMBER", "VARCHAR", "VARIANT"}:
         return raw
     return f"{cast}({raw} AS {column.type.duckdb})"
@@ -31,6 +31,12 @@ def convert_with(column: Column, raw: str, cast: str) -> str:
 
 def _boolean(raw: str, cast: str) -> str:
     return f"_read_boolean({raw})" if cast == "CAST" else f"TRY(_read_boolean({raw}))"
+
+
+def cut(column: Column, value: str) -> str:
+    """Return an expression of a TIME or TIMESTAMP without the digits that its column does not keep."""
+    kept = column.type.kept_micros
+    return value if kept == 1 else f"_cut({value}, {kept})"
 
 
 def _binary(raw: str, cast: str) -> str:
@@ -84,8 +90,26 @@ def convert(column: Column, raw: str) -> str:
     :param raw: expression of the text; of the JSON itself for VARIANT, OBJECT and ARRAY.
     """
     if column.type.kind in _TIMES:
-        return f"{_TIMES[column.type.kind][1]}({raw})"
+        return cut(column, f"{_TIMES[column.type.kind][1]}({raw})")
     return f"CAST({convert_with(column, raw, 'CAST')} AS {column.type.duckdb})"
+
+
+# What reads a value of any type as one of these.
+MACROS = {
+    "BOOLEAN": "_boolean", "DATE": "_date", "TIME": "_time", "TIMESTAMP_NTZ": "_ntz", "TIMESTAMP_LTZ": "_ltz",
+    "TIMESTAMP_TZ": "_tz",
+}  # fmt: skip
+
+
+def cast(column: Column, value: str, *, tried: bool = False) -> str:
+    """Return a cast of a value that may have any type to the type of a column.
+
+    :param tried: the cast gives NULL where it fails.
+    """
+    if column.type.kind.startswith("TIMESTAMP"):
+        read = f"{MACROS[column.type.kind]}({value})"
+        return cut(column, f"TRY({read})" if tried else read)
+    return f"{'TRY_' if tried else ''}CAST({value} AS {column.type.duckdb})"
 
 
 def try_convert(column: Column, raw: str) -> str:

@@ -157,6 +157,20 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "TIMESTAMP WITH TIME ZONE": "CAST(x AS DATE)",
         ZONED: "CAST(_ntz(x) AS DATE)",
     },
+    "_time": {
+        "VARCHAR": "_read_time(x)",
+        "TIME": "x",
+        "TIMESTAMP": "CAST(x AS TIME)",
+        "TIMESTAMP WITH TIME ZONE": "CAST(CAST(x AS TIMESTAMP) AS TIME)",
+        ZONED: "CAST(_ntz(x) AS TIME)",
+    },
+    # Digits of a fraction that a type does not keep are cut off; f is the microseconds of its last digit.
+    "_cut": {
+        "TIME": "CAST(DATE '1970-01-01' + x - to_microseconds(epoch_us(DATE '1970-01-01' + x) % f) AS TIME)",
+        "TIMESTAMP": "x - to_microseconds((epoch_us(x) % f + f) % f)",
+        "TIMESTAMP WITH TIME ZONE": "x - to_microseconds((epoch_us(x) % f + f) % f)",
+        ZONED: "_at_offset(x.t - to_microseconds((epoch_us(x.t) % f + f) % f), x.o)",
+    },
     # Text in a format, in which \x01, \x02 and \x03 stand for an offset.
     "_formatted": {
         "DATE": "strftime(x, f)",
@@ -175,6 +189,6 @@ def define(connection: duckdb.DuckDBPyConnection) -> None:
     for signature, body in _MACROS.items():
         connection.execute(f"CREATE OR REPLACE MACRO {signature} AS {body}")
     for name, bodies in _BY_TYPE.items():
-        more = ", f" if name == "_formatted" else ""
+        more = ", f" if name in {"_formatted", "_cut"} else ""
         forms = ", ".join(f"(x {kind}{more}) AS {body}" for kind, body in bodies.items())
         connection.execute(f"CREATE OR REPLACE MACRO {name} {forms}")

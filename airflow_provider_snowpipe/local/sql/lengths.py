@@ -7,18 +7,15 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.engine.conversions import MACROS, cut
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import functions, named_tables, translate
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import MAX_VARCHAR
 
-_READ = {
-    "BOOLEAN": "_boolean(_0)", "DATE": "_date(_0)", "TIMESTAMP_NTZ": "_ntz(_0)",
-    "TIMESTAMP_LTZ": "_ltz(_0)", "TIMESTAMP_TZ": "_tz(_0)",
-}  # fmt: skip
 # A text that the engine reads as Snowflake does.
-_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)?|true|false")
+_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)?|\d\d:\d\d:\d\d|true|false")
 # A list of one, so that the value is computed once.
 _CHECKED = (
     "list_transform([{value}], lambda x: CASE WHEN {size}(x) > {most} "
@@ -81,7 +78,7 @@ def _enforced(query: exp.Expr, names: list[str], limited: dict[str, Column]) -> 
 
 
 def _is_limited(column: Column) -> bool:
-    if column.type.kind in {"BINARY", *_READ}:
+    if column.type.kind in {"BINARY", *MACROS}:
         return True
     return column.type.kind == "VARCHAR" and (column.type.length or MAX_VARCHAR) < MAX_VARCHAR
 
@@ -89,14 +86,15 @@ def _is_limited(column: Column) -> bool:
 def _guard(value: exp.Expr, column: Column) -> exp.Expr:
     if isinstance(value, (exp.Null, exp.Var, exp.Boolean)):
         return value
-    if column.type.kind in _READ:
+    if column.type.kind in MACROS:
         if (
             isinstance(value, exp.Literal)
             and column.type.kind != "TIMESTAMP_TZ"
+            and column.type.kept_micros == 1
             and _PLAIN.fullmatch(value.name)
         ):
             return value
-        return functions.fill(_READ[column.type.kind], [value])
+        return functions.fill(cut(column, f"{MACROS[column.type.kind]}(_0)"), [value])
     most, is_text = column.type.length, column.type.kind == "VARCHAR"
     if isinstance(value, exp.Literal):
         if is_text:

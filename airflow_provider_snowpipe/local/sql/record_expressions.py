@@ -10,6 +10,7 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.loading import conversion
@@ -26,6 +27,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
 )
 from airflow_provider_snowpipe.local.sql import reach, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.timestamps import named_type
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
 
@@ -133,7 +135,7 @@ class _Compiler:
             first = inner.value(raw)
             if column.type.is_semi_structured:
                 return first if written.type.is_semi_structured else f"to_json({first})"
-            return f"TRY_CAST({first} AS {column.type.duckdb})"
+            return conversions.cast(column, first, tried=True)
 
         return Filled(column, value, inner.raw, inner.position)
 
@@ -193,7 +195,7 @@ class _Compiler:
             return node
         kind = ColumnType.from_sqlglot(node.to)
         inner = node.this if kind.is_semi_structured or not _is_path(node.this) else self._text(node.this)
-        return exp.Cast(this=inner, to=exp.DataType.build(kind.duckdb, dialect="duckdb"))
+        return exp.Cast(this=inner, to=named_type(kind, node.to))
 
     def _text(self, tree: exp.Expr) -> exp.Expr:
         if self.shape.kind == CSV and not _keys(tree):

@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import unsupported
 from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
+from airflow_provider_snowpipe.local.types import ColumnType
 
 _TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 KINDS = _TIMES | {"FLOAT", "BINARY"}
@@ -30,7 +31,7 @@ _TYPES = {
 }
 _CALLED = {
     "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
-    "_in_zone": "TIMESTAMP_TZ", "_date": "DATE", "_binary": "BINARY", "unhex": "BINARY",
+    "_in_zone": "TIMESTAMP_TZ", "_date": "DATE", "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY",
 }  # fmt: skip
 _CAST = {
     exp.DataType.Type.FLOAT: "FLOAT",
@@ -100,11 +101,21 @@ def read_cast(node: exp.Cast) -> exp.Expr:
     """Return a cast to a TIMESTAMP or of a text to DATE as the macro that does it; others as they are."""
     name = _TYPES.get(node.to.this)
     if name is not None:
-        return _tried(node, call(name, node.this))
+        return _cut(node, _tried(node, call(name, node.this)))
+    if node.to.is_type(exp.DataType.Type.TIME):
+        is_time = isinstance(node.this, exp.Literal) and not node.to.expressions
+        return node if is_time else _cut(node, _tried(node, call("_time", node.this)))
     value = node.this
     is_plain = isinstance(value, exp.Literal) and _PLAIN_DATE.fullmatch(value.name) is not None
     is_read = isinstance(value, (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)) and not is_plain
     return _tried(node, call("_date", value)) if is_read and node.to.is_type(exp.DataType.Type.DATE) else node
+
+
+def named_type(kind: ColumnType, written: exp.DataType) -> exp.DataType:
+    """Return the type of a cast that is to be translated: a TIMESTAMP as written, the engine's otherwise."""
+    if kind.kind.startswith("TIMESTAMP"):
+        return written.copy()
+    return exp.DataType.build(kind.duckdb, dialect="duckdb")
 
 
 def read_call(node: exp.Expr) -> exp.Expr | None:
@@ -122,6 +133,12 @@ def read_call(node: exp.Expr) -> exp.Expr | None:
         return None
     read = call(macro, node.expressions[0])
     return call("TRY", read) if name.startswith("TRY_") else read
+
+
+def _cut(node: exp.Cast, read: exp.Expr) -> exp.Expr:
+    """Leave out the digits of a fraction that the type does not keep ("Date & time data types")."""
+    kept = ColumnType.from_sqlglot(node.to).kept_micros
+    return read if kept == 1 else call("_cut", read, exp.Literal.number(kept))
 
 
 def _tried(node: exp.Cast, read: exp.Expr) -> exp.Expr:
@@ -143,7 +160,7 @@ def kind_of(node: exp.Expr | None, kinds: Mapping[str, str]) -> str | None:
     if isinstance(node, exp.Column):
         return kinds.get(node.name)
     if isinstance(node, exp.Anonymous):
-        inner = node.expressions[0] if node.name == "TRY" and node.expressions else None
+        inner = node.expressions[0] if node.name in {"TRY", "_cut"} and node.expressions else None
         return kind_of(inner, kinds) if inner is not None else _CALLED.get(node.name)
     if isinstance(node, exp.CurrentTimestamp):
         return "TIMESTAMP_LTZ"
