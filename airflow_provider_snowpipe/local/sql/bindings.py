@@ -85,11 +85,11 @@ def _timestamp_utc(text: str) -> dt.datetime:
     return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
 
 
-def _timestamp_tz(text: str) -> str:
-    """Return the text of a time at the offset that it was sent with: minutes east of UTC, plus 1440."""
+def _timestamp_tz(text: str) -> Any:
+    """Return instant and offset of a time that was sent with its minutes east of UTC, plus 1440."""
     parts = text.split()
     if len(parts) == 2 and parts[0].lstrip("-").isdigit():
-        return str(_timestamp_utc(text).astimezone(dt.timezone(dt.timedelta(minutes=int(parts[1]) - 1440))))
+        return {"t": _timestamp_utc(text), "o": int(parts[1]) - 1440}
     return text
 
 

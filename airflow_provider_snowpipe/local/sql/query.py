@@ -96,11 +96,12 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
     database = _target(session, tree)
     replaced = _replaced(session, database, tree) if overwrite else None
     targets = _bound_columns(database, tree)
-    lengths.enforce(database, tree)
+    rows = bindings.rows(targets)
+    typed = {n for n, kind in targets.items() if all(lengths.is_plain(row[n], kind) for row in rows)}
+    lengths.enforce(database, tree, typed)
     sql = translate.to_duckdb(tree)
     if isinstance(tree, exp.Merge):
         sql += " RETURNING merge_action"
-    rows = bindings.rows(targets)
 
     def work() -> Counter[str]:
         return _run(session, sql, rows, replaced, tree.key.upper())
@@ -129,9 +130,11 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     for name, value in zip(names, values.expressions[0].expressions, strict=False):
         if isinstance(value, exp.Placeholder):
             found[number] = types.get(name, "")
+            value.meta[lengths.NUMBER] = number
             number += 1
         elif isinstance(value, exp.Parameter) and value.name.isdigit():
             found[int(value.name) - 1] = types.get(name, "")
+            value.meta[lengths.NUMBER] = int(value.name) - 1
     return found
 
 
