@@ -146,7 +146,7 @@ class ColumnType:
         if kind in {"VARCHAR", "BINARY"}:
             return cls(kind, length=int(first))
         if kind.startswith("TIME"):
-            return cls(kind, precision=int(first))
+            return cls(kind, precision=int(first or 9))
         return cls(kind)
 
     @classmethod

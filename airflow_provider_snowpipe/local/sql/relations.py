@@ -114,7 +114,8 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     if not isinstance(join, exp.Join):
         if _is_true(options.get("OUTER")):
             outer = _query("SELECT f.* FROM (SELECT 1) AS _o LEFT JOIN LATERAL (SELECT 1) AS f ON TRUE", {})
-            outer.find(exp.Lateral).this.set("this", query)
+            for lateral in outer.find_all(exp.Lateral):
+                lateral.this.set("this", query)
             subquery.set("this", outer)
         subquery.set("alias", named)
         node.replace(subquery)

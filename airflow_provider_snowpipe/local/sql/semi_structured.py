@@ -101,10 +101,10 @@ def _sort_keys(session: Session, tree: exp.Expr, names: set[str]) -> None:
         named = [quote(column.name) for column in columns]
         replaced = ", ".join(f"_sorted_keys({name}) AS {name}" for name in named)
         rowid = ", rowid AS rowid" if alias.name in flattened else ""
-        query = sqlglot.parse_one(f"SELECT * REPLACE ({replaced}){rowid} FROM _t", dialect="duckdb")  # noqa: S608
+        query = sqlglot.parse_one(f"SELECT * REPLACE ({replaced}){rowid}", dialect="duckdb")
         source = table.copy()
         source.set("alias", None)
-        query.find(exp.Table).replace(source)
+        query.set("from_", exp.From(this=source))
         wrapped = exp.Subquery(this=query, alias=alias.copy())
         wrapped.meta["engine"] = True
         for part in ("joins", "laterals", "pivots", "sample"):
@@ -262,11 +262,12 @@ def _compare(node: exp.Expr, names: set[str]) -> None:
 def _ordered(node: exp.Ordered) -> exp.Expr:
     """Return what ORDER BY names, by its number or by itself."""
     select = node.parent.parent if isinstance(node.parent, exp.Order) else None
-    if isinstance(select, exp.Select) and isinstance(node.this, exp.Literal) and node.this.is_int:
-        number = int(node.this.name)
+    value: exp.Expr = node.this
+    if isinstance(select, exp.Select) and isinstance(value, exp.Literal) and value.is_int:
+        number = int(value.name)
         if 0 < number <= len(select.expressions):
-            return select.expressions[number - 1].unalias()
-    return node.this
+            value = select.expressions[number - 1].unalias()
+    return value
 
 
 def _kind(node: exp.Expr) -> str | None:

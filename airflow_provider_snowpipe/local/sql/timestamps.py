@@ -197,8 +197,8 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
         node.set("expressions", [_text(node.expressions[0], "TIMESTAMP_TZ", parameters)])
         return node
     read, changed = _operands(node, zoned, kinds)
-    for child in changed:
-        child.replace(call(read, child))
+    for operand in changed:
+        operand.replace(call(read, operand))
     return node
 
 

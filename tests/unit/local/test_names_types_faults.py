@@ -55,7 +55,7 @@ def test_an_exact_name_wins_over_one_in_other_case():
         ("TIME", "TIME(9)", "TIME"),
         ("TIMESTAMP", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
         ("DATETIME", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
-        ("TIMESTAMP_LTZ(6)", "TIMESTAMP_LTZ(9)", "TIMESTAMP WITH TIME ZONE"),
+        ("TIMESTAMP_LTZ(6)", "TIMESTAMP_LTZ(6)", "TIMESTAMP WITH TIME ZONE"),
         ("TIMESTAMP_TZ", "TIMESTAMP_TZ(9)", "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"),
         ("VARIANT", "VARIANT", "JSON"),
         ("OBJECT", "OBJECT", "JSON"),
