@@ -62,6 +62,9 @@ _MACROS: dict[str, str] = {
         CASE WHEN wall IS NOT NULL THEN struct_pack(
             t := (wall - to_minutes(CAST(o AS BIGINT))) AT TIME ZONE 'UTC', o := CAST(o AS SMALLINT)) END""",
     "_at_offset(x, m)": "CASE WHEN x IS NOT NULL THEN struct_pack(t := x, o := CAST(m AS SMALLINT)) END",
+    # Instant and clock of what is known to be a TIMESTAMP_TZ: HAVING takes no macro that goes by type.
+    "_instant(x)": "(x).t",
+    "_clock(x)": "((x).t AT TIME ZONE 'UTC') + to_minutes(CAST((x).o AS BIGINT))",
     "_zoned_local(x)": """
         CASE WHEN x IS NOT NULL THEN struct_pack(
             t := x, o := CAST(date_part('timezone', x) / 60 AS SMALLINT)) END""",
@@ -81,6 +84,14 @@ _MACROS: dict[str, str] = {
     "_offset_text(o)": """
         CASE WHEN o < 0 THEN '-' ELSE '+' END || lpad(CAST(abs(CAST(o AS INTEGER)) // 60 AS VARCHAR), 2, '0')
             || lpad(CAST(abs(CAST(o AS INTEGER)) % 60 AS VARCHAR), 2, '0')""",
+    # The engine chooses no macro by the type of an aggregate: these are called where the type is known.
+    "_format_date(x, f)": "strftime(x, f)",
+    "_format_time(x, f)": "strftime(DATE '1970-01-01' + x, f)",
+    "_format_timestamp_ntz(x, f)": _FORMATTED.format(wall="x", offset="'+0000'"),
+    "_format_timestamp_ltz(x, f)": _FORMATTED.format(
+        wall="x", offset="_offset_text(date_part('timezone', x) // 60)"
+    ),
+    "_format_timestamp_tz(x, f)": _FORMATTED.format(wall="_clock(x)", offset="_offset_text((x).o)"),
     # Objects with their keys in order, so that equal ones have the same text. The engine's own VARIANT sorts
     # them, but rounds numbers of more than 16 digits.
     "_sorted_keys(j)": """
@@ -115,7 +126,7 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "VARCHAR": "_read_ntz(x)",
         "TIMESTAMP": "x",
         "TIMESTAMP WITH TIME ZONE": "CAST(x AS TIMESTAMP)",
-        ZONED: "(x.t AT TIME ZONE 'UTC') + to_minutes(CAST(x.o AS BIGINT))",
+        ZONED: "_clock(x)",
         "DATE": "CAST(x AS TIMESTAMP)",
         "BIGINT": "make_timestamp(x * 1000000)",
         "DECIMAL(38, 9)": "make_timestamp(CAST(x * 1000000 AS BIGINT))",
@@ -173,13 +184,11 @@ _BY_TYPE: dict[str, dict[str, str]] = {
     },
     # Text in a format, in which \x01, \x02 and \x03 stand for an offset.
     "_formatted": {
-        "DATE": "strftime(x, f)",
-        "TIME": "strftime(DATE '1970-01-01' + x, f)",
-        "TIMESTAMP": _FORMATTED.format(wall="x", offset="'+0000'"),
-        "TIMESTAMP WITH TIME ZONE": _FORMATTED.format(
-            wall="x", offset="_offset_text(date_part('timezone', x) // 60)"
-        ),
-        ZONED: _FORMATTED.format(wall="_ntz(x)", offset="_offset_text(x.o)"),
+        "DATE": "_format_date(x, f)",
+        "TIME": "_format_time(x, f)",
+        "TIMESTAMP": "_format_timestamp_ntz(x, f)",
+        "TIMESTAMP WITH TIME ZONE": "_format_timestamp_ltz(x, f)",
+        ZONED: "_format_timestamp_tz(x, f)",
     },
 }
 

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.local.identifiers import literal, read_path
 from airflow_provider_snowpipe.local.sql import (
     clauses,
     clustering,
+    functions,
     lengths,
     named_tables,
     options,
@@ -287,7 +288,7 @@ def _default(expression: exp.Expr) -> str:
     reach.check(expression)
     if isinstance(expression, (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime)):
         return translate.to_duckdb(expression)
-    return f"({translate.to_duckdb(expression)})"
+    return f"({translate.to_duckdb(functions.rewrite_all(expression.copy()))})"
 
 
 def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tuple[str, str]:

@@ -31,7 +31,8 @@ _TYPES = {
 }
 _CALLED = {
     "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
-    "_in_zone": "TIMESTAMP_TZ", "_date": "DATE", "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY",
+    "_instant": "TIMESTAMP_LTZ", "_clock": "TIMESTAMP_NTZ", "_in_zone": "TIMESTAMP_TZ", "_date": "DATE",
+    "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY", "_zoned_local": "TIMESTAMP_TZ",
 }  # fmt: skip
 _CAST = {
     exp.DataType.Type.FLOAT: "FLOAT",
@@ -44,6 +45,11 @@ _CAST = {
     exp.DataType.Type.TIMESTAMPLTZ: "TIMESTAMP_LTZ",
     exp.DataType.Type.TIMESTAMPTZ: "TIMESTAMP_LTZ",
 }
+# Macros that the engine chooses by the type of their argument, and the engine's type of what they return.
+_BY_TYPE = {
+    "_ntz": "TIMESTAMP", "_ltz": "TIMESTAMPTZ", "_tz": "TIMESTAMPTZ", "_date": "DATE", "_time": "TIME",
+    "_formatted": "VARCHAR", "_cut": "", "_binary": "BLOB",
+}  # fmt: skip
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
 _SAME_TYPE = (
     exp.Paren, exp.Min, exp.Max, exp.AnyValue, exp.Window, exp.Coalesce, exp.Greatest, exp.Least,
@@ -52,7 +58,7 @@ _MIXED = (exp.Coalesce, exp.If, exp.Case, exp.Greatest, exp.Least, exp.Nullif)
 # These pass a value on, or count it, whatever its type is.
 _PASSED_ON = (
     exp.Count, exp.Min, exp.Max, exp.AnyValue, exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.Lag,
-    exp.Lead, exp.ArrayAgg, exp.Cast,
+    exp.Lead, exp.Cast,
 )  # fmt: skip
 _PLAIN_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _FORMAT = re.compile(
@@ -179,6 +185,8 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
     """
     if isinstance(node, (exp.Cast, exp.ToChar)):
         return _written(node, kinds, parameters)
+    if isinstance(node, exp.Anonymous) and node.name in _BY_TYPE and _has_aggregate(node):
+        return _of_aggregate(node, kind_of(node.expressions[0], kinds))
     if isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs)):
         for child in list(node.iter_expressions()):
             kind = kind_of(child, kinds)
@@ -189,29 +197,72 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
     # SET a = b is no comparison.
     if not zoned or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
         return node
-    if isinstance(node, (exp.DateAdd, exp.DateSub, exp.TimestampTrunc, exp.DateTrunc)):
+    is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
+    if is_moved or isinstance(node, (exp.DateAdd, exp.DateSub, exp.TimestampTrunc, exp.DateTrunc)):
         given = node.this.copy()
-        node.set("this", call("_ntz", given))
+        node.set("this", call("_clock", given))
         return call("_added", node, given)
-    if isinstance(node, exp.Anonymous) and node.name.lower() in {"to_json", "to_variant"}:
-        node.set("expressions", [_text(node.expressions[0], "TIMESTAMP_TZ", parameters)])
+    if isinstance(node, (exp.ArrayAgg, exp.GroupConcat)) or _name(node) in {"to_json", "to_variant"}:
+        zoned[0].replace(_text(zoned[0], "TIMESTAMP_TZ", parameters))
         return node
     read, changed = _operands(node, zoned, kinds)
     for operand in changed:
-        operand.replace(call(read, operand))
+        is_text = isinstance(operand, exp.Literal)
+        operand.replace(call("_ltz" if is_text else read, operand))
     return node
+
+
+def _has_aggregate(node: exp.Expr) -> bool:
+    made = (call for call in node.find_all(exp.Anonymous) if call.name in {"arg_max", "arg_min"})
+    return node.find(exp.AggFunc, exp.Window) is not None or any(made)
+
+
+def _of_aggregate(node: exp.Anonymous, kind: str | None) -> exp.Expr:
+    """Return a call without the choice by type, which the engine does not make for an aggregate."""
+    value = node.expressions[0]
+    if node.name == "_formatted":
+        written = node.expressions[1]
+        if kind in _TIMES:
+            return call(f"_format_{kind.lower()}", value, written)
+        return call("strftime", value, exp.Literal.string(re.sub("[\x01-\x03]", "", written.name)))
+    if node.name == "_cut":
+        return value
+    if node.name == "_binary":
+        return value if kind == "BINARY" else call("unhex", value)
+    if kind == "TIMESTAMP_TZ":
+        clock = call("_clock", value)
+        return {"_tz": value, "_ltz": call("_instant", value), "_ntz": clock}.get(
+            node.name, exp.cast(clock, _BY_TYPE[node.name], dialect="duckdb")
+        )
+    if kind is None:
+        return call(f"_read{node.name}", exp.cast(value.copy(), "VARCHAR", dialect="duckdb"))
+    plain = exp.cast(value.copy(), _BY_TYPE[node.name], dialect="duckdb")
+    return call("_zoned_local", plain) if node.name == "_tz" else plain
 
 
 def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -> tuple[str, list[exp.Expr]]:
     """Return the macro that an expression with a TIMESTAMP_TZ in it needs, and for which of its operands."""
     if isinstance(node, _COMPARED):
-        return "_ltz", zoned
+        texts = [
+            child for child in node.iter_expressions() if isinstance(child, exp.Literal) and child.is_string
+        ]
+        return "_instant", zoned + texts
+    if isinstance(node, exp.TimeToUnix) or "epoch" in _name(node) or _is_epoch(node):
+        return "_instant", zoned
     if isinstance(node, _MIXED):
         others = [child for child in node.iter_expressions() if child not in zoned]
         return "_tz", [child for child in others if kind_of(child, kinds) in _TIMES]
     is_ours = isinstance(node, exp.Anonymous) and node.name.startswith("_")
     takes_any = is_ours or isinstance(node, _PASSED_ON) or not isinstance(node, exp.Func)
-    return "_ntz", [] if takes_any else zoned
+    return "_clock", [] if takes_any else zoned
+
+
+def _name(node: exp.Expr) -> str:
+    return node.name.lower() if isinstance(node, exp.Anonymous) else ""
+
+
+def _is_epoch(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Extract) and node.this.name.upper().startswith("EPOCH")
 
 
 def _written(
@@ -224,7 +275,7 @@ def _written(
         if node.to.is_type(exp.DataType.Type.VARIANT) and kind.startswith("TIMESTAMP"):
             return call("to_json", _text(node.this, kind, parameters))
         if kind == "TIMESTAMP_TZ" and node.to.is_type(exp.DataType.Type.DATE, exp.DataType.Type.TIME):
-            node.set("this", call("_ntz", node.this))
+            node.set("this", call("_clock", node.this))
         return node
     text = _text(node.this, kind, parameters)
     if isinstance(node, exp.Cast) and node.to.expressions:
@@ -235,7 +286,9 @@ def _written(
 def _text(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Expr:
     if kind not in _TIMES:
         return call("hex" if kind == "BINARY" else "_float_text", node)
-    return call("_formatted", node, exp.Literal.string(output_format(of_parameters(kind, parameters))))
+    return call(
+        f"_format_{kind.lower()}", node, exp.Literal.string(output_format(of_parameters(kind, parameters)))
+    )
 
 
 def to_char(node: exp.ToChar) -> exp.Expr:

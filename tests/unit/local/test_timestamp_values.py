@@ -77,6 +77,33 @@ def test_a_timestamp_keeps_its_offset_and_is_computed_with_it(sql, expression, v
         assert found.utcoffset() == value.utcoffset()
 
 
+# Aggregate functions: the engine does not tell the type of what they return before it has chosen a macro.
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("MAX(tz)::VARCHAR", "2026-01-01 10:00:00.000 +0530"),
+        ("MAX(ntz)::VARCHAR", "2026-01-01 10:00:00.000"),
+        ("TO_CHAR(MAX(ltz), 'HH24:MI TZH:TZM')", "04:30 +00:00"),
+        ("MAX(t)::VARCHAR", "10:11:12"),
+        ("MAX(tz)::DATE", dt.date(2026, 1, 1)),
+        ("MAX(d::VARCHAR)::TIMESTAMP_NTZ", dt.datetime(2026, 1, 1)),
+        ("TO_TIMESTAMP(MAX(d::VARCHAR))", dt.datetime(2026, 1, 1)),
+        ("DATEADD(DAY, 1, MAX(tz))", dt.datetime(2026, 1, 2, 10, tzinfo=INDIA)),
+        ("MAX(ntz) OVER (ORDER BY id)::DATE", dt.date(2026, 1, 1)),
+        ("ARRAY_AGG(tz)", ["2026-01-01 10:00:00.000 +0530"]),
+        ("MAX(DATE_PART(EPOCH_SECOND, tz))", 1767241800),
+        ("MAX(tz + INTERVAL '1 day')", dt.datetime(2026, 1, 2, 10, tzinfo=INDIA)),
+    ],
+)
+def test_aggregates_of_timestamps_are_cast_and_shown(sql, expression, value):
+    assert sql.values(f"SELECT {expression} FROM z") == [(value,)]
+
+
+def test_having_compares_timestamps(sql):
+    query = "SELECT MIN(tz)::DATE FROM z GROUP BY id HAVING MIN(tz) < '2026-01-01 04:30:01 Z'"
+    assert sql.values(query) == [(dt.date(2026, 1, 1),)]
+
+
 # DATEADD, DATEDIFF
 @pytest.mark.parametrize(
     ("expression", "value"),
