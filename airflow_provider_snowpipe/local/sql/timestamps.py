@@ -219,7 +219,7 @@ def _has_aggregate(node: exp.Expr) -> bool:
 
 def _of_aggregate(node: exp.Anonymous, kind: str | None) -> exp.Expr:
     """Return a call without the choice by type, which the engine does not make for an aggregate."""
-    value = node.expressions[0]
+    value: exp.Expr = node.expressions[0]
     if node.name == "_formatted":
         written = node.expressions[1]
         if kind in _TIMES:
