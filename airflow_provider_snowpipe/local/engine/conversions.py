@@ -63,9 +63,7 @@ def _time(kind: str) -> Callable[[str, str], str]:
         if cast == "TRY_CAST":
             return f"TRY({macro}({raw}))"
         # The plain cast is several times as fast; what it refuses, the macro reads in the isolating path.
-        plain = f"CAST({raw} AS {target})"
-        finite = f"CASE WHEN NOT isfinite({plain}) THEN error('infinite') ELSE {plain} END"
-        return plain if kind == "TIME" else finite
+        return f"CAST({raw} AS {target})"
 
     return convert
 

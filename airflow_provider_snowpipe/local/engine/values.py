@@ -35,7 +35,7 @@ _MACROS: dict[str, str] = {
             WHEN regexp_full_match(s, ' *(?i:true|t|yes|y|on|1) *') THEN true
             WHEN regexp_full_match(s, ' *(?i:false|f|no|n|off|0) *') THEN false
             ELSE coalesce(TRY_CAST(s AS DOUBLE) <> 0, CAST(s AS BOOLEAN)) END""",
-    # The engine knows infinite times, Snowflake does not.
+    # No format stands for these words, which the engine's strptime takes all the same.
     "_finite(s)": "CASE WHEN contains(lower(s), 'inf') OR contains(lower(s), 'epoch') THEN 'x' ELSE s END",
     # The other formats of AUTO ("Date and time input and output formats").
     "_other_clock(s)": """
@@ -45,18 +45,18 @@ _MACROS: dict[str, str] = {
         coalesce(CAST(try_strptime(_finite(s), '%a, %d %b %Y %H:%M:%S%z') AS TIMESTAMP WITH TIME ZONE),
             CAST(_other_clock(s) AS TIMESTAMP WITH TIME ZONE))""",
     "_read_ntz(s)": """
-        coalesce(_epoch(_written(s)), TRY_CAST(_finite(_written(s)) AS TIMESTAMP), _other_clock(_written(s)),
-            CAST(_finite(nullif(s, 'null')) AS TIMESTAMP))""",
+        coalesce(_epoch(_written(s)), TRY_CAST(_written(s) AS TIMESTAMP), _other_clock(_written(s)),
+            CAST(nullif(s, 'null') AS TIMESTAMP))""",
     "_read_ltz(s)": """
         coalesce(_epoch(_written(s)) AT TIME ZONE 'UTC',
-            TRY_CAST(_finite(_written(s)) AS TIMESTAMP WITH TIME ZONE),
-            _other_instant(_written(s)), CAST(_finite(nullif(s, 'null')) AS TIMESTAMP WITH TIME ZONE))""",
+            TRY_CAST(_written(s) AS TIMESTAMP WITH TIME ZONE),
+            _other_instant(_written(s)), CAST(nullif(s, 'null') AS TIMESTAMP WITH TIME ZONE))""",
     "_read_date(s)": """
-        coalesce(CAST(_epoch(_written(s)) AS DATE), CAST(TRY_CAST(_finite(_written(s)) AS TIMESTAMP) AS DATE),
-            CAST(_other_clock(_written(s)) AS DATE), CAST(_finite(nullif(s, 'null')) AS DATE))""",
+        coalesce(CAST(_epoch(_written(s)) AS DATE), CAST(TRY_CAST(_written(s) AS TIMESTAMP) AS DATE),
+            CAST(_other_clock(_written(s)) AS DATE), CAST(nullif(s, 'null') AS DATE))""",
     "_read_time(s)": """
         coalesce(CAST(_epoch(_written(s)) AS TIME), TRY_CAST(_written(s) AS TIME),
-            CAST(try_strptime(s, '%I:%M:%S %p') AS TIME), CAST(s AS TIME))""",
+            CAST(try_strptime(_finite(s), '%I:%M:%S %p') AS TIME), CAST(s AS TIME))""",
     # The clock at a place, and its minutes east of UTC.
     "_zoned(wall, o)": """
         CASE WHEN wall IS NOT NULL THEN struct_pack(
@@ -71,8 +71,8 @@ _MACROS: dict[str, str] = {
     # One cast leaves an offset aside, the other one counts it.
     "_read_tz(s)": """
         CASE WHEN s IS NOT NULL THEN struct_pack(t := _read_ltz(s), o := CASE
-            WHEN _epoch(_written(s)) IS NOT NULL THEN CAST(0 AS SMALLINT) ELSE CAST(date_diff('minute',
-            _read_ltz(s) AT TIME ZONE 'UTC', _read_ntz(s)) AS SMALLINT) END) END""",
+            WHEN _epoch(_written(s)) IS NOT NULL THEN CAST(0 AS SMALLINT)
+            ELSE coalesce(CAST(date_diff('minute', _read_ltz(s) AT TIME ZONE 'UTC', _read_ntz(s)) AS SMALLINT), 0) END) END""",
     # A time that was computed at the offset of another one.
     "_added(wall, x)": "_zoned(CAST(wall AS TIMESTAMP), (x).o)",
     "_in_zone(t, z)": """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import re
@@ -65,8 +66,11 @@ def _zoned(row: Sequence[Any], zoned: Sequence[int]) -> Sequence[Any]:
     values = list(row)
     for number in zoned:
         if values[number] is not None:
-            offset = dt.timezone(dt.timedelta(minutes=values[number]["o"]))
-            values[number] = values[number]["t"].astimezone(offset)
+            at, offset = values[number]["t"], dt.timezone(dt.timedelta(minutes=values[number]["o"]))
+            values[number] = at
+            # The last time that there is has no clock further east.
+            with contextlib.suppress(OverflowError):
+                values[number] = at.astimezone(offset)
     return tuple(values)
 
 
