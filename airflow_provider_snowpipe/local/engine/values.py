@@ -72,7 +72,8 @@ _MACROS: dict[str, str] = {
     "_read_tz(s)": """
         CASE WHEN s IS NOT NULL THEN struct_pack(t := _read_ltz(s), o := CASE
             WHEN _epoch(_written(s)) IS NOT NULL THEN CAST(0 AS SMALLINT)
-            ELSE coalesce(CAST(date_diff('minute', _read_ltz(s) AT TIME ZONE 'UTC', _read_ntz(s)) AS SMALLINT), 0) END) END""",
+            ELSE coalesce(CAST(date_diff('minute', _read_ltz(s) AT TIME ZONE 'UTC', _read_ntz(s))
+                AS SMALLINT), 0) END) END""",
     # A time that was computed at the offset of another one.
     "_added(wall, x)": "_zoned(CAST(wall AS TIMESTAMP), (x).o)",
     "_in_zone(t, z)": """
