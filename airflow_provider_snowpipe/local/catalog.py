@@ -18,6 +18,7 @@ from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.check import insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED, SHARED_DATABASE, Securable
 from airflow_provider_snowpipe.local.clock import Clock
+from airflow_provider_snowpipe.local.engine import values
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.names import free_name
 from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING
@@ -100,6 +101,7 @@ class Catalog:
             "SET python_enable_replacements = false",
         ):
             self._instance.execute(setting)
+        values.define(self._instance)
         _respect_affinity(self._instance)
         # Of sessions that are open, by their ids: a rename changes what is current in them.
         self.sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()

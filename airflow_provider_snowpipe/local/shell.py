@@ -84,8 +84,11 @@ def _native(text: str | None, described: dict[str, Any]) -> Any:
     if kind == "time":
         return (_EPOCH + _span(text)).time().isoformat()
     if kind.startswith("timestamp"):
-        moment = (_EPOCH + _span(text.split()[0])).isoformat()
-        return moment if kind == "timestamp_ntz" else f"{moment}+00:00"
+        seconds, _, minutes = text.partition(" ")
+        offset = dt.timedelta(minutes=int(minutes) - 1440 if minutes else 0)
+        timestamp = _EPOCH + _span(seconds) + offset
+        zone = None if kind == "timestamp_ntz" else dt.timezone(offset)
+        return timestamp.replace(tzinfo=zone).isoformat()
     return text
 
 

@@ -9,6 +9,8 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 
+# A TIMESTAMP_TZ: the instant, and the offset in minutes that it was written with.
+ZONED = "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"
 MAX_VARCHAR = 16_777_216
 MAX_BINARY = 8_388_608
 
@@ -47,7 +49,7 @@ _DUCKDB = {
     "TIME": "TIME",
     "TIMESTAMP_NTZ": "TIMESTAMP",
     "TIMESTAMP_LTZ": "TIMESTAMP WITH TIME ZONE",
-    "TIMESTAMP_TZ": "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP_TZ": ZONED,
     "VARIANT": "JSON",
     "OBJECT": "JSON",
     "ARRAY": "JSON",
@@ -69,6 +71,7 @@ _FROM_DUCKDB = {
     "TIMESTAMP_MS": "TIMESTAMP_NTZ",
     "TIMESTAMP_S": "TIMESTAMP_NTZ",
     "TIMESTAMP WITH TIME ZONE": "TIMESTAMP_LTZ",
+    ZONED.upper(): "TIMESTAMP_TZ",
 }
 _DUCKDB_INTEGERS = frozenset(
     {
@@ -109,6 +112,12 @@ class ColumnType:
         if self.kind == "NUMBER":
             return f"DECIMAL({self.precision},{self.scale})"
         return _DUCKDB[self.kind]
+
+    @property
+    def kept_micros(self) -> int:
+        """Microseconds of which a TIME or TIMESTAMP keeps whole multiples; 1 for every other type."""
+        has_less = self.kind.startswith("TIME") and self.precision is not None and self.precision < 6
+        return int(10 ** (6 - (self.precision or 0))) if has_less else 1
 
     @property
     def is_semi_structured(self) -> bool:
@@ -159,9 +168,9 @@ class ColumnType:
         if word in _BINARY_WORDS:
             return cls("BINARY", length=sizes[0] if sizes else MAX_BINARY)
         if word == "TIME":
-            return cls("TIME", precision=9)
+            return cls("TIME", precision=sizes[0] if sizes else 9)
         if word in _TIMESTAMP_WORDS:
-            return cls(_TIMESTAMP_WORDS[word], precision=9)
+            return cls(_TIMESTAMP_WORDS[word], precision=sizes[0] if sizes else 9)
         if word in _SIMPLE:
             return cls(_SIMPLE[word])
         raise unsupported(f"data type {node.sql(dialect='snowflake')}")

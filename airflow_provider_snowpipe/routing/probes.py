@@ -167,7 +167,7 @@ def dataframe_shape(size_in_bytes: int, partitions: int, rows: int | None = None
 def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataShape:
     """Make the shape of the files that keep coming into a table, from its loads of the last days.
 
-    The interval between files is that of the loads' moments; bytes of a file are the mean ones.
+    The interval between files is that of the loads' timestamps; bytes of a file are the mean ones.
 
     :param loads: rows of ``COPY_HISTORY`` with ``file_name``, ``file_size`` and ``last_load_time``
     :param known: what else is known of the data

@@ -1,6 +1,6 @@
 """Texts that Snowflake reads as a date, a time or a timestamp.
 
-Integer texts are moments, too: seconds, milliseconds, microseconds or nanoseconds since 1970 by their
+Integer texts are timestamps, too: seconds, milliseconds, microseconds or nanoseconds since 1970 by their
 magnitude ("TO_TIMESTAMP", usage notes).
 """
 

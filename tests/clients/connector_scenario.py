@@ -191,10 +191,10 @@ def bound_values(connection: Any) -> None:
     assert cursor.rowcount == 501, cursor.rowcount
     counted = cursor.execute("SELECT count(*), count(s), max(n) FROM binds WHERE id >= ?", (0,)).fetchone()
     assert counted == (501, 500, moment), counted
-    cursor.execute("CREATE OR REPLACE TABLE moments (id INT, n TIMESTAMP_NTZ, l TIMESTAMP_LTZ, d DATE)")
+    cursor.execute("CREATE OR REPLACE TABLE timestamps (id INT, n TIMESTAMP_NTZ, l TIMESTAMP_LTZ, d DATE)")
     there = (moment, moment.replace(tzinfo=dt.UTC), moment.date())
-    cursor.executemany("INSERT INTO moments VALUES (?, ?, ?, ?)", [(1, *there), (2, None, None, None)])
-    kept = cursor.execute("SELECT n, l, d FROM moments ORDER BY id").fetchall()
+    cursor.executemany("INSERT INTO timestamps VALUES (?, ?, ?, ?)", [(1, *there), (2, None, None, None)])
+    kept = cursor.execute("SELECT n, l, d FROM timestamps ORDER BY id").fetchall()
     assert kept == [there, (None, None, None)], kept
 
 

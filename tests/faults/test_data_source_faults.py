@@ -1,4 +1,4 @@
-"""The example program of the data source, killed with all its processes at several moments."""
+"""The example program of the data source, killed with all its processes at several timestamps."""
 
 from __future__ import annotations
 

@@ -104,8 +104,6 @@ def test_broken_text_gets_the_verdict_of_the_service(loaded: Loaded, lines: list
 
 _SENT_BUT_SKIPPED = [
     ("NUMBER(2,2)", "1e-7", "the service has no room for a tiny number where all digits are fractional"),
-    ("TIMESTAMP_TZ(9)", '"2026-01-02T03:04:05 +02:00"', "Snowflake reads a blank before the zone"),
-    ("TIMESTAMP_LTZ(9)", '"2026-01-02T03:04:05 Z"', "Snowflake reads a blank before the zone"),
 ]
 
 

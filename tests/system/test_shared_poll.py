@@ -12,7 +12,7 @@ from waiting import POLL_SECONDS, RUN_ID, Waiting, until, worst_count
 
 from tests.counting_proxy import counting_proxy
 
-# It compares moments, and 300 tasks take their time to start: not for a machine with other work.
+# It compares timestamps, and 300 tasks take their time to start: not for a machine with other work.
 pytestmark = [pytest.mark.airflow, pytest.mark.nightly]
 
 DAGS, SENSORS = 20, 300

@@ -41,7 +41,7 @@ def address_of(path: Path) -> Iterator[str]:
 
 
 class AdminSocket:
-    """Listens while the service runs; the file has mode 0600 from its first moment.
+    """Listens while the service runs; the file has mode 0600 from the start.
 
     :param path: file of the socket; a leftover of a killed service is replaced.
     :param commands: what it can do.

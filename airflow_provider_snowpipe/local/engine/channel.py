@@ -168,7 +168,7 @@ class Channel:
             self._invalid = code
 
     def expire(self, before_ms: int) -> bool:
-        """Drop the channel when it was last active before a moment and nothing of it waits for a commit.
+        """Drop the channel when it was last active before a time and nothing of it waits for a commit.
 
         :returns: True when the channel is gone because of this call.
         """

@@ -20,7 +20,7 @@ MAX_NEW_COLUMNS = 100
 MAX_NAME_LENGTH = 255
 _VARIANT = ColumnType("VARIANT")
 _DATE = r"\d{4}-\d{2}-\d{2}"
-_MOMENT = _DATE + r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
+_TIMESTAMP = _DATE + r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
 _ZONE = r"(Z|[+-]\d{2}:?\d{2})"
 
 
@@ -64,18 +64,18 @@ def _added(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exact:
     known = {column.name.upper() for column in table.columns}
     found = cursor.execute(
         f"SELECT key, list(DISTINCT type), bool_and(regexp_full_match(atom, {literal(_DATE)})), "
-        f"bool_and(regexp_full_match(atom, {literal(_MOMENT)})), "
-        f"bool_and(regexp_full_match(atom, {literal(_MOMENT + _ZONE)})) "
+        f"bool_and(regexp_full_match(atom, {literal(_TIMESTAMP)})), "
+        f"bool_and(regexp_full_match(atom, {literal(_TIMESTAMP + _ZONE)})) "
         f"FROM (SELECT e.key, e.type, e.value ->> '$' AS atom FROM {objects} AS o, json_each(o.j) AS e) "
         f"GROUP BY key ORDER BY key"
     ).fetchall()
     columns: dict[str, Column] = {}
-    for key, types, dates, moments, zoned in found:
+    for key, types, dates, timestamps, zoned in found:
         if key.upper() in known:
             continue
         if not key.strip() or len(key) > MAX_NAME_LENGTH:
             raise EvolutionError(f"a key of {len(key)} characters cannot be a column's name")
-        kind = _infer(set(types) - {"NULL"}, dates, moments, zoned)
+        kind = _infer(set(types) - {"NULL"}, dates, timestamps, zoned)
         # DuckDB knows one column for all spellings; the first spelling names it.
         name = key if exact else key.upper()
         if key.upper() in columns:
@@ -87,13 +87,13 @@ def _added(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exact:
     return list(columns.values())
 
 
-def _infer(types: set[str], dates: bool | None, moments: bool | None, zoned: bool | None) -> ColumnType:
+def _infer(types: set[str], dates: bool | None, timestamps: bool | None, zoned: bool | None) -> ColumnType:
     if types & {"OBJECT", "ARRAY"}:
         return _VARIANT
     if types == {"VARCHAR"}:
         if dates:
             return ColumnType("DATE")
-        if moments:
+        if timestamps:
             return ColumnType("TIMESTAMP_NTZ", precision=9)
         return ColumnType("TIMESTAMP_TZ", precision=9) if zoned else TEXT
     if types == {"BOOLEAN"}:

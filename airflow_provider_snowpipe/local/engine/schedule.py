@@ -52,7 +52,7 @@ class ArrivalRate:
         return self._rate
 
     def at(self, now: float) -> float:
-        """Return the rate at a moment, in bytes per second."""
+        """Return the rate at a time, in bytes per second."""
         return self._rate * math.exp(-max(now - self._seen_at, 0.0) / _AVERAGE_SECONDS)
 
 

@@ -376,7 +376,7 @@ def _session_info(session: Session) -> dict[str, Any]:
 def _parameters(session: Session) -> list[dict[str, Any]]:
     values: dict[str, Any] = {
         "AUTOCOMMIT": session.autocommit,
-        "TIMEZONE": "UTC",
+        "TIMEZONE": session.parameters.get("TIMEZONE", "UTC"),
         "CLIENT_TELEMETRY_ENABLED": False,
         "CLIENT_SESSION_KEEP_ALIVE": False,
         "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 0,

@@ -173,14 +173,14 @@ class FilePipesFront:
 
     def _history_scan(self, request: Request, database: Database, pipe: FilePipe) -> Response:
         now_ms = database.clock.now_ms()
-        start_ms = _moment_ms(request, "startTimeInclusive", None)
-        end_ms = _moment_ms(request, "endTimeExclusive", now_ms + 1)
+        start_ms = _epoch_ms(request, "startTimeInclusive", None)
+        end_ms = _epoch_ms(request, "endTimeExclusive", now_ms + 1)
         from_ms = max(start_ms, now_ms - PIPE_MEMORY_MS, pipe.created_on_ms)
         events = self._events(database, pipe, from_ms=from_ms, until_ms=end_ms, oldest=MAX_EVENTS + 1)
         complete = len(events) <= MAX_EVENTS
         last_ms = events[-1][1].loaded_on_ms if events else start_ms
         if not complete:
-            # The next page begins at a moment; all loads of that moment belong to it.
+            # The next page begins at a timestamp; all loads of that timestamp belong to it.
             last_ms = events[MAX_EVENTS][1].loaded_on_ms
             if events[0][1].loaded_on_ms == last_ms:
                 last_ms += 1
@@ -214,14 +214,14 @@ def _mark(text: str | None) -> int | None:
     return int(number)
 
 
-def _moment_ms(request: Request, name: str, default: int | None) -> int:
+def _epoch_ms(request: Request, name: str, default: int | None) -> int:
     text = request.query.get(name)
     if text is None and default is not None:
         return default
     try:
-        moment = dt.datetime.fromisoformat(text or "")
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
-        return int(moment.timestamp() * 1000)
+        timestamp = dt.datetime.fromisoformat(text or "")
+        timestamp = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
+        return int(timestamp.timestamp() * 1000)
     except (ValueError, OverflowError) as error:
         raise Refusal(400, WRONG, f"{name} must be a timestamp in ISO 8601") from error
 

@@ -60,7 +60,8 @@ class Login:
         session = Session(self._catalog, user, moves_files=True, client=_client(data))
         parameters = data.get("SESSION_PARAMETERS")
         given = parameters if isinstance(parameters, dict) else {}
-        session.parameters.update({str(name).upper(): value for name, value in given.items()})
+        for name, value in given.items():
+            session.set_parameter(str(name).upper(), value)
         role = restricted or _exact(query.get("roleName", ""))
         if role:
             try:

@@ -132,7 +132,8 @@ class SqlApiFront:
         if bindings and len(statements) > 1:
             raise unsupported("bindings in a request with several statements")
         session = Session(self._catalog, user)
-        session.parameters.update(named)
+        for name, value in named.items():
+            session.set_parameter(name, value)
         _set_context(session, body, role)
         now_ms = self._catalog.access.now_ms()
         self._catalog.queries.login(now_ms, user, request.client_ip, "SQL_API", session.session_id)

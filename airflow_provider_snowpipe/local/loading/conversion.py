@@ -18,12 +18,6 @@ from airflow_provider_snowpipe.local.tables import Column
 
 _TIME_KINDS = {"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"}
 _FORMAT_OPTIONS = {"DATE": "DATE_FORMAT", "TIME": "TIME_FORMAT"}
-# AUTO also takes these (Snowflake documentation, "Date and time input and output formats").
-_AUTO_FORMATS = {
-    "DATE": ("%d-%b-%Y", "%m/%d/%Y"),
-    "TIME": ("%I:%M:%S %p",),
-    "TIMESTAMP": ("%m/%d/%Y %H:%M:%S", "%a, %d %b %Y %H:%M:%S %z", "%a, %d %b %Y %H:%M:%S"),
-}
 _FORMAT_PARTS = {
     "YYYY": "%Y", "YY": "%y", "MM": "%m", "MON": "%b", "MMMM": "%B", "DD": "%d", "DY": "%a", "HH24": "%H",
     "HH12": "%I", "AM": "%p", "PM": "%p", "MI": "%M", "SS": "%S", "TZHTZM": "%z", "TZH:TZM": "%z",
@@ -45,7 +39,7 @@ def text_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
     if kind == "BINARY":
         return _binary(raw, str(options.get("BINARY_FORMAT", "HEX")))
     if kind in _TIME_KINDS:
-        return _moment(column, raw, str(options.get(_FORMAT_OPTIONS.get(kind, "TIMESTAMP_FORMAT"), "AUTO")))
+        return _time(column, raw, str(options.get(_FORMAT_OPTIONS.get(kind, "TIMESTAMP_FORMAT"), "AUTO")))
     if column.type.is_semi_structured:
         # Text of a CSV field is parsed, as PARSE_JSON would.
         return json_value(column, f"TRY(CAST({raw} AS JSON))", options)
@@ -77,7 +71,9 @@ def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[s
     if _is_binary(kind) and wanted.kind == "BINARY":
         return name
     if pa.types.is_temporal(kind) and wanted.kind in _TIME_KINDS:
-        return f"TRY_CAST({name} AS {wanted.duckdb})"
+        return (
+            f"TRY(_tz({name}))" if wanted.kind == "TIMESTAMP_TZ" else f"TRY_CAST({name} AS {wanted.duckdb})"
+        )
     return text_value(column, arrow_text(name, kind), options)
 
 
@@ -107,13 +103,19 @@ def _binary(raw: str, written: str) -> str:
     return f"encode({raw})" if written.startswith("UTF") else f"TRY(unhex({raw}))"
 
 
-def _moment(column: Column, raw: str, written: str) -> str:
-    target = column.type.duckdb
+def _time(column: Column, raw: str, written: str) -> str:
+    target, zoned = column.type.duckdb, column.type.kind == "TIMESTAMP_TZ"
     if written != "AUTO":
-        return f"CAST(try_strptime({raw}, {literal(strptime_format(written))}) AS {target})"
-    formats = ", ".join(literal(text) for text in _AUTO_FORMATS[column.type.kind.partition("_")[0]])
-    otherwise = f"CAST(try_strptime({raw}, [{formats}]) AS {target})"
-    return f"coalesce({conversions.try_convert(column, raw)}, {otherwise})"
+        parsed = f"try_strptime({raw}, {literal(strptime_format(written))})"
+        return _zoned(raw, parsed) if zoned else f"CAST({parsed} AS {target})"
+    return conversions.try_convert(column, raw)
+
+
+def _zoned(raw: str, parsed: str) -> str:
+    """A format gives the instant; its offset is the one at the end of the text."""
+    offset = f"regexp_extract({raw}, '[+-][0-9]{{2}}:?[0-9]{{2}}$')"
+    minutes = f"_read_tz('2000-01-01 00:00:00' || coalesce(nullif({offset}, ''), '+00')).o"
+    return f"_at_offset(CAST({parsed} AS TIMESTAMP WITH TIME ZONE), {minutes})"
 
 
 def strptime_format(written: str) -> str:

@@ -192,8 +192,8 @@ class LoadHistory:
         """Return the loads of a pipe with their numbers, in order.
 
         :param after_id: only loads after this number.
-        :param from_ms: first moment, epoch milliseconds.
-        :param until_ms: moment after the last one, or None.
+        :param from_ms: first timestamp, epoch milliseconds.
+        :param until_ms: timestamp after the last one, or None.
         :param newest: keep so many of the newest.
         :param oldest: keep so many of the oldest.
         """

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import duckdb
 
-from airflow_provider_snowpipe.local.engine import coerce
+from airflow_provider_snowpipe.local.engine import coerce, conversions
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
 from airflow_provider_snowpipe.local.identifiers import literal, quote
 from airflow_provider_snowpipe.local.loading import conversion
@@ -241,7 +241,7 @@ def arrow_field(column: Column, number: int, shape: FileShape, options: Mapping[
 
 def expression(column: Column, sql: str) -> Filled:
     """Return how an expression that may fail fills a column."""
-    wanted = f"to_json({sql})" if column.type.is_semi_structured else f"CAST({sql} AS {column.type.duckdb})"
+    wanted = f"to_json({sql})" if column.type.is_semi_structured else conversions.cast(column, sql)
     return Filled(column, lambda _raw: f"TRY(struct_pack(v := {wanted}))")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.local.sql.results import Result, json_text
+from airflow_provider_snowpipe.local.sql.results import Result, json_text, offset_minutes
 from airflow_provider_snowpipe.local.types import ColumnType
 
 _BATCH_ROWS = 65_536
@@ -103,7 +103,8 @@ def _timestamp(values: Sequence[Any], kind: ColumnType) -> pa.Array:
     fraction = pc.multiply(pc.add(rest, pc.multiply(borrow, _MICROS)), 1000).cast(pa.int32())
     children, names = [epoch, fraction], ["epoch", "fraction"]
     if kind.kind == "TIMESTAMP_TZ":
-        children.append(pa.repeat(pa.scalar(_UTC_MINUTES, pa.int32()), len(filled)))
+        minutes = [_UTC_MINUTES if value is None else offset_minutes(value) for value in values]
+        children.append(pa.array(minutes, pa.int32()))
         names.append("timezone")
     return pa.StructArray.from_arrays(children, names=names, mask=missing)
 

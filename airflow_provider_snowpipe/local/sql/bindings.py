@@ -33,7 +33,7 @@ class Bindings:
         """Return the values of each repetition, in the order of positions.
 
         :param targets: type word of the column that a value is for, by its number from 0. Connector 4.8.1
-            sends a list of moments with a None in it as text that holds epoch numbers (observed).
+            sends a list of timestamps with a None in it as text that holds epoch numbers (observed).
         :raises SqlError: for a value that does not fit its type.
         """
         try:
@@ -42,7 +42,10 @@ class Bindings:
                 entry["value"] if isinstance(entry["value"], list) else [entry["value"]] for entry in ordered
             ]
             columns = [
-                [_value(_kind(entry, value, targets.get(number)), value) for value in values]
+                [
+                    _value(_kind(entry, value, targets.get(number)), value, targets.get(number))
+                    for value in values
+                ]
                 for number, (entry, values) in enumerate(zip(ordered, lists, strict=True))
             ]
             return [list(row) for row in zip(*columns, strict=True)]
@@ -53,13 +56,15 @@ class Bindings:
 def _kind(entry: Mapping[str, Any], value: Any, target: str | None) -> str:
     kind = str(entry["type"]).upper()
     is_number = isinstance(value, str) and value.lstrip("-").split(" ")[0].isdigit()
-    return target if target in _MOMENTS and kind not in _READERS and is_number else kind
+    return target if target in _TIMES and kind not in _READERS and is_number else kind
 
 
-def _value(kind: str, text: Any) -> Any:
+def _value(kind: str, text: Any, target: str | None) -> Any:
     if text is None:
         return None
     text = str(text)
+    if kind == target == "TIMESTAMP_TZ":
+        return _timestamp_tz(text)
     if kind in _READERS:
         return _READERS[kind](text)
     return text
@@ -76,8 +81,16 @@ def _timestamp_ntz(text: str) -> dt.datetime:
 def _timestamp_utc(text: str) -> dt.datetime:
     if text.lstrip("-").split()[0].isdigit():
         return _EPOCH_UTC + _nanos(text)
-    moment = dt.datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    timestamp = dt.datetime.fromisoformat(text)
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
+
+
+def _timestamp_tz(text: str) -> Any:
+    """Return instant and offset of a time that was sent with its minutes east of UTC, plus 1440."""
+    parts = text.split()
+    if len(parts) == 2 and parts[0].lstrip("-").isdigit():
+        return {"t": _timestamp_utc(text), "o": int(parts[1]) - 1440}
+    return text
 
 
 def _date(text: str) -> dt.date:
@@ -90,7 +103,7 @@ def _time(text: str) -> dt.time:
     return (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text)
 
 
-_MOMENTS = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
+_TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 _READERS: dict[str, Callable[[str], Any]] = {
     "FIXED": lambda text: decimal.Decimal(text) if "." in text or "e" in text.lower() else int(text),
     "REAL": float,

@@ -52,10 +52,10 @@ def alter_session(session: Session, text: str, _bindings: Bindings) -> Result:
     autocommit = session.autocommit
     if match[1].upper() == "SET":
         for name, value in _PARAMETER.findall(match[2]):
-            session.parameters[name.upper()] = value.strip("'").replace("''", "'")
+            session.set_parameter(name.upper(), value.strip("'").replace("''", "'"))
     else:
         for name in match[2].split(","):
-            session.parameters.pop(name.strip().upper(), None)
+            session.set_parameter(name.strip().upper(), None)
     if session.autocommit != autocommit:
         session.commit()
     return status(_DONE)

@@ -91,9 +91,9 @@ def _copy_history(session: Session, call: exp.Anonymous) -> exp.Expr:
     where = found.args["where"]
     for argument, compare in (("START_TIME", exp.GTE), ("END_TIME", exp.LT)):
         if argument in arguments:
-            moment = exp.cast(arguments[argument].copy(), "TIMESTAMPTZ")
-            loaded = sqlglot.parse_one(_moment("loaded_on_ms"), dialect="duckdb")
-            where.set("this", exp.and_(where.this, compare(this=loaded, expression=moment)))
+            timestamp = exp.cast(arguments[argument].copy(), "TIMESTAMPTZ")
+            loaded = sqlglot.parse_one(_timestamp("loaded_on_ms"), dialect="duckdb")
+            where.set("this", exp.and_(where.this, compare(this=loaded, expression=timestamp)))
     return found
 
 
@@ -108,8 +108,8 @@ def query(
     :param kept_ms: how far back it shows them.
     """
     sql = template.format(
-        loaded=_moment("loaded_on_ms"),
-        received=_moment("received_on_ms"),
+        loaded=_timestamp("loaded_on_ms"),
+        received=_timestamp("received_on_ms"),
         database=literal(database.name),
         relation=relation or database.history.relation,
         since=database.clock.now_ms() - kept_ms,
@@ -122,7 +122,7 @@ def query(
     return found
 
 
-def _moment(column: str) -> str:
+def _timestamp(column: str) -> str:
     return f"(make_timestamp({column} * 1000) AT TIME ZONE 'UTC')"
 
 

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.local.identifiers import literal, read_path
 from airflow_provider_snowpipe.local.sql import (
     clauses,
     clustering,
+    functions,
     iceberg,
     lengths,
     named_tables,
@@ -277,7 +278,10 @@ def read_column(
             raise unsupported(f"column constraint {constraint.sql(dialect='snowflake')}")
         if isinstance(kind, exp.PrimaryKeyColumnConstraint):
             nullable = False
-    return Column(definition.name, ColumnType.from_sqlglot(definition.kind), nullable, default, written)
+    column_type = ColumnType.from_sqlglot(definition.kind)
+    if column_type.kind == "TIMESTAMP_TZ" and default is not None:
+        default = f"_tz({default})"
+    return Column(definition.name, column_type, nullable, default, written)
 
 
 def split_commas(text: str) -> list[str]:
@@ -295,7 +299,7 @@ def _default(expression: exp.Expr) -> str:
     reach.check(expression)
     if isinstance(expression, (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime)):
         return translate.to_duckdb(expression)
-    return f"({translate.to_duckdb(expression)})"
+    return f"({translate.to_duckdb(functions.rewrite_all(expression.copy()))})"
 
 
 def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tuple[str, str]:

@@ -1,7 +1,12 @@
-"""Errors of the engine beneath, in Snowflake's numbers and words."""
+"""Errors of the engine beneath, in Snowflake's numbers and words: one table, and nothing passes beside it.
+
+A client never reads the engine's own text, not even for an error that the table does not know: that one gets
+the words of its class, and the engine's text goes to the log of the service.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 
 import duckdb
@@ -9,30 +14,41 @@ import duckdb
 from airflow_provider_snowpipe.local.engine import disk
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import reach
+from airflow_provider_snowpipe.local.types import ColumnType
 
-_ERROR_CODES: tuple[tuple[type[duckdb.Error], str, str], ...] = (
-    (duckdb.CatalogException, "002003", "42S02"),
-    (duckdb.BinderException, "000904", "42000"),
-    (duckdb.ParserException, "001003", "42000"),
-    (duckdb.SyntaxException, "001003", "42000"),
-    (duckdb.NotImplementedException, "000002", "0A000"),
-    (duckdb.ConstraintException, "100072", "22000"),
-    (duckdb.ConversionException, "100038", "22018"),
-    (duckdb.OutOfRangeException, "100046", "22003"),
-    (duckdb.InvalidInputException, "100069", "22P02"),
-    (duckdb.TransactionException, "000625", "57014"),
-    (duckdb.PermissionException, "003001", "42501"),
-)
+log = logging.getLogger(__name__)
+
 _UNKNOWN_FUNCTION = re.compile(r"Function with name \"?(\w+)\"? does not exist")
 _KIND = re.compile(r"\A(?:\w+ )+Error: ")
-_HINT = re.compile(
-    r"\n\s*Candidate |\s*(?:Use|Try|Consider|You can) [^\n]*\bSET |You might need to add explicit"
-)
+_BEHIND = re.compile(r"\n\s*(?:Candidate |LINE |Did you mean)| when casting from source column ")
 _COMPILATION = "SQL compilation error:\n"
-# Messages of DuckDB 1.5 whose meaning is certain; all others are passed on with the engine's own words.
-_WORDED: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
-    (re.compile(pattern, re.DOTALL), code, sqlstate, message)
-    for pattern, code, sqlstate, message in (
+# The engine's names of functions that Snowflake calls otherwise; names with an underscore are of macros.
+_FUNCTIONS = {
+    "_boolean": "TO_BOOLEAN", "_date": "TO_DATE", "_ntz": "TO_TIMESTAMP_NTZ", "_ltz": "TO_TIMESTAMP_LTZ",
+    "_tz": "TO_TIMESTAMP_TZ", "_formatted": "TO_CHAR", "regexp_full_match": "REGEXP_LIKE", "~~": "LIKE",
+    "_parse_json": "PARSE_JSON", "json_keys": "OBJECT_KEYS", "strftime": "TO_CHAR", "date_diff": "DATEDIFF",
+    "arg_max": "MAX_BY", "arg_min": "MIN_BY", "strpos": "CHARINDEX", "levenshtein": "EDITDISTANCE",
+    "substring": "SUBSTR", "starts_with": "STARTSWITH", "ends_with": "ENDSWITH",
+    "json_object": "OBJECT_CONSTRUCT", "string_agg": "LISTAGG", "struct_pack": "OBJECT_CONSTRUCT",
+    "!~~": "LIKE", "~~*": "ILIKE",
+}  # fmt: skip
+# Pattern, number, SQLSTATE and words. In the words stand the pattern's groups: ``v`` and ``w`` as they are,
+# ``f`` a function, ``t`` and ``u`` types. The first pattern that is found counts.
+_TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
+    (re.compile(pattern, re.DOTALL), code, sqlstate, words)
+    for pattern, code, sqlstate, words in (
+        (
+            r"\ACollation with name (?P<v>\S+) does not exist",
+            "001037",
+            "22023",
+            _COMPILATION + "Invalid collation specification: '{v}'",
+        ),
+        (
+            r"specifier \"(?P<v>[^\"]+)\" not recognized",
+            "001003",
+            "42601",
+            _COMPILATION + "'{v}' is not a valid date or time part",
+        ),
         (
             r"failed to (?:allocate|pin|offload)|Out of Memory|could not allocate",
             "000603",
@@ -40,18 +56,117 @@ _WORDED: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
             "The statement needs more memory than the local service may use: ask for less at a time, or "
             "start the service with --limits engine-bytes=..",
         ),
-        (
-            r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)",
-            "100078",
-            "22000",
-            "{}",
-        ),
+        # Texts and numbers that have no room.
+        (r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)", "100078", "22000", "{v}"),
         (r"too long and would be truncated", "100078", "22000", "String is too long and would be truncated"),
+        (
+            r"\ACould not convert string ['\"](?P<v> *[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)? *)['\"] to "
+            r"(?:DEC|\w*INT)",
+            "100039",
+            "22003",
+            "Numeric value '{v}' is out of range",
+        ),
+        (
+            r"\A(?:Casting value \"|Could not cast value )(?P<v>[^\" ]+)\"? to (?:type )?"
+            r"DECIMAL\((?P<w>\d+, ?\d+)\)",
+            "100046",
+            "22003",
+            "Number out of representable range: type FIXED({w}), value {v}",
+        ),
+        (
+            r"can't be cast because the value is out of range|\AOverflow in |shift value .* out of range|"
+            r"\AValue out of range",
+            "100046",
+            "22003",
+            "Number out of representable range",
+        ),
+        (
+            r"cannot take (?P<v>square root|logarithm) of",
+            "100054",
+            "22003",
+            "Invalid floating point operation: {v}",
+        ),
+        (r"Division by zero", "100051", "22012", "Division by zero"),
+        # Values that are not recognized.
+        (
+            r"\ACould not convert string (['\"])(?P<v>.*)\1 to BOOL",
+            "100037",
+            "22018",
+            "Boolean value '{v}' is not recognized",
+        ),
+        (
+            r"\ACould not convert string (['\"])(?P<v>.*)\1 to (?:DECIMAL|U?(?:HUGE)?INT|DOUBLE|FLOAT)",
+            "100038",
+            "22018",
+            "Numeric value '{v}' is not recognized",
+        ),
+        (
+            r"\A(?:timestamp field value out of range|invalid timestamp field format): "
+            r"\"(?P<v>.*?)\"(?:, exp|\Z)",
+            "100035",
+            "22007",
+            "Timestamp '{v}' is not recognized",
+        ),
+        (
+            r"\Atimestamp field value \"(?P<v>.*?)\" has a timestamp that is not UTC",
+            "100035",
+            "22007",
+            "Timestamp '{v}' is not recognized",
+        ),
+        (
+            r"\A(?:date field value out of range|invalid date field format): \"(?P<v>.*?)\"(?:, exp|\Z)",
+            "100040",
+            "22007",
+            "Date '{v}' is not recognized",
+        ),
+        (
+            r"\A(?:invalid )?time field (?:format|value out of range): \"(?P<v>.*?)\"(?:, exp|\Z)",
+            "100108",
+            "22007",
+            "Time '{v}' is not recognized",
+        ),
+        (r"\ATime out of range: (?P<v>.*)", "100108", "22007", "Time '{v}' is not recognized"),
+        (r"\ADate out of range: (?P<v>.*)", "100040", "22007", "Date '{v}' is not recognized"),
+        (
+            r"\ACould not parse string \"(?P<v>.*?)\" according to format",
+            "100096",
+            "22007",
+            "Can't parse '{v}' with the given format",
+        ),
+        (r"\AUnknown TimeZone '(?P<v>.*?)'", "100100", "22023", "Unknown time zone: '{v}'"),
+        (
+            r"Could not decode string \"(?P<v>.*)\" as base64",
+            "100116",
+            "22000",
+            "The following string is not a legal base64-encoded value: '{v}'",
+        ),
         (
             r"Invalid input for hex digit|unhex",
             "100115",
             "22000",
             "The following string is not a legal hex-encoded value",
+        ),
+        (r"\AMalformed JSON at (?P<v>.*)", "100069", "22P02", "Error parsing JSON: {v}"),
+        (
+            r"\AExpected (?P<v>ARRAY|OBJECT), but got \w+: (?P<w>.*)",
+            "100071",
+            "22000",
+            "Failed to cast variant value {w} to {v}",
+        ),
+        (
+            r"\A(?P<v>(?:missing|invalid perl operator|no argument for repetition|invalid escape|"
+            r"bad repetition|"
+            r"invalid character class|invalid repetition|trailing \\|invalid named capture|unexpected \)).*)",
+            "100048",
+            "2201B",
+            "Invalid regular expression: {v}",
+        ),
+        (r"Invalid UTF8 Codepoint (?P<v>-?\d+)", "100051", "22023", "Invalid Unicode code point: {v}"),
+        (
+            r"NOT NULL constraint failed: (?:.*\.)?(?P<v>.+)\Z",
+            "100072",
+            "22000",
+            "NULL result in a non-nullable column '{v}'",
         ),
         (
             r"MERGE INTO command cannot affect the same target row",
@@ -59,119 +174,236 @@ _WORDED: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
             "42P18",
             "Duplicate row detected during DML action",
         ),
-        (r"Division by zero", "100051", "22012", "Division by zero"),
-        (
-            r"\ANOT NULL constraint failed: (?:.*\.)?(?P<v>.+)\Z",
-            "100072",
-            "22000",
-            "NULL result in a non-nullable column '{}'",
-        ),
-        (
-            r"\AReferenced (?:update )?column \"?(?P<v>[^\"]+?)\"? (?:was )?not found",
-            "000904",
-            "42000",
-            _COMPILATION + "invalid identifier '{}'",
-        ),
-        (
-            r"does not have a column (?:named|with name) \"(?P<v>(?:[^\"]|\"\")+)\"",
-            "000904",
-            "42000",
-            _COMPILATION + "invalid identifier '{}'",
-        ),
-        (
-            r"\ACould not convert string (['\"])(?P<v>.*)\1 to BOOL",
-            "100037",
-            "22018",
-            "Boolean value '{}' is not recognized",
-        ),
-        (
-            r"\ACould not convert string (['\"])(?P<v>.*)\1 to (?:DECIMAL|U?(?:HUGE)?INT|DOUBLE|FLOAT)",
-            "100038",
-            "22018",
-            "Numeric value '{}' is not recognized",
-        ),
-        (
-            r"\AAmbiguous reference to column name \"(?P<v>[^\"]+)\"",
-            "002028",
-            "42601",
-            _COMPILATION + "ambiguous column name '{}'",
-        ),
-        (
-            r"\Acolumn \"?(?P<v>[^\"]+?)\"? must appear in the GROUP BY clause",
-            "000979",
-            "42601",
-            _COMPILATION + "[{}] is not a valid group by expression",
-        ),
-        (
-            r"(?:function call|argument types) [\"'](?P<v>[^(]+)\(",
-            "001044",
-            "42P13",
-            _COMPILATION + "Invalid argument types for function '{}'",
-        ),
-        (
-            r"\AReferenced table \"(?P<v>[^\"]+)\" not found",
-            "000904",
-            "42000",
-            _COMPILATION + "invalid identifier '{}'",
-        ),
         (
             r"\AMore than one row returned by a subquery",
             "090150",
             "22000",
             "Single-row subquery returns more than one row.",
         ),
+        # Names.
         (
-            r"\ASet operations can only apply to expressions with the same number",
+            r"\AReferenced (?:update )?column \"?(?P<v>[^\"]+?)\"? (?:was )?not found",
+            "000904",
+            "42000",
+            _COMPILATION + "invalid identifier '{v}'",
+        ),
+        (
+            r"\AReferenced table \"(?P<v>[^\"]+)\" not found",
+            "000904",
+            "42000",
+            _COMPILATION + "invalid identifier '{v}'",
+        ),
+        (
+            r"does not have a column (?:named|with name) \"(?P<v>(?:[^\"]|\"\")+)\"",
+            "000904",
+            "42000",
+            _COMPILATION + "invalid identifier '{v}'",
+        ),
+        (
+            r"Column \"(?P<v>[^\"]+)\" (?:in \w+ list not found|does not exist on)",
+            "000904",
+            "42000",
+            _COMPILATION + "invalid identifier '{v}'",
+        ),
+        (
+            r"Cannot extract field '(?P<v>[^']+)' from expression \"(?P<w>[^\"]+)\"",
+            "000904",
+            "42000",
+            _COMPILATION + "invalid identifier '{w}.{v}'",
+        ),
+        (
+            r"\AAmbiguous reference to column name \"(?P<v>[^\"]+)\"",
+            "002028",
+            "42601",
+            _COMPILATION + "ambiguous column name '{v}'",
+        ),
+        (
+            r"Ambiguous reference to table \"(?P<v>[^\"]+)\"|Duplicate CTE name \"(?P<w>[^\"]+)\"",
+            "002012",
+            "42601",
+            _COMPILATION + "duplicate alias '{v}{w}'",
+        ),
+        (
+            r"Duplicate column name \"(?P<v>[^\"]+)\"",
+            "002025",
+            "42S21",
+            _COMPILATION + "duplicate column name '{v}'",
+        ),
+        (
+            r"Values were not provided for the following parameters: (?P<v>\d+)",
+            "002049",
+            "42601",
+            _COMPILATION + "Bind variable {v} not set.",
+        ),
+        (
+            r"Values were not provided for the following parameters: (?P<v>.+)",
+            "002211",
+            "02000",
+            _COMPILATION + "Session variable '${v}' does not exist",
+        ),
+        # Types of operands and arguments.
+        (
+            r"\AMacro \"?(?P<f>\w+)\(\) does not support the supplied arguments",
+            "001044",
+            "42P13",
+            _COMPILATION + "Invalid argument types for function '{f}'",
+        ),
+        (
+            r"(?:function call|argument types) [\"'](?P<f>[^(]+)\(",
+            "001044",
+            "42P13",
+            _COMPILATION + "Invalid argument types for function '{f}'",
+        ),
+        (
+            r"\A(?P<f>json_object)\(\) keys must be VARCHAR",
+            "001044",
+            "42P13",
+            _COMPILATION + "Invalid argument types for function '{f}'",
+        ),
+        (
+            r"Unimplemented type for cast \((?P<t>.+) -> (?P<u>.+)\)",
+            "001065",
+            "22023",
+            _COMPILATION + "a value of type {t} cannot be cast to {u}",
+        ),
+        (
+            r"Cannot (?:mix values of type|combine types of|compare values of type) (?P<t>.+?) and "
+            r"(?:type )?(?P<u>.+?)(?: in .*)? - an explicit cast",
+            "001045",
+            "22023",
+            _COMPILATION + "Can not convert parameter of type [{t}] into expected type [{u}]",
+        ),
+        (
+            r"Cannot cast .*from type (?P<t>.+) to (?P<u>.+)|Type (?P<v>.+) with value",
+            "001065",
+            "22023",
+            _COMPILATION + "a value of type {t}{v} cannot be cast to {u}",
+        ),
+        (
+            r"DECIMAL type (?:width|scale)",
+            "001031",
+            "22023",
+            _COMPILATION
+            + "Invalid precision or scale: a NUMBER has 1 to 38 digits, no more of them behind the point",
+        ),
+        # Clauses.
+        (
+            r"column \"?(?P<v>[^\"]+?)\"? must appear in the GROUP BY clause",
+            "000979",
+            "42601",
+            _COMPILATION + "[{v}] is not a valid group by expression",
+        ),
+        (
+            r"(?P<v>WHERE|GROUP BY|JOIN|QUALIFY|RETURNING) clause cannot contain aggregates|"
+            r"aggregate function calls cannot (?P<w>be nested)",
+            "002035",
+            "42601",
+            _COMPILATION + "Invalid aggregate function in {v}{w} clause",
+        ),
+        (
+            r"clause cannot contain window functions|at least one window function must appear",
+            "002303",
+            "42601",
+            _COMPILATION
+            + "a window function stands in SELECT, QUALIFY and ORDER BY only, and QUALIFY needs one",
+        ),
+        (
+            r"Window functions are not supported here",
+            "002303",
+            "42601",
+            _COMPILATION + "a window function requires an OVER clause",
+        ),
+        (r"\AFrame (?:starting|ending|end)", "002303", "42601", _COMPILATION + "invalid window frame"),
+        (
+            r"(?P<v>ORDER|GROUP BY) term out of range",
+            "000979",
+            "42601",
+            _COMPILATION + "{v}: there is no column of this number",
+        ),
+        (
+            r"LIMIT/OFFSET cannot be negative|LIMIT/OFFSET",
+            "001003",
+            "42601",
+            _COMPILATION + "invalid row count in LIMIT or OFFSET",
+        ),
+        (
+            r"Subquery returns \d+ columns",
+            "001789",
+            "42601",
+            _COMPILATION + "a subquery in an expression must have one column",
+        ),
+        (
+            r"Set operations can only apply to expressions with the same number",
             "001789",
             "42601",
             _COMPILATION + "invalid number of result columns for set operator input branches",
         ),
         (
-            r"\AColumn name/value mismatch for insert.*: (?P<v>expected \d+ columns but \d+)",
+            r"Column name/value mismatch for insert.*: (?P<v>expected \d+ columns but \d+)",
             "002020",
             "21S01",
-            _COMPILATION + "Insert value list does not match column list: {}",
+            _COMPILATION + "Insert value list does not match column list: {v}",
         ),
         (
-            r"\ADuplicate column name \"(?P<v>[^\"]+)\"",
-            "002025",
-            "42S21",
-            _COMPILATION + "duplicate column name '{}'",
-        ),
-        (r"\AMalformed JSON at (?P<v>.*)", "100069", "22P02", "Error parsing JSON: {}"),
-        (
-            r"(?:with value (?P<v>\S+) can't be cast because the value is out of range|\AOverflow in )",
-            "100046",
-            "22003",
-            "Number out of representable range",
+            r"has (?P<v>\d+) columns but (?P<w>\d+) values were supplied",
+            "002020",
+            "21S01",
+            _COMPILATION + "Insert value list does not match column list: expected {v} columns but {w}",
         ),
         (
-            r"\Atimestamp field value out of range: \"(?P<v>.*)\"",
-            "100035",
-            "22007",
-            "Timestamp '{}' is not recognized",
-        ),
-        (r"\Adate field value out of range: \"(?P<v>.*)\"", "100040", "22007", "Date '{}' is not recognized"),
-        (
-            r"\Ainvalid timestamp field format: \"(?P<v>.*)\", expected",
-            "100035",
-            "22007",
-            "Timestamp '{}' is not recognized",
+            r"table \"_new\" has (?P<w>\d+) columns available but (?P<v>\d+)",
+            "002020",
+            "21S01",
+            _COMPILATION + "Insert value list does not match column list: expected {v} columns but {w}",
         ),
         (
-            r"\Ainvalid date field format: \"(?P<v>.*)\", expected",
-            "100040",
-            "22007",
-            "Date '{}' is not recognized",
+            r"table \"(?P<v>[^\"]+)\" has (?P<w>\d+) columns available",
+            "002020",
+            "21S01",
+            _COMPILATION + "the alias '{v}' names more columns than the {w} that there are",
         ),
         (
-            r"\A(?:invalid )?time field (?:format|value out of range): \"(?P<v>.*)\", expected",
-            "100108",
-            "22007",
-            "Time '{}' is not recognized",
+            r"VALUES lists must all be the same length",
+            "001003",
+            "42601",
+            _COMPILATION + "the rows of VALUES must have the same number of values",
         ),
+        (r"Sample sample_size", "001003", "42601", _COMPILATION + "SAMPLE takes 0 to 100 percent"),
+        (r"STAR expression|COLUMNS\(", "001003", "42601", _COMPILATION + "syntax error: unexpected '*'."),
+        (r"GROUPING statement cannot", "000979", "42601", _COMPILATION + "GROUPING needs a GROUP BY clause"),
+        (
+            r"PERCENTILEs? can only|QUANTILE can only",
+            "001015",
+            "22023",
+            _COMPILATION + "the percentile must be between 0 and 1",
+        ),
+        (
+            r"Argument for ntile",
+            "001015",
+            "22023",
+            _COMPILATION + "the argument of NTILE must be greater than 0",
+        ),
+        (r"syntax error at or near", "001003", "42000", _COMPILATION + "syntax error in the statement."),
     )
 )
+# What is said of an error that the table does not know, by its class.
+_CLASSES: tuple[tuple[type[duckdb.Error], str, str, str], ...] = (
+    (duckdb.CatalogException, "002003", "42S02", _COMPILATION + "an object does not exist."),
+    (duckdb.BinderException, "000904", "42000", _COMPILATION + "an expression is not valid."),
+    (duckdb.ParserException, "001003", "42000", _COMPILATION + "syntax error in the statement."),
+    (duckdb.SyntaxException, "001003", "42000", _COMPILATION + "syntax error in the statement."),
+    (duckdb.NotImplementedException, "000002", "0A000",
+     "Unsupported feature in an expression of the statement in the local Snowpipe service."),
+    (duckdb.ConstraintException, "100072", "22000", "NULL result in a non-nullable column"),
+    (duckdb.ConversionException, "100038", "22018", "A value is not recognized as one of its type"),
+    (duckdb.OutOfRangeException, "100046", "22003", "Number out of representable range"),
+    (duckdb.InvalidInputException, "100069", "22P02", "A value is not valid for the function that reads it"),
+    (duckdb.TransactionException, "000625", "57014",
+     "Statement aborted: another session changed the same rows, or the transaction is lost; run it again."),
+    (duckdb.PermissionException, "003001", "42501",
+     "SQL access control error:\nInsufficient privileges to operate on this object"),
+    (duckdb.InterruptException, "000604", "57014", "SQL execution canceled"),
+)  # fmt: skip
 
 
 def disk_full() -> SqlError:
@@ -184,23 +416,38 @@ def disk_full() -> SqlError:
 
 
 def translate_error(error: duckdb.Error) -> SqlError:
-    """Return Snowflake's error for a DuckDB error: its number, and its words where they are known."""
+    """Return Snowflake's error for a DuckDB error: number, SQLSTATE and words of the table."""
     if disk.is_full(error):
         return disk_full()
     if disk.is_invalidated(error):
         return SqlError("000603", "XX000", "The database was being recovered; run the statement again.")
-    message = str(error).split("\n\nLINE ")[0].split("\nLINE ")[0].strip()
+    message = str(error)
     unknown = _UNKNOWN_FUNCTION.search(message)
     if isinstance(error, duckdb.CatalogException) and unknown:
-        return reach.unknown_function(unknown[1])
-    # Hints on settings and functions of the engine would mislead: clients cannot reach either.
-    message = _HINT.split(_KIND.sub("", message), maxsplit=1)[0].strip()
-    for pattern, code, sqlstate, words in _WORDED:
+        return reach.unknown_function(_FUNCTIONS.get(unknown[1].lower(), unknown[1]))
+    message = _BEHIND.split(_KIND.sub("", message.strip()), maxsplit=1)[0].strip()
+    for pattern, code, sqlstate, words in _TABLE:
         found = pattern.search(message)
         if found is not None:
-            return SqlError(code, sqlstate, words.format(found["v"]) if "v" in pattern.groupindex else words)
-    for kind, code, sqlstate in _ERROR_CODES:
+            return SqlError(code, sqlstate, words.format_map(_shown(found)))
+    log.warning("an error of the engine that has no words of its own: %s", message)
+    for kind, code, sqlstate, words in _CLASSES:
         if isinstance(error, kind):
-            prefix = _COMPILATION if sqlstate.startswith("42") else ""
-            return SqlError(code, sqlstate, prefix + message)
-    return SqlError("000603", "XX000", message)
+            return SqlError(code, sqlstate, words)
+    return SqlError("000603", "XX000", "SQL execution error in the local service; its log has the cause.")
+
+
+def _shown(found: re.Match[str]) -> dict[str, str]:
+    """Return the groups of a match in Snowflake's words; groups that took no part are empty."""
+    shown = {name: found[name] or "" for name in found.re.groupindex}
+    for name in ("t", "u"):
+        if shown.get(name):
+            shown[name] = _type_word(shown[name])
+    if "f" in shown:
+        shown["f"] = _FUNCTIONS.get(shown["f"].lower(), shown["f"].upper())
+    return {**dict.fromkeys("vwtu", ""), **shown}
+
+
+def _type_word(engine: str) -> str:
+    kind = ColumnType.from_duckdb(engine.strip("'\""))
+    return "NUMBER" if engine.startswith("INTEGER") else "VARCHAR" if kind.kind == "VARCHAR" else str(kind)

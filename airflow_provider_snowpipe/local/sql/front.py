@@ -258,7 +258,8 @@ def snowflake_errors(session: Session) -> Iterator[None]:
     except SqlError:
         raise
     except sqlglot.errors.UnsupportedError as error:
-        raise unsupported(str(error).split("\n", maxsplit=1)[0]) from error
+        said = str(error).split("\n", maxsplit=1)[0]
+        raise unsupported(re.sub(r" (?:is not supported in|when targeting) DuckDB\b\.?", "", said)) from error
     except sqlglot.errors.SqlglotError as error:
         raise _syntax_error(error) from error
     except RecursionError as error:
@@ -292,7 +293,7 @@ def _restoring(session: Session) -> Iterator[None]:
         session.transaction.restore()
         raise
     finally:
-        session.take_back()
+        session.forget_lent()
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:

@@ -11,15 +11,12 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, unsupported
-from airflow_provider_snowpipe.local.sql import moments
+from airflow_provider_snowpipe.local.sql import timestamps
 
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
-BINARY = (
-    "list_transform([_0], lambda b: CASE WHEN typeof(b) = 'BLOB' THEN CAST(b AS BLOB) "
-    "ELSE unhex(CAST(b AS VARCHAR)) END)[1]"
-)
+_READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 # Argument number n is the column _n.
@@ -51,14 +48,10 @@ _TEMPLATES = {
     "IS_DECIMAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
     "IS_DOUBLE": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
     "IS_REAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
-    "TYPEOF": (
-        f"CASE WHEN json_type(to_json(_0)) IN {_INTEGERS} THEN 'INTEGER' "
-        "WHEN json_type(to_json(_0)) = 'DOUBLE' THEN 'DECIMAL' "
-        "WHEN json_type(to_json(_0)) = 'NULL' THEN 'NULL_VALUE' ELSE json_type(to_json(_0)) END"
-    ),
+    "TYPEOF": "_variant_type(_0)",
     "OBJECT_KEYS": "to_json(json_keys(to_json(_0)))",
-    "OBJECT_AGG": "json_group_object(_0, to_json(_1))",
-    "TRY_PARSE_JSON": "TRY_CAST(_0 AS JSON)",
+    "OBJECT_AGG": "_sorted_keys(json_group_object(_0, to_json(_1)))",
+    "TRY_PARSE_JSON": "_parse_json(CASE WHEN json_valid(_0) THEN _0 END)",
     "WIDTH_BUCKET": (
         "CASE WHEN _0 < _1 THEN 0 WHEN _0 >= _2 THEN _3 + 1 "
         "ELSE CAST(floor((_0 - _1) * _3 / (_2 - _1)) AS BIGINT) + 1 END"
@@ -81,22 +74,13 @@ _TEMPLATES = {
         "array_to_string(list_transform(CAST(to_json(_0) AS JSON[]), "
         "lambda x: json_extract_string(x, '$')), _1)"
     ),
-    "OBJECT_INSERT": "json_merge_patch(to_json(_0), json_object(_1, to_json(_2)))",
+    "OBJECT_INSERT": "_sorted_keys(json_merge_patch(to_json(_0), json_object(_1, to_json(_2))))",
     "HLL": "approx_count_distinct(_0)",
     "BYTE_LENGTH": "strlen(CAST(_0 AS VARCHAR))",
     "TIME": "CAST(_0 AS TIME)",
     "TRY_BASE64_DECODE_STRING": "TRY(decode(from_base64(_0)))",
     "CURRENT_DATE": "CAST(now() AS DATE)",
 }
-_FORMAT = re.compile(
-    r'YYYY|YY|MMMM|MON|MM|DD|DY|HH24|HH12|HH|MI|SS|FF[0-9]?|AM|PM|TZH:?TZM|"[^"]*"|.',
-    re.IGNORECASE | re.DOTALL,
-)
-_STRFTIME = {
-    "YYYY": "%Y", "YY": "%y", "MMMM": "%B", "MON": "%b", "MM": "%m", "DD": "%d", "DY": "%a", "HH24": "%H",
-    "HH12": "%I", "HH": "%H", "MI": "%M", "SS": "%S", "FF": "%n", "FF3": "%g", "FF6": "%f", "FF9": "%n",
-    "AM": "%p", "PM": "%p", "TZHTZM": "%z", "TZH:TZM": "%z",
-}  # fmt: skip
 
 
 def rewrite_all(tree: exp.Expr) -> exp.Expr:
@@ -116,14 +100,14 @@ def rewrite(node: exp.Expr) -> exp.Expr:
     :raises SqlError: 000002 for a form of a function that has none.
     """
     if isinstance(node, exp.ToChar) and node.args.get("format") is not None:
-        return _to_char(node)
+        return timestamps.to_char(node)
     for kinds, form in _FORMS:
         if isinstance(node, kinds):
             return form(node)
     if isinstance(node, exp.Anonymous) and node.name.upper() in {"OBJECT_DELETE", "OBJECT_PICK"}:
         return _keys(node)
     if isinstance(node, exp.Anonymous) and node.name.upper() == "TO_DATE" and len(node.expressions) == 1:
-        # sqlglot leaves the call as it is for a moment and for a text of digits.
+        # sqlglot leaves the call as it is for a timestamp and for a text of digits.
         return _cast(exp.cast(node.expressions[0].copy(), "DATE"))
     if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
         # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
@@ -131,7 +115,10 @@ def rewrite(node: exp.Expr) -> exp.Expr:
         return exp.Anonymous(this="json_extract", expressions=[node.this.copy(), path])
     if not isinstance(node, exp.Func) or isinstance(node, exp.Cast):
         return node
-    template = moments.template(node) or _TEMPLATES.get(_name(node))
+    read = timestamps.read_call(node)
+    if read is not None:
+        return read
+    template = _TEMPLATES.get(_name(node))
     if template is None:
         return node
     return fill(template, arguments(node))
@@ -176,17 +163,6 @@ def _name(node: exp.Expr) -> str:
     return node.sql_name().upper() if isinstance(node, exp.Func) else ""
 
 
-def _to_char(node: exp.ToChar) -> exp.Expr:
-    written = node.args["format"]
-    if not isinstance(written, exp.Literal) or re.search(r"(?<![Ff])[90X$]", written.name):
-        raise unsupported("TO_CHAR with a format of numbers")
-    parts = [
-        part.strip('"') if part.startswith('"') else _STRFTIME.get(part.upper(), part)
-        for part in _FORMAT.findall(written.name)
-    ]
-    return exp.Anonymous(this="strftime", expressions=[node.this, exp.Literal.string("".join(parts))])
-
-
 def binary_of(node: exp.Expr) -> exp.Expr:
     """Return a value as BINARY: text is hexadecimal, as BINARY_INPUT_FORMAT is.
 
@@ -200,7 +176,7 @@ def binary_of(node: exp.Expr) -> exp.Expr:
                 "100115", "22000", f"The following string is not a legal hex-encoded value: '{node.name}'"
             ) from error
         return exp.Anonymous(this="unhex", expressions=[node.copy()])
-    return fill(BINARY, [node])
+    return timestamps.call("_binary", node)
 
 
 def _cast(node: exp.Cast) -> exp.Expr:
@@ -215,8 +191,31 @@ def _cast(node: exp.Cast) -> exp.Expr:
         return exp.Anonymous(this="left", expressions=[whole, exp.Literal.number(length)])
     if node.to.is_type(exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY):
         return binary_of(node.this)
-    moment = moments.read_text(node)
-    return fill(moment, [node.this]) if moment is not None else node
+    if node.to.is_type(exp.DataType.Type.BOOLEAN) and isinstance(node.this, _READ_AS_TEXT):
+        return timestamps.call("_boolean", node.this)
+    return timestamps.read_cast(node)
+
+
+def _time_to_text(node: exp.TimeToStr) -> exp.Expr:
+    """TO_CHAR of what is known to be a time; sqlglot has read its format already."""
+    written = exp.Literal.string(node.args["format"].name.replace("%z", "\x01"))
+    return timestamps.call("_formatted", node.this, written)
+
+
+def _convert_timezone(node: exp.ConvertTimezone) -> exp.Expr:
+    """With two arguments the result is a TIMESTAMP_TZ ("CONVERT_TIMEZONE")."""
+    if node.args.get("source_tz") is not None:
+        return node
+    return timestamps.call(
+        "_in_zone", timestamps.call("_ltz", node.args["timestamp"]), node.args["target_tz"]
+    )
+
+
+def _parse_json(node: exp.ParseJSON) -> exp.Expr:
+    return fill(
+        "_parse_json(CASE WHEN json_valid(_0) THEN _0 END)" if node.args.get("safe") else "_parse_json(_0)",
+        [node.this],
+    )
 
 
 def _to_binary(node: exp.ToBinary) -> exp.Expr:
@@ -285,6 +284,8 @@ def _literal(node: exp.Expr) -> exp.Expr:
         pairs.append(pair)
     if not pairs:
         return exp.cast(exp.Literal.string("{}"), "JSON")
+    if all(isinstance(pair.expressions[0], exp.Literal) for pair in pairs):
+        pairs.sort(key=lambda pair: str(pair.expressions[0].name).encode())
     listed = exp.Array(expressions=pairs).sql(dialect="duckdb")
     # A key whose value is SQL NULL is left out, as in Snowflake; a JSON null stays.
     return exp.Anonymous(
@@ -320,6 +321,9 @@ _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...]
     ((exp.Repeat, exp.Pad, exp.Space), _bounded),
     ((exp.Array, exp.Struct), _literal),
     ((exp.Cast,), _cast),
+    ((exp.ParseJSON,), _parse_json),
+    ((exp.ConvertTimezone,), _convert_timezone),
+    ((exp.TimeToStr,), _time_to_text),
     ((exp.ToBinary,), _to_binary),
     ((exp.DateAdd,), _date_add),
 )

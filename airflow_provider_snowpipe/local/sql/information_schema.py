@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW
 from airflow_provider_snowpipe.local.errors import object_missing
 from airflow_provider_snowpipe.local.sql import show_objects
 from airflow_provider_snowpipe.local.sql.relations import lent_result
-from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, moment
+from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
@@ -25,7 +25,6 @@ _NUMBERS = frozenset(
      "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX", "NUMERIC_SCALE", "DATETIME_PRECISION",
      "RETENTION_TIME", "START_VALUE", "INCREMENT", "IDENTITY_START", "IDENTITY_INCREMENT"}
 )  # fmt: skip
-_MOMENTS = frozenset({"CREATED", "LAST_ALTERED"})
 _Row = Sequence[Any]
 _IDENTITY = re.compile(r"IDENTITY START (-?\d+) INCREMENT (-?\d+)")
 
@@ -40,7 +39,7 @@ def relation(session: Session, database: Database, name: str) -> exp.Expr:
         raise object_missing("Object", f"{database.name}.{SCHEMA}.{name}")
     names, rows = known
     columns = tuple(
-        ResultColumn(column, NUMBER if column in _NUMBERS else TIMESTAMP_LTZ if column in _MOMENTS else TEXT)
+        ResultColumn(column, NUMBER if column in _NUMBERS else TIMESTAMP_LTZ if column in _TIMES else TEXT)
         for column in names
     )
     return lent_result(session, Result(columns, list(rows(session, database))))
@@ -71,8 +70,8 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
                 "NO",
                 table.clustering_key.text if table is not None and table.clustering_key else None,
                 _count(session, table),
-                moment(created),
-                moment(created),
+                timestamp(created),
+                timestamp(created),
                 "YES" if kind == "TABLE" else "NO",
                 "YES" if temporary else "NO",
                 database.objects.comment(kind, schema, name) or None,
@@ -149,7 +148,7 @@ def _views(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
         for view in database.objects.of(VIEW, schema):
             if session.can_see(VIEW, database.name, schema, view.name):
-                created = moment(view.created_on_ms)
+                created = timestamp(view.created_on_ms)
                 yield (
                     database.name, schema, view.name, _owner(session, VIEW, database.name, schema, view.name),
                     view.definition["text"], "NONE", "NO", "YES" if view.definition["is_secure"] else "NO",
@@ -162,7 +161,7 @@ def _pipes(session: Session, database: Database) -> Iterator[_Row]:
         schema, name = pipe.key.schema, pipe.key.name
         kind, seen = ("TABLE", pipe.table) if pipe.definition is None else ("PIPE", name)
         if session.can_see(kind, database.name, schema, seen):
-            created = moment(pipe.created_on_ms)
+            created = timestamp(pipe.created_on_ms)
             text = pipe.definition.text if pipe.definition is not None else None
             yield (
                 database.name, schema, name, _owner(session, kind, database.name, schema, seen), text, None,
@@ -171,7 +170,7 @@ def _pipes(session: Session, database: Database) -> Iterator[_Row]:
     for loading in database.file_pipes.pipes:
         schema, name = loading.key.schema, loading.key.name
         if session.can_see("PIPE", database.name, schema, name):
-            created = moment(loading.created_on_ms)
+            created = timestamp(loading.created_on_ms)
             comment = loading.comment or database.objects.comment("PIPE", schema, name) or None
             yield (
                 database.name, schema, name, _owner(session, "PIPE", database.name, schema, name),
@@ -182,7 +181,7 @@ def _pipes(session: Session, database: Database) -> Iterator[_Row]:
 def _stages(session: Session, database: Database) -> Iterator[_Row]:
     for stage in database.stages.stages:
         if session.can_see("STAGE", database.name, stage.schema, stage.name):
-            created = moment(stage.created_on_ms)
+            created = timestamp(stage.created_on_ms)
             kind = "External Named" if stage.is_external else "Internal Named"
             yield (
                 database.name, stage.schema, stage.name, stage.url or "", stage.region, kind,
@@ -194,7 +193,7 @@ def _stages(session: Session, database: Database) -> Iterator[_Row]:
 def _file_formats(session: Session, database: Database) -> Iterator[_Row]:
     for known in database.stages.formats:
         if session.can_see("FILE FORMAT", database.name, known.schema, known.name):
-            created = moment(known.created_on_ms)
+            created = timestamp(known.created_on_ms)
             owner = _owner(session, "FILE FORMAT", database.name, known.schema, known.name)
             kind = str(known.settings.get("TYPE", "CSV"))
             yield database.name, known.schema, known.name, owner, kind, created, created, known.comment
@@ -204,7 +203,7 @@ def _sequences(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
         for known in database.objects.of(SEQUENCE, schema):
             if session.can_see(SEQUENCE, database.name, schema, known.name):
-                created = moment(known.created_on_ms)
+                created = timestamp(known.created_on_ms)
                 yield (
                     database.name, schema, known.name,
                     _owner(session, SEQUENCE, database.name, schema, known.name), "NUMBER", 38, 10, 0,
@@ -220,7 +219,7 @@ def _table_privileges(session: Session, database: Database) -> Iterator[_Row]:
         if is_here and session.can_see(grant.target.kind, *grant.target.path):
             yield (
                 grant.grantor, grant.role, "ROLE", *grant.target.path, grant.privilege,
-                "YES" if grant.grant_option else "NO", moment(grant.created_on_ms),
+                "YES" if grant.grant_option else "NO", timestamp(grant.created_on_ms),
             )  # fmt: skip
 
 

@@ -73,9 +73,9 @@ def pipe_status(session: Session, database: Database, pipe: FilePipe) -> dict[st
 
 
 def iso(epoch_ms: int) -> str:
-    """Return a moment as Snowflake's pipe API writes it: ISO 8601 in UTC with milliseconds."""
-    moment = dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return a timestamp as Snowflake's pipe API writes it: ISO 8601 in UTC with milliseconds."""
+    timestamp = dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
+    return timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _require_monitor(session: Session, database: Database, pipe: FilePipe) -> None:

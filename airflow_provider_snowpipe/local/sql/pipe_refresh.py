@@ -32,7 +32,7 @@ def refresh(session: Session, database: Database, pipe: FilePipe, text: str) -> 
     now_ms = database.clock.now_ms()
     since_ms = now_ms - REFRESH_MS
     if "MODIFIED_AFTER" in settings:
-        since_ms = max(since_ms, _moment_ms(str(settings["MODIFIED_AFTER"])))
+        since_ms = max(since_ms, _epoch_ms(str(settings["MODIFIED_AFTER"])))
     prefix = plan.location.path_of(str(settings.get("PREFIX", ""))) if settings.get("PREFIX") else ""
     fresh = [
         file
@@ -46,9 +46,9 @@ def refresh(session: Session, database: Database, pipe: FilePipe, text: str) -> 
     return Result((ResultColumn("File"), ResultColumn("Status")), [(name, "SENT") for name in names], OTHER)
 
 
-def _moment_ms(text: str) -> int:
+def _epoch_ms(text: str) -> int:
     try:
-        moment = dt.datetime.fromisoformat(text)
+        timestamp = dt.datetime.fromisoformat(text)
     except ValueError as error:
         raise invalid_value("MODIFIED_AFTER", text, "an ISO 8601 timestamp") from error
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+    return int((timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)).timestamp() * 1000)

@@ -6,9 +6,10 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.sql import moments, translate
+from airflow_provider_snowpipe.local.sql import timestamps, translate
 from airflow_provider_snowpipe.local.sql.names import read_list
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.timestamps import named_type
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
@@ -88,11 +89,11 @@ def _expression(session: Session, column: Column, tree: exp.Expr) -> str:
     if _is_path(tree):
         return _converted(column, tree)
     holder: exp.Expr = exp.Select(expressions=[tree.copy()])
-    holder = holder.transform(moments.at_start).transform(_inner_cast).transform(_row)
+    holder = holder.transform(timestamps.at_start).transform(_inner_cast).transform(_row)
     sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0]))
     if column.type.is_semi_structured:
         return f"to_json({sql})"
-    return f"CAST({sql} AS {column.type.duckdb})"
+    return conversions.cast(column, sql)
 
 
 def _is_path(tree: exp.Expr) -> bool:
@@ -115,7 +116,7 @@ def _converted(column: Column, path: exp.Expr) -> str:
 def _between(written: Column, column: Column, sql: str) -> str:
     if column.type.is_semi_structured:
         return sql if written.type.is_semi_structured else f"to_json({sql})"
-    return f"CAST({sql} AS {column.type.duckdb})"
+    return conversions.cast(column, sql)
 
 
 def _row(node: exp.Expr) -> exp.Expr:
@@ -134,7 +135,7 @@ def _inner_cast(node: exp.Expr) -> exp.Expr:
         return node
     kind = ColumnType.from_sqlglot(node.to)
     inner = node.this if kind.is_semi_structured or not _is_path(node.this) else _text_of(node.this)
-    return exp.Cast(this=inner, to=exp.DataType.build(kind.duckdb, dialect="duckdb"))
+    return exp.Cast(this=inner, to=named_type(kind, node.to))
 
 
 def _text_of(path: exp.Expr) -> exp.Expr:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -60,7 +62,22 @@ def _fetched(cursor: duckdb.DuckDBPyConnection) -> Result:
     columns = tuple(
         ResultColumn(name, ColumnType.from_duckdb(str(kind))) for name, kind, *_ in cursor.description
     )
-    return Result(columns, list(cursor.fetchall()))
+    rows: list[Sequence[Any]] = list(cursor.fetchall())
+    zoned = [number for number, column in enumerate(columns) if column.type.kind == "TIMESTAMP_TZ"]
+    return Result(columns, [_zoned(row, zoned) for row in rows] if zoned else rows)
+
+
+def _zoned(row: Sequence[Any], zoned: Sequence[int]) -> Sequence[Any]:
+    """Return a row with each TIMESTAMP_TZ as a time at its own offset."""
+    values = list(row)
+    for number in zoned:
+        if values[number] is not None:
+            at, offset = values[number]["t"], dt.timezone(dt.timedelta(minutes=values[number]["o"]))
+            values[number] = at
+            # The last time that there is has no clock further east.
+            with contextlib.suppress(OverflowError):
+                values[number] = at.astimezone(offset)
+    return tuple(values)
 
 
 @functools.lru_cache(maxsize=64)
@@ -175,11 +192,12 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     database = _target(session, tree)
     replaced = _replaced(session, database, tree) if overwrite else None
     targets = _bound_columns(database, tree)
-    lengths.enforce(database, tree)
+    rows = bindings.rows(targets)
+    typed = {n for n, kind in targets.items() if all(lengths.is_plain(row[n], kind) for row in rows)}
+    lengths.enforce(database, tree, typed)
     sql = translate.to_duckdb(tree)
     if isinstance(tree, exp.Merge):
         sql += " RETURNING merge_action"
-    rows = bindings.rows(targets)
 
     def work() -> Counter[str]:
         return _run(session, sql, rows, replaced, tree.key.upper())
@@ -208,9 +226,11 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     for name, value in zip(names, values.expressions[0].expressions, strict=False):
         if isinstance(value, exp.Placeholder):
             found[number] = types.get(name, "")
+            value.meta[lengths.NUMBER] = number
             number += 1
         elif isinstance(value, exp.Parameter) and value.name.isdigit():
             found[int(value.name) - 1] = types.get(name, "")
+            value.meta[lengths.NUMBER] = int(value.name) - 1
     return found
 
 

@@ -10,6 +10,7 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.loading import conversion
@@ -26,8 +27,9 @@ from airflow_provider_snowpipe.local.loading.selection import (
     text_field,
     whole_row,
 )
-from airflow_provider_snowpipe.local.sql import moments, reach, translate
+from airflow_provider_snowpipe.local.sql import reach, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.timestamps import named_type
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
 
@@ -116,7 +118,7 @@ class _Compiler:
         if isinstance(tree, exp.Cast) and _is_path(tree.this):
             return self._cast(column, tree)
         holder: exp.Expr = exp.Select(expressions=[tree.copy()])
-        holder = holder.transform(moments.at_start).transform(self._inner_cast).transform(self._leaf)
+        holder = holder.transform(timestamps.at_start).transform(self._inner_cast).transform(self._leaf)
         sql = translate.to_duckdb(translate.prepare(self.session, holder.expressions[0]))
         return expression(column, f"({sql})")
 
@@ -130,7 +132,7 @@ class _Compiler:
             first = inner.value(raw)
             if column.type.is_semi_structured:
                 return first if written.type.is_semi_structured else f"to_json({first})"
-            return f"TRY_CAST({first} AS {column.type.duckdb})"
+            return conversions.cast(column, first, tried=True)
 
         return Filled(column, value, inner.raw, inner.position)
 
@@ -190,7 +192,7 @@ class _Compiler:
             return node
         kind = ColumnType.from_sqlglot(node.to)
         inner = node.this if kind.is_semi_structured or not _is_path(node.this) else self._text(node.this)
-        return exp.Cast(this=inner, to=exp.DataType.build(kind.duckdb, dialect="duckdb"))
+        return exp.Cast(this=inner, to=named_type(kind, node.to))
 
     def _text(self, tree: exp.Expr) -> exp.Expr:
         if self.shape.kind == CSV and not _keys(tree):

@@ -10,16 +10,18 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.sql import functions
 from airflow_provider_snowpipe.local.sql.copy_validation import past_errors
 from airflow_provider_snowpipe.local.sql.results import Result, json_text
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
 
-_EACH = """SELECT CAST(1 AS BIGINT) AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
-    regexp_replace(e.fullkey, '^\\$\\.?', '') AS "PATH",
+_EACH = """SELECT __seq AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
+    regexp_replace(regexp_replace(e.fullkey, '\\."([^"]*)"', '[''\\1'']', 'g'), '^\\$\\.?', '') AS "PATH",
     CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX", e.value AS "VALUE",
-    json_extract(to_json(__input), e.path) AS "THIS"
-    FROM {function}(to_json(__input), {path}) AS e WHERE NOT e.key IS NULL"""
+    json_extract(__input, e.path) AS "THIS"
+    FROM {function}(__input, {path}) AS e WHERE NOT e.key IS NULL"""
 _BEHIND = "substr(e.fullkey, length(__path) + 1)"
 _MODES = {
     "BOTH": "",
@@ -34,7 +36,6 @@ _ARROW = {
     "TIME": pa.time64("us"),
     "TIMESTAMP_NTZ": pa.timestamp("us"),
     "TIMESTAMP_LTZ": pa.timestamp("us", tz="UTC"),
-    "TIMESTAMP_TZ": pa.timestamp("us", tz="UTC"),
 }
 
 
@@ -89,15 +90,21 @@ def _replace(session: Session, node: exp.Expr) -> None:
     if isinstance(call, exp.Dot):
         raise unsupported(f"table function {name}")
     if name == "RESULT_SCAN":
-        node.replace(exp.Subquery(this=lent_result(session, scanned(session, call)), alias=named))
+        node.replace(_lent(session, scanned(session, call), named))
     elif name == "VALIDATE":
-        node.replace(exp.Subquery(this=lent_result(session, _validated(session, call)), alias=named))
+        node.replace(_lent(session, _validated(session, call), named))
     elif name == "GENERATOR":
         node.replace(exp.Subquery(this=_generator(call), alias=named))
     elif name == "SPLITTOTABLE":
         node.replace(exp.Subquery(this=_split(call), alias=named))
     else:
         raise unsupported(f"table function {name}")
+
+
+def _lent(session: Session, result: Result, alias: exp.Expr) -> exp.Subquery:
+    lent = exp.Subquery(this=lent_result(session, result), alias=alias)
+    lent.meta["columns"] = [Column(column.name, column.type) for column in result.columns]
+    return lent
 
 
 def _identifier_of(name: str) -> exp.Identifier:
@@ -120,12 +127,23 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     recursive = _is_true(options.get("RECURSIVE"))
     text = _EACH.format(function="json_tree" if recursive else "json_each", path=literal(_json_path(path)))
     text += _mode(options.get("MODE"))
-    query = _query(text, {"__input": options["INPUT"], "__path": exp.Literal.string(_json_path(path))})
+    query = _query(
+        text,
+        {
+            "__input": functions.fill("_sorted_keys(to_json(_0))", [options["INPUT"]]),
+            "__path": exp.Literal.string(_json_path(path)),
+        },
+    )
     subquery = exp.Subquery(this=query)
-    subquery.meta["flatten"] = True
+    subquery.meta["flatten"] = options["INPUT"].copy()
     named = exp.TableAlias(this=alias.copy() if alias is not None else _identifier_of("FLATTEN"))
     join = node.parent
     if not isinstance(join, exp.Join):
+        if _is_true(options.get("OUTER")):
+            outer = _query("SELECT f.* FROM (SELECT 1) AS _o LEFT JOIN LATERAL (SELECT 1) AS f ON TRUE", {})
+            for lateral in outer.find_all(exp.Lateral):
+                lateral.this.set("this", query)
+            subquery.set("this", outer)
         subquery.set("alias", named)
         node.replace(subquery)
         return
@@ -277,6 +295,8 @@ def lent_result(session: Session, result: Result) -> exp.Expr:
 def _array(values: list[object], kind: ColumnType) -> pa.Array:
     if kind.kind == "NUMBER":
         return pa.array(values, pa.decimal128(38, kind.scale or 0))
+    if kind.kind == "TIMESTAMP_TZ":
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
     if kind.kind in _ARROW:
         return pa.array(values, _ARROW[kind.kind])
     return pa.array([None if value is None else json_text(value) for value in values], pa.string())
@@ -284,4 +304,6 @@ def _array(values: list[object], kind: ColumnType) -> pa.Array:
 
 def _converted(position: int, kind: ColumnType) -> str:
     name = quote(str(position))
+    if kind.kind == "TIMESTAMP_TZ":
+        return f"_read_tz({name})"
     return f"json_extract({name}, '$')" if kind.is_semi_structured else name

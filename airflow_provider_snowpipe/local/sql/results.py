@@ -68,11 +68,11 @@ def listing(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequen
     )
     if "created_on" in names:
         at = list(names).index("created_on")
-        rows = [(*row[:at], None if row[at] is None else moment(row[at]), *row[at + 1 :]) for row in rows]
+        rows = [(*row[:at], None if row[at] is None else timestamp(row[at]), *row[at + 1 :]) for row in rows]
     return Result(columns, list(rows), OTHER)
 
 
-def moment(epoch_ms: int) -> dt.datetime:
+def timestamp(epoch_ms: int) -> dt.datetime:
     """Return a time of the catalog as a value of TIMESTAMP_LTZ."""
     return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
 
@@ -134,4 +134,9 @@ def _timestamp(value: dt.datetime, kind: str) -> str:
         text = f"{decimal.Decimal(seconds) + decimal.Decimal(micros) / 1_000_000:.9f}"
     else:
         text = f"{seconds}.{micros:06d}000"
-    return f"{text} 1440" if kind == "TIMESTAMP_TZ" else text
+    return f"{text} {offset_minutes(value)}" if kind == "TIMESTAMP_TZ" else text
+
+
+def offset_minutes(value: dt.datetime) -> int:
+    """Return the offset of a TIMESTAMP_TZ as the protocols carry it: minutes east of UTC, plus 1440."""
+    return 1440 + (value.utcoffset() or dt.timedelta()) // dt.timedelta(minutes=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
+import zoneinfo
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
+from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.sql.transactions import T, Transaction
 from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
@@ -148,6 +150,24 @@ class Session:
             self._cursor.execute("SET SESSION ieee_floating_point_ops = false")
         return self._cursor
 
+    def set_parameter(self, name: str, value: object) -> None:
+        """Set a parameter of the session, or, with None, give it its default again.
+
+        :raises SqlError: 001006 for a time zone that does not exist ("Parameters", TIMEZONE).
+        """
+        if name == "TIMEZONE":
+            zone = "UTC" if value is None else str(value)
+            try:
+                zoneinfo.ZoneInfo(zone)
+            except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError) as error:
+                message = f"SQL compilation error:\ninvalid value [{zone}] for parameter 'TIMEZONE'"
+                raise SqlError("001006", "22023", message) from error
+            self.cursor.execute(f"SET SESSION TimeZone = {literal(zone)}")
+        if value is None:
+            self.parameters.pop(name, None)
+        else:
+            self.parameters[name] = value
+
     @property
     def autocommit(self) -> bool:
         """False after ``ALTER SESSION SET AUTOCOMMIT = FALSE``: DML opens a transaction by itself."""
@@ -197,7 +217,7 @@ class Session:
         """Return True for a name that :meth:`lend` gave out for the running statement."""
         return name in self.lent
 
-    def take_back(self) -> None:
+    def forget_lent(self) -> None:
         """Remove the relations that the statement was lent, unless a transaction may repeat it."""
         if self._cursor is None or not self.lent or self.transaction.has_changes:
             return
@@ -248,7 +268,7 @@ class Session:
         cursor = self._cursor
         # What an earlier interrupt or failure took from an open transaction is just being brought back.
         if cursor is not None and not self.transaction.is_restoring:
-            # The session may be closed at this very moment; then there is nothing left to stop.
+            # The session may just be closed; then there is nothing left to stop.
             with contextlib.suppress(duckdb.Error):
                 cursor.interrupt()
 

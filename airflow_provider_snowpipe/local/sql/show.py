@@ -171,7 +171,7 @@ def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
     accept = _channel_filter(session, _scope(text))
     rows = [
         (
-            _moment(channel.committed.created_on_ms),
+            _timestamp(channel.committed.created_on_ms),
             channel.name,
             database.name,
             channel.pipe.key.schema,
@@ -188,7 +188,7 @@ def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
         and matches(text, channel.name)
         and session.can_see("TABLE", database.name, channel.pipe.key.schema, channel.pipe.table)
     ]
-    return _moments(
+    return _with_times(
         (
             "name",
             "database_name",
@@ -268,7 +268,7 @@ def _count(session: Session, path: str) -> int:
     return int(row[0]) if row else 0
 
 
-def _moment(epoch_ms: int) -> dt.datetime:
+def _timestamp(epoch_ms: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
 
 
@@ -276,7 +276,7 @@ def _texts(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Result:
     return Result(tuple(ResultColumn(name) for name in names), list(rows), OTHER)
 
 
-def _moments(texts: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[str]) -> Result:
+def _with_times(texts: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[str]) -> Result:
     columns = (
         ResultColumn("created_on", TIMESTAMP_LTZ),
         *(ResultColumn(name, TEXT) for name in texts),

@@ -190,8 +190,6 @@ def _flag(settings: Mapping[str, Setting], name: str, *, default: bool) -> bool:
 
 def _http_date(epoch_ms: int) -> str:
     # Not strftime: the names must not follow the locale, and Snowflake writes days without a zero.
-    moment = time.gmtime(epoch_ms // 1000)
-    clock = f"{moment.tm_hour:02d}:{moment.tm_min:02d}:{moment.tm_sec:02d}"
-    return (
-        f"{_DAYS[moment.tm_wday]}, {moment.tm_mday} {_MONTHS[moment.tm_mon - 1]} {moment.tm_year} {clock} GMT"
-    )
+    at = time.gmtime(epoch_ms // 1000)
+    clock = f"{at.tm_hour:02d}:{at.tm_min:02d}:{at.tm_sec:02d}"
+    return f"{_DAYS[at.tm_wday]}, {at.tm_mday} {_MONTHS[at.tm_mon - 1]} {at.tm_year} {clock} GMT"

@@ -21,13 +21,13 @@ from airflow_provider_snowpipe.local.sql import (
     functions,
     get_ddl,
     information_schema,
-    moments,
     named_tables,
     names,
     query_history,
     reach,
     sequences,
     staged_rows,
+    timestamps,
     views,
 )
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
@@ -94,7 +94,7 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     replace_table_functions(session, tree)
     moved = session.catalog.clock.moved_seconds
     if moved:
-        tree = tree.transform(partial(moments.later, seconds=moved), copy=False)
+        tree = tree.transform(partial(timestamps.later, seconds=moved), copy=False)
     tree = tree.transform(_context_function, session, copy=False)
     tree = tree.transform(_subscript, copy=False)
     tree = tree.transform(_text_of_json, copy=False)

@@ -43,7 +43,7 @@ class Account:
         return [{**ROW, "pipe_name": None}]
 
 
-def moments(account: Account) -> list[str]:
+def timestamps(account: Account) -> list[str]:
     ((_, values),) = account.asked
     return values[3:5]
 
@@ -74,7 +74,7 @@ def test_the_look_goes_from_copys_memory_to_where_the_information_schema_begins(
     account = Account()
     (load,) = older_copies(account.run, TABLE, ["in/a.csv"])
 
-    assert moments(account) == ["2026-01-26T12:00:00.000+00:00", "2026-03-17T13:05:00.000+00:00"]
+    assert timestamps(account) == ["2026-01-26T12:00:00.000+00:00", "2026-03-17T13:05:00.000+00:00"]
     assert account.asked[0][1][5:] == ["a.csv", "in/a.csv"]
     assert (load.path, load.pipe, load.rows_loaded) == ("a.csv", None, 7)
 
@@ -82,13 +82,13 @@ def test_the_look_goes_from_copys_memory_to_where_the_information_schema_begins(
 def test_loads_into_an_earlier_table_of_the_same_name_are_not_asked_for() -> None:
     account = Account(days=20)
     older_copies(account.run, TABLE, ["a.csv"])
-    assert moments(account)[0] == "2026-03-11T12:00:00.000+00:00"
+    assert timestamps(account)[0] == "2026-03-11T12:00:00.000+00:00"
 
 
 def test_a_table_that_does_not_show_is_looked_for_by_name() -> None:
     account = Account(days=None)
     older_copies(account.run, TABLE, ["a.csv"])
-    assert moments(account)[0] == "2026-01-26T12:00:00.000+00:00"
+    assert timestamps(account)[0] == "2026-01-26T12:00:00.000+00:00"
 
 
 @pytest.mark.parametrize(("days", "paths"), [(13.9, ["a.csv"]), (100, [])], ids=["young-table", "no-files"])

@@ -8,12 +8,13 @@ from typing import Any
 import duckdb
 import pytest
 
-from airflow_provider_snowpipe.local.engine import coerce, conversions
+from airflow_provider_snowpipe.local.engine import coerce, conversions, values
 from airflow_provider_snowpipe.local.engine.lines import arrow_lines, split_lines
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
 REJECTED = "rejected"
+_SECOND = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
 
 # column type, JSON text of the value, stored value
 VALUES: list[tuple[str, str, Any]] = [
@@ -72,8 +73,12 @@ VALUES: list[tuple[str, str, Any]] = [
     ("TIMESTAMP_NTZ(9)", "1767312000123456789", dt.datetime(2026, 1, 2, 0, 0, 0, 123456)),
     ("TIMESTAMP_NTZ(9)", '"yesterday"', REJECTED),
     ("TIMESTAMP_LTZ(9)", '"2026-01-02T02:00:00+02:00"', dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
-    ("TIMESTAMP_TZ(9)", '"2026-01-02T00:00:00Z"', dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
-    ("TIMESTAMP_TZ(9)", "1767312000", dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
+    (
+        "TIMESTAMP_TZ(9)",
+        '"2026-01-02T02:00:00 +02:00"',
+        {"t": _SECOND, "o": 120},
+    ),
+    ("TIMESTAMP_TZ(9)", "1767312000", {"t": _SECOND, "o": 0}),
     ("VARIANT", '{"a":[1,null]}', '{"a":[1,null]}'),
     ("VARIANT", '"text"', '"text"'),
     ("VARIANT", "12345678901234567890123", "12345678901234567890123"),
@@ -88,6 +93,7 @@ VALUES: list[tuple[str, str, Any]] = [
 @pytest.fixture
 def cursor():
     connection = duckdb.connect(":memory:")
+    values.define(connection)
     connection.execute(
         'SET TimeZone = \'UTC\'; ATTACH \':memory:\' AS "LOCAL"; CREATE SCHEMA "LOCAL"."PUBLIC"'
     )
@@ -209,7 +215,9 @@ def test_quotes_in_keys_and_columns_do_not_break_the_statements(cursor):
 def test_a_failing_conversion_can_be_tried(kind):
     column = Column("C", ColumnType.from_text(kind))
     raw = "(j -> '$.a')" if column.type.is_semi_structured else "(j ->> '$.a')"
-    found = duckdb.sql(
+    connection = duckdb.connect()
+    values.define(connection)
+    found = connection.sql(
         f"SELECT TRY(struct_pack(v := {conversions.convert(column, raw)})) IS NULL FROM "
         '(VALUES (\'{"a":"no value of that type!"}\'::JSON)) AS rows(j)'
     ).fetchall()

@@ -49,7 +49,7 @@ def sql(tmp_path_factory):
         ("PARSE_JSON('{\"k\":[1]}'):k[0]::INT", 1),
         ("OBJECT_CONSTRUCT('a', 1, 'b', NULL)", '{"a":1}'),
         ("OBJECT_CONSTRUCT('k', v:name):k::STRING", "bob"),
-        ("{'a': 1, 'B': [1, 'x']}", '{"a":1,"B":[1,"x"]}'),
+        ("{'a': 1, 'B': [1, 'x']}", '{"B":[1,"x"],"a":1}'),
         ("ARRAY_CONSTRUCT(1, 'x', NULL)", '[1,"x",null]'),
         ("ARRAY_SIZE(v:arr)", 3),
         ("ARRAY_CONTAINS(2::VARIANT, v:arr)", True),

@@ -17,44 +17,44 @@ class Clock:
 
 
 def _send_as_fast_as_allowed(limits: BatchLimits, raw_bytes: int, seconds: float) -> list[float]:
-    """The moments of the appends of a writer that always has the next one ready."""
+    """The timestamps of the appends of a writer that always has the next one ready."""
     clock = Clock()
     pace = Pace(limits, clock)
-    moments: list[float] = []
+    timestamps: list[float] = []
     while clock.now < 100.0 + seconds:
         wait = pace.seconds_to_wait()
         if wait > 0:
             clock.now += max(wait, 1e-6)
             continue
         pace.sent(raw_bytes)
-        moments.append(clock.now - 100.0)
-    return moments
+        timestamps.append(clock.now - 100.0)
+    return timestamps
 
 
 def test_what_fits_the_saved_allowance_is_sent_at_once() -> None:
-    moments = _send_as_fast_as_allowed(BatchLimits(bytes_per_second=20e6), 10_000_000, 10.0)
+    timestamps = _send_as_fast_as_allowed(BatchLimits(bytes_per_second=20e6), 10_000_000, 10.0)
 
-    assert moments[:5] == [0.0, 0.0, 0.0, 0.0, pytest.approx(0.0)]
-    assert moments[5] == pytest.approx(0.5)
+    assert timestamps[:5] == [0.0, 0.0, 0.0, 0.0, pytest.approx(0.0)]
+    assert timestamps[5] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("seconds", [5.0, 60.0])
 def test_bytes_keep_the_rate_over_time(seconds: float) -> None:
     size = 3_000_000
-    moments = _send_as_fast_as_allowed(BatchLimits(bytes_per_second=20e6), size, seconds)
+    timestamps = _send_as_fast_as_allowed(BatchLimits(bytes_per_second=20e6), size, seconds)
 
-    assert 20e6 * seconds < len(moments) * size <= 20e6 * (seconds + BURST_SECONDS) + size
+    assert 20e6 * seconds < len(timestamps) * size <= 20e6 * (seconds + BURST_SECONDS) + size
 
 
 def test_small_appends_keep_the_rate_of_requests() -> None:
-    moments = _send_as_fast_as_allowed(BatchLimits(requests_per_second=10.0), 100, 30.0)
+    timestamps = _send_as_fast_as_allowed(BatchLimits(requests_per_second=10.0), 100, 30.0)
 
-    assert len(moments) == pytest.approx(10.0 * (30.0 + BURST_SECONDS), abs=2)
+    assert len(timestamps) == pytest.approx(10.0 * (30.0 + BURST_SECONDS), abs=2)
 
 
 def test_without_a_rate_of_bytes_only_requests_count() -> None:
-    moments = _send_as_fast_as_allowed(
+    timestamps = _send_as_fast_as_allowed(
         BatchLimits(bytes_per_second=None, requests_per_second=5.0), 10**9, 10.0
     )
 
-    assert len(moments) == pytest.approx(5.0 * (10.0 + BURST_SECONDS), abs=2)
+    assert len(timestamps) == pytest.approx(5.0 * (10.0 + BURST_SECONDS), abs=2)

@@ -1,0 +1,325 @@
+"""TIMESTAMP values inside expressions: casts, TO_TIMESTAMP, output formats, and the offset of TIMESTAMP_TZ.
+
+The macros of :mod:`engine.values` convert values by the type that they have when the query is bound. A
+TIMESTAMP_TZ is a pair of instant and offset, which the engine's own functions do not take: which expressions
+are one is known by the names of columns, by casts and by calls.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.errors import unsupported
+from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
+from airflow_provider_snowpipe.local.types import ColumnType
+
+_TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
+KINDS = _TIMES | {"FLOAT", "BINARY"}
+_MACROS = {
+    "TO_TIMESTAMP": "_ntz", "TO_TIMESTAMP_NTZ": "_ntz", "TO_TIMESTAMP_LTZ": "_ltz", "TO_TIMESTAMP_TZ": "_tz",
+}  # fmt: skip
+_TYPES = {
+    exp.DataType.Type.TIMESTAMP: "_ntz",
+    exp.DataType.Type.TIMESTAMPNTZ: "_ntz",
+    exp.DataType.Type.TIMESTAMPLTZ: "_ltz",
+    exp.DataType.Type.TIMESTAMPTZ: "_tz",
+}
+_CALLED = {
+    "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
+    "_instant": "TIMESTAMP_LTZ", "_clock": "TIMESTAMP_NTZ", "_in_zone": "TIMESTAMP_TZ", "_date": "DATE",
+    "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY", "_zoned_local": "TIMESTAMP_TZ",
+}  # fmt: skip
+_CAST = {
+    exp.DataType.Type.FLOAT: "FLOAT",
+    exp.DataType.Type.DOUBLE: "FLOAT",
+    exp.DataType.Type.BINARY: "BINARY",
+    exp.DataType.Type.DATE: "DATE",
+    exp.DataType.Type.TIME: "TIME",
+    exp.DataType.Type.TIMESTAMP: "TIMESTAMP_NTZ",
+    exp.DataType.Type.TIMESTAMPNTZ: "TIMESTAMP_NTZ",
+    exp.DataType.Type.TIMESTAMPLTZ: "TIMESTAMP_LTZ",
+    exp.DataType.Type.TIMESTAMPTZ: "TIMESTAMP_LTZ",
+}
+# Macros that the engine chooses by the type of their argument, and the engine's type of what they return.
+_BY_TYPE = {
+    "_ntz": "TIMESTAMP", "_ltz": "TIMESTAMPTZ", "_tz": "TIMESTAMPTZ", "_date": "DATE", "_time": "TIME",
+    "_formatted": "VARCHAR", "_cut": "", "_binary": "BLOB",
+}  # fmt: skip
+_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
+_SAME_TYPE = (
+    exp.Paren, exp.Min, exp.Max, exp.AnyValue, exp.Window, exp.Coalesce, exp.Greatest, exp.Least,
+)  # fmt: skip
+_MIXED = (exp.Coalesce, exp.If, exp.Case, exp.Greatest, exp.Least, exp.Nullif)
+# These pass a value on, or count it, whatever its type is.
+_PASSED_ON = (
+    exp.Count, exp.Min, exp.Max, exp.AnyValue, exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.Lag,
+    exp.Lead, exp.Cast,
+)  # fmt: skip
+_PLAIN_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_FORMAT = re.compile(
+    r'YYYY|YY|MMMM|MON|MM|DD|DY|HH24|HH12|HH|MI|SS|\.?FF[0-9]?|AM|PM|TZH:TZM|TZHTZM|TZH|"[^"]*"|.',
+    re.IGNORECASE | re.DOTALL,
+)
+_STRFTIME = {
+    "YYYY": "%Y", "YY": "%y", "MMMM": "%B", "MON": "%b", "MM": "%m", "DD": "%d", "DY": "%a", "HH24": "%H",
+    "HH12": "%I", "HH": "%H", "MI": "%M", "SS": "%S", "AM": "%p", "PM": "%p",
+    "TZHTZM": "\x01", "TZH:TZM": "\x02", "TZH": "\x03",
+}  # fmt: skip
+
+
+def output_format(written: str) -> str:
+    r"""Return the engine's form of a format such as ``YYYY-MM-DD HH24:MI:SS.FF3 TZHTZM``.
+
+    \x01, \x02 and \x03 stand for the offset, which only the macros know.
+    """
+    parts: list[str] = []
+    for part in _FORMAT.findall(written):
+        upper = part.upper()
+        if upper in _STRFTIME:
+            parts.append(_STRFTIME[upper])
+        elif "FF" in upper:
+            digits = upper.rpartition("FF")[2]
+            point = "." if upper[0] == "." and digits != "0" else ""
+            parts.append(point + {"0": "", "3": "%g", "6": "%f"}.get(digits, "%n"))
+        else:
+            parts.append(part.strip('"').replace("%", "%%") if len(part) > 1 else part.replace("%", "%%"))
+    return "".join(parts)
+
+
+def of_parameters(kind: str, parameters: Mapping[str, Any]) -> str:
+    """Return the format in which a session writes values of a type as text ("Date and time output formats").
+
+    :param kind: ``DATE``, ``TIME``, ``TIMESTAMP_NTZ``, ``TIMESTAMP_LTZ`` or ``TIMESTAMP_TZ``.
+    """
+    name = f"{kind}_OUTPUT_FORMAT"
+    given = str(parameters.get(name) or DEFAULT_PARAMETERS[name])
+    general = "TIMESTAMP_OUTPUT_FORMAT"
+    found = given or str(parameters.get(general) or DEFAULT_PARAMETERS[general])
+    return "YYYY-MM-DD" if found == "AUTO" and kind == "DATE" else found
+
+
+def read_cast(node: exp.Cast) -> exp.Expr:
+    """Return a cast to a TIMESTAMP or of a text to DATE as the macro that does it; others as they are."""
+    name = _TYPES.get(node.to.this)
+    if name is not None:
+        return _cut(node, _tried(node, call(name, node.this)))
+    if node.to.is_type(exp.DataType.Type.TIME):
+        is_time = isinstance(node.this, exp.Literal) and not node.to.expressions
+        return node if is_time else _cut(node, _tried(node, call("_time", node.this)))
+    value = node.this
+    is_plain = isinstance(value, exp.Literal) and _PLAIN_DATE.fullmatch(value.name) is not None
+    is_read = isinstance(value, (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)) and not is_plain
+    return _tried(node, call("_date", value)) if is_read and node.to.is_type(exp.DataType.Type.DATE) else node
+
+
+def named_type(kind: ColumnType, written: exp.DataType) -> exp.DataType:
+    """Return the type of a cast that is to be translated: a TIMESTAMP as written, the engine's otherwise."""
+    if kind.kind.startswith("TIMESTAMP"):
+        return written.copy()
+    return exp.DataType.build(kind.duckdb, dialect="duckdb")
+
+
+def read_call(node: exp.Expr) -> exp.Expr | None:
+    """Return TO_TIMESTAMP and its variants of one argument as the macro that does it, None for others."""
+    if isinstance(node, exp.UnixToTime):
+        target = node.args.get("target_type")
+        is_text = isinstance(node.this, exp.Literal) and node.this.is_string
+        zoned = target is not None and target.is_type(exp.DataType.Type.TIMESTAMPTZ)
+        if node.args.get("scale") is not None or target is None or not (is_text or zoned):
+            return None
+        return call(_TYPES.get(target.this, "_ntz"), node.this)
+    name = node.name.upper() if isinstance(node, exp.Anonymous) else ""
+    macro = _MACROS.get(name.removeprefix("TRY_"))
+    if macro is None or len(node.expressions) != 1:
+        return None
+    read = call(macro, node.expressions[0])
+    return call("TRY", read) if name.startswith("TRY_") else read
+
+
+def _cut(node: exp.Cast, read: exp.Expr) -> exp.Expr:
+    """Leave out the digits of a fraction that the type does not keep ("Date & time data types")."""
+    kept = ColumnType.from_sqlglot(node.to).kept_micros
+    return read if kept == 1 else call("_cut", read, exp.Literal.number(kept))
+
+
+def _tried(node: exp.Cast, read: exp.Expr) -> exp.Expr:
+    return call("TRY", read) if isinstance(node, exp.TryCast) else read
+
+
+def call(name: str, *given: exp.Expr) -> exp.Expr:
+    """Return a call of a macro."""
+    return exp.Anonymous(this=name, expressions=[value.copy() for value in given])
+
+
+def kind_of(node: exp.Expr | None, kinds: Mapping[str, str]) -> str | None:
+    """Return the type word of an expression that is known to be one of :data:`KINDS`, None for others.
+
+    :param kinds: type words of columns and aliases by name.
+    """
+    if isinstance(node, _SAME_TYPE):
+        return kind_of(node.this, kinds)
+    if isinstance(node, exp.Column):
+        return kinds.get(node.name)
+    if isinstance(node, exp.Anonymous):
+        inner = node.expressions[0] if node.name in {"TRY", "_cut"} and node.expressions else None
+        return kind_of(inner, kinds) if inner is not None else _CALLED.get(node.name)
+    if isinstance(node, exp.CurrentTimestamp):
+        return "TIMESTAMP_LTZ"
+    if isinstance(node, exp.ToBinary):
+        return "BINARY"
+    if isinstance(node, (exp.CurrentDate, exp.TsOrDsToDate)):
+        return "DATE"
+    return _CAST.get(node.to.this) if isinstance(node, exp.Cast) else None
+
+
+def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, Any]) -> exp.Expr:
+    """Return an expression over times as the engine can compute it; any other one as it is.
+
+    :param kinds: as for :func:`kind_of`.
+    :param parameters: of the session, with its output formats.
+    """
+    if isinstance(node, (exp.Cast, exp.ToChar)):
+        return _written(node, kinds, parameters)
+    if isinstance(node, exp.Anonymous) and node.name in _BY_TYPE and _has_aggregate(node):
+        return _of_aggregate(node, kind_of(node.expressions[0], kinds))
+    if isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs)):
+        for child in list(node.iter_expressions()):
+            kind = kind_of(child, kinds)
+            if kind is not None:
+                child.replace(_text(child, kind, parameters))
+        return node
+    zoned = [child for child in node.iter_expressions() if kind_of(child, kinds) == "TIMESTAMP_TZ"]
+    # SET a = b is no comparison.
+    if not zoned or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
+        return node
+    is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
+    if is_moved or isinstance(node, (exp.DateAdd, exp.DateSub, exp.TimestampTrunc, exp.DateTrunc)):
+        given = node.this.copy()
+        node.set("this", call("_clock", given))
+        return call("_added", node, given)
+    if isinstance(node, (exp.ArrayAgg, exp.GroupConcat)) or _name(node) in {"to_json", "to_variant"}:
+        zoned[0].replace(_text(zoned[0], "TIMESTAMP_TZ", parameters))
+        return node
+    read, changed = _operands(node, zoned, kinds)
+    for operand in changed:
+        is_text = isinstance(operand, exp.Literal)
+        operand.replace(call("_ltz" if is_text else read, operand))
+    return node
+
+
+def _has_aggregate(node: exp.Expr) -> bool:
+    made = (call for call in node.find_all(exp.Anonymous) if call.name in {"arg_max", "arg_min"})
+    return node.find(exp.AggFunc, exp.Window) is not None or any(made)
+
+
+def _of_aggregate(node: exp.Anonymous, kind: str | None) -> exp.Expr:
+    """Return a call without the choice by type, which the engine does not make for an aggregate."""
+    value: exp.Expr = node.expressions[0]
+    if node.name == "_formatted":
+        written = node.expressions[1]
+        if kind in _TIMES:
+            return call(f"_format_{kind.lower()}", value, written)
+        return call("strftime", value, exp.Literal.string(re.sub("[\x01-\x03]", "", written.name)))
+    if node.name == "_cut":
+        return value
+    if node.name == "_binary":
+        return value if kind == "BINARY" else call("unhex", value)
+    if kind == "TIMESTAMP_TZ":
+        clock = call("_clock", value)
+        return {"_tz": value, "_ltz": call("_instant", value), "_ntz": clock}.get(
+            node.name, exp.cast(clock, _BY_TYPE[node.name], dialect="duckdb")
+        )
+    if kind is None:
+        return call(f"_read{node.name}", exp.cast(value.copy(), "VARCHAR", dialect="duckdb"))
+    plain = exp.cast(value.copy(), _BY_TYPE[node.name], dialect="duckdb")
+    return call("_zoned_local", plain) if node.name == "_tz" else plain
+
+
+def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -> tuple[str, list[exp.Expr]]:
+    """Return the macro that an expression with a TIMESTAMP_TZ in it needs, and for which of its operands."""
+    if isinstance(node, _COMPARED):
+        texts = [
+            child for child in node.iter_expressions() if isinstance(child, exp.Literal) and child.is_string
+        ]
+        return "_instant", zoned + texts
+    if isinstance(node, exp.TimeToUnix) or "epoch" in _name(node) or _is_epoch(node):
+        return "_instant", zoned
+    if isinstance(node, _MIXED):
+        others = [child for child in node.iter_expressions() if child not in zoned]
+        return "_tz", [child for child in others if kind_of(child, kinds) in _TIMES]
+    is_ours = isinstance(node, exp.Anonymous) and node.name.startswith("_")
+    takes_any = is_ours or isinstance(node, _PASSED_ON) or not isinstance(node, exp.Func)
+    return "_clock", [] if takes_any else zoned
+
+
+def _name(node: exp.Expr) -> str:
+    return node.name.lower() if isinstance(node, exp.Anonymous) else ""
+
+
+def _is_epoch(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Extract) and node.this.name.upper().startswith("EPOCH")
+
+
+def _written(
+    node: exp.Cast | exp.ToChar, kinds: Mapping[str, str], parameters: Mapping[str, Any]
+) -> exp.Expr:
+    kind = kind_of(node.this, kinds)
+    if kind is None:
+        return node
+    if isinstance(node, exp.Cast) and not node.to.is_type(*exp.DataType.TEXT_TYPES):
+        if node.to.is_type(exp.DataType.Type.VARIANT) and kind.startswith("TIMESTAMP"):
+            return call("to_json", _text(node.this, kind, parameters))
+        if kind == "TIMESTAMP_TZ" and node.to.is_type(exp.DataType.Type.DATE, exp.DataType.Type.TIME):
+            node.set("this", call("_clock", node.this))
+        return node
+    text = _text(node.this, kind, parameters)
+    if isinstance(node, exp.Cast) and node.to.expressions:
+        return exp.Left(this=text, expression=node.to.expressions[0].this.copy())
+    return text
+
+
+def _text(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Expr:
+    if kind not in _TIMES:
+        return call("hex" if kind == "BINARY" else "_float_text", node)
+    return call(
+        f"_format_{kind.lower()}", node, exp.Literal.string(output_format(of_parameters(kind, parameters)))
+    )
+
+
+def to_char(node: exp.ToChar) -> exp.Expr:
+    """Return TO_CHAR with a format of dates and times.
+
+    :raises SqlError: 000002 for a format of numbers.
+    """
+    written = node.args["format"]
+    if not isinstance(written, exp.Literal) or re.search(r"(?<![Ff])[90X$]", written.name):
+        raise unsupported("TO_CHAR with a format of numbers")
+    return call("_formatted", node.this, exp.Literal.string(output_format(written.name)))
+
+
+def later(node: exp.Expr, seconds: float) -> exp.Expr:
+    """Let the time functions of a statement follow the service's clock, by which history is dated.
+
+    :param seconds: how far that clock was moved on.
+    """
+    if not isinstance(node, (exp.CurrentTimestamp, exp.CurrentDate)):
+        return node
+    ahead = exp.Interval(this=exp.Literal.string(str(round(seconds * 1e6))), unit=exp.var("MICROSECONDS"))
+    if isinstance(node, exp.CurrentDate):
+        return exp.cast(exp.Add(this=exp.CurrentTimestamp(), expression=ahead), "DATE")
+    return exp.paren(exp.Add(this=node.copy(), expression=ahead), copy=False)
+
+
+def at_start(node: exp.Expr) -> exp.Expr:
+    """Replace a time function by the present: in a pipe or a load it has the value of its beginning."""
+    now = dt.datetime.now(dt.UTC)
+    if isinstance(node, exp.CurrentTimestamp):
+        return exp.cast(exp.Literal.string(now.isoformat()), "TIMESTAMPLTZ")
+    if isinstance(node, exp.CurrentDate):
+        return exp.cast(exp.Literal.string(now.date().isoformat()), "DATE")
+    return node

@@ -1,0 +1,224 @@
+"""Dates, times and timestamps of the local service; above each test the page of Snowflake's documentation."""
+
+import datetime as dt
+import io
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from airflow_provider_snowpipe.local.catalog import Catalog
+from airflow_provider_snowpipe.local.faults import Faults
+from tests.local_catalog import local_catalog
+from tests.unit.local.service_in_process import ServiceInProcess
+from tests.unit.local.sql_sessions import SqlSessions
+
+INDIA = dt.timezone(dt.timedelta(hours=5, minutes=30))
+
+
+@pytest.fixture(scope="module")
+def sql(tmp_path_factory):
+    sql = SqlSessions(tmp_path_factory.mktemp("timestamps"))
+    sql.run(
+        "CREATE TABLE z (id INT, tz TIMESTAMP_TZ, ltz TIMESTAMP_LTZ, ntz TIMESTAMP_NTZ, d DATE, t TIME)",
+        "INSERT INTO z VALUES (1, '2026-01-01 10:00:00 +0530', '2026-01-01 10:00:00 +0530', "
+        "'2026-01-01 10:00:00 +0530', '2026-01-01', '10:11:12')",
+    )
+    yield sql
+    sql.close()
+
+
+@pytest.fixture
+def service(tmp_path):
+    service = ServiceInProcess(tmp_path / "service")
+    yield service
+    service.close()
+
+
+# Date & time data types
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("tz", dt.datetime(2026, 1, 1, 10, tzinfo=INDIA)),
+        ("ltz", dt.datetime(2026, 1, 1, 4, 30, tzinfo=dt.UTC)),
+        ("ntz", dt.datetime(2026, 1, 1, 10)),
+        ("tz::VARCHAR", "2026-01-01 10:00:00.000 +0530"),
+        ("ltz::VARCHAR", "2026-01-01 04:30:00.000 +0000"),
+        ("ntz::VARCHAR", "2026-01-01 10:00:00.000"),
+        ("TO_VARCHAR(d)", "2026-01-01"),
+        ("t::VARCHAR(5)", "10:11"),
+        ("TO_CHAR(tz, 'YYYY-MM-DD HH24:MI TZH:TZM')", "2026-01-01 10:00 +05:30"),
+        ("tz::DATE", dt.date(2026, 1, 1)),
+        ("tz::TIMESTAMP_NTZ", dt.datetime(2026, 1, 1, 10)),
+        ("tz::TIMESTAMP_LTZ", dt.datetime(2026, 1, 1, 4, 30, tzinfo=dt.UTC)),
+        ("HOUR(tz)", 10),
+        ("tz = '2026-01-01 04:30:00'", True),
+        ("tz = ltz", True),
+        ("tz BETWEEN '2026-01-01' AND '2026-01-02'", True),
+        ("DATEADD(HOUR, 2, tz)", dt.datetime(2026, 1, 1, 12, tzinfo=INDIA)),
+        ("DATE_TRUNC('DAY', tz)", dt.datetime(2026, 1, 1, tzinfo=INDIA)),
+        ("DATEDIFF(HOUR, tz, '2026-01-02')", 14),
+        ("COALESCE(tz, ltz)", dt.datetime(2026, 1, 1, 10, tzinfo=INDIA)),
+        ("MAX(tz)", dt.datetime(2026, 1, 1, 10, tzinfo=INDIA)),
+        ("tz::VARIANT", '"2026-01-01 10:00:00.000 +0530"'),
+        ("TO_TIMESTAMP_TZ('2026-01-01 10:00:00 +05:30')", dt.datetime(2026, 1, 1, 10, tzinfo=INDIA)),
+        ("'2026-01-01T10:00:00Z'::TIMESTAMP_TZ", dt.datetime(2026, 1, 1, 10, tzinfo=dt.UTC)),
+        ("TO_TIMESTAMP_TZ('1700000000')", dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)),
+        ("TRY_TO_TIMESTAMP_TZ('x')", None),
+        ("CONVERT_TIMEZONE('Asia/Kolkata', ltz)", dt.datetime(2026, 1, 1, 10, tzinfo=INDIA)),
+        ("CONVERT_TIMEZONE('UTC', 'Asia/Kolkata', ntz)", dt.datetime(2026, 1, 1, 15, 30)),
+    ],
+)
+def test_a_timestamp_keeps_its_offset_and_is_computed_with_it(sql, expression, value):
+    ((found,),) = sql.values(f"SELECT {expression} FROM z")
+    assert found == value
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        assert found.utcoffset() == value.utcoffset()
+
+
+# Aggregate functions: the engine does not tell the type of what they return before it has chosen a macro.
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("MAX(tz)::VARCHAR", "2026-01-01 10:00:00.000 +0530"),
+        ("MAX(ntz)::VARCHAR", "2026-01-01 10:00:00.000"),
+        ("TO_CHAR(MAX(ltz), 'HH24:MI TZH:TZM')", "04:30 +00:00"),
+        ("MAX(t)::VARCHAR", "10:11:12"),
+        ("MAX(tz)::DATE", dt.date(2026, 1, 1)),
+        ("MAX(d::VARCHAR)::TIMESTAMP_NTZ", dt.datetime(2026, 1, 1)),
+        ("TO_TIMESTAMP(MAX(d::VARCHAR))", dt.datetime(2026, 1, 1)),
+        ("DATEADD(DAY, 1, MAX(tz))", dt.datetime(2026, 1, 2, 10, tzinfo=INDIA)),
+        ("MAX(ntz) OVER (ORDER BY id)::DATE", dt.date(2026, 1, 1)),
+        ("ARRAY_AGG(tz)", ["2026-01-01 10:00:00.000 +0530"]),
+        ("MAX(DATE_PART(EPOCH_SECOND, tz))", 1767241800),
+        ("MAX(tz + INTERVAL '1 day')", dt.datetime(2026, 1, 2, 10, tzinfo=INDIA)),
+    ],
+)
+def test_aggregates_of_timestamps_are_cast_and_shown(sql, expression, value):
+    assert sql.values(f"SELECT {expression} FROM z") == [(value,)]
+
+
+def test_having_compares_timestamps(sql):
+    query = "SELECT MIN(tz)::DATE FROM z GROUP BY id HAVING MIN(tz) < '2026-01-01 04:30:01 Z'"
+    assert sql.values(query) == [(dt.date(2026, 1, 1),)]
+
+
+# DATEADD, DATEDIFF
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("DATEADD(DAY, 1, '2026-01-01')", dt.datetime(2026, 1, 2)),
+        ("DATEADD(HOUR, 1, '2026-01-01 10:00:00')", dt.datetime(2026, 1, 1, 11)),
+        ("DATEDIFF(DAY, '2026-01-01', '2026-01-05')", 4),
+        ("DATEDIFF(HOUR, '2026-01-01 00:00:00', '2026-01-01 05:59:59')", 5),
+        ("TIMESTAMPDIFF(MINUTE, '2026-01-01 00:00:00', '2026-01-01 01:00:00'::TIMESTAMP_NTZ)", 60),
+    ],
+)
+def test_date_functions_take_texts(sql, expression, value):
+    assert sql.values(f"SELECT {expression}") == [(value,)]
+
+
+# Parameters: TIMEZONE, TIMESTAMP_NTZ_OUTPUT_FORMAT, ...
+def test_the_sessions_time_zone_and_formats_hold(sql):
+    user = {"user": "DEMO", "role": "SYSADMIN"}
+    sql.run("ALTER SESSION SET TIMEZONE = 'America/New_York'", **user)
+    query = (
+        "SELECT '2026-01-01 10:00'::TIMESTAMP_LTZ::VARCHAR, '2026-01-01 10:00'::TIMESTAMP_TZ::VARCHAR, "
+        "'2026-01-01 10:00'::TIMESTAMP_NTZ::TIMESTAMP_TZ::VARCHAR, "
+        "'2026-01-01 15:00:00 Z'::TIMESTAMP_LTZ::TIMESTAMP_NTZ::VARCHAR"
+    )
+    new_york = "2026-01-01 10:00:00.000 -0500"
+    assert sql.values(query, **user) == [(new_york, new_york, new_york, "2026-01-01 10:00:00.000")]
+    sql.run("ALTER SESSION SET TIMESTAMP_NTZ_OUTPUT_FORMAT = 'DD.MM.YYYY HH24:MI', "
+            "TIMESTAMP_TZ_OUTPUT_FORMAT = 'YYYY TZH:TZM', DATE_OUTPUT_FORMAT = 'DD/MM/YYYY', "
+            "TIME_OUTPUT_FORMAT = 'HH12:MI AM'", **user)  # fmt: skip
+    query = (
+        "SELECT '2026-01-01 10:00'::TIMESTAMP_NTZ::VARCHAR, '2026-01-01'::TIMESTAMP_TZ::VARCHAR, "
+        "'2026-01-31'::DATE::VARCHAR, TO_CHAR('13:05:00'::TIME)"
+    )
+    assert sql.values(query, **user) == [("01.01.2026 10:00", "2026 -05:00", "31/01/2026", "01:05 PM")]
+    assert sql.refused("ALTER SESSION SET TIMEZONE = 'Nowhere/Land'", **user).code == "001006"
+    sql.run("ALTER SESSION UNSET TIMEZONE", **user)
+    assert sql.values("SELECT '2026-01-01'::TIMESTAMP_TZ::VARCHAR", **user) == [("2026 +00:00",)]
+
+
+def test_changes_and_copies_keep_the_offset(sql):
+    sql.run(
+        "CREATE TABLE copied AS SELECT id, tz FROM z",
+        "UPDATE copied SET tz = DATEADD(HOUR, 1, tz)",
+        "MERGE INTO copied USING (SELECT 1 AS i, '2027-01-01 00:00:00 +0100'::TIMESTAMP_TZ AS n) s "
+        "ON copied.id = s.i AND copied.tz > s.n WHEN MATCHED THEN UPDATE SET tz = s.n",
+        "CREATE TABLE again CLONE copied",
+        "INSERT INTO again SELECT 2, ltz FROM z",
+        "CREATE TABLE defaults (id INT, at TIMESTAMP_TZ DEFAULT CURRENT_TIMESTAMP())",
+        "INSERT INTO defaults (id) VALUES (1)",
+    )
+    assert sql.values("SELECT tz::VARCHAR FROM again ORDER BY id") == [
+        ("2026-01-01 11:00:00.000 +0530",),
+        ("2026-01-01 04:30:00.000 +0000",),
+    ]
+    assert sql.values("SELECT COUNT(at) FROM defaults") == [(1,)]
+    sql.run("SELECT tz FROM again ORDER BY id")
+    scanned = "SELECT tz::VARCHAR FROM TABLE(RESULT_SCAN(LAST_QUERY_ID())) ORDER BY 1 DESC LIMIT 1"
+    assert sql.values(scanned) == [("2026-01-01 11:00:00.000 +0530",)]
+
+
+def _binding(value, minutes):
+    micros = (value - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+    return {"type": "TIMESTAMP_TZ", "value": f"{micros * 1000} {1440 + minutes}"}
+
+
+def test_a_bound_timestamp_keeps_its_offset_and_the_protocol_carries_it(service):
+    session = service.connect(SESSION_PARAMETERS={"TIMEZONE": "Asia/Tokyo"})
+    session.query("CREATE TABLE o (id INT, at TIMESTAMP_TZ)")
+    bound = {"1": _binding(dt.datetime(2026, 1, 1, 10, tzinfo=INDIA), 330)}
+    session.query("INSERT INTO o VALUES (1, ?)", bindings=bound)
+    session.query("INSERT INTO o VALUES (2, '2026-01-01')")
+    result = session.query("SELECT at::VARCHAR, at FROM o ORDER BY id")["data"]
+    assert [row[0] for row in result["rowset"]] == [
+        "2026-01-01 10:00:00.000 +0530",
+        "2026-01-01 00:00:00.000 +0900",
+    ]
+    assert [row[1] for row in result["rowset"]] == ["1767241800.000000000 1770", "1767193200.000000000 1980"]
+    zone = [entry["value"] for entry in result["parameters"] if entry["name"] == "TIMEZONE"]
+    assert zone == ["Asia/Tokyo"]
+
+
+# COPY INTO <table>
+def test_files_keep_offsets_and_adjusted_parquet_times(tmp_path):
+    with local_catalog(tmp_path) as local:
+        local.sql("CREATE TABLE o (tz TIMESTAMP_TZ, ltz TIMESTAMP_LTZ, ntz TIMESTAMP_NTZ, d DATE)")
+        local.put(
+            "rows.csv", b"2026-01-01 10:00:00 -0330,2026-01-01 10:00:00 -0330,2026-01-01 10:00:00 -0330,\n"
+        )
+        local.sql("COPY INTO o FROM @s FILES = ('rows.csv')")
+        at = pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("us", tz="UTC"))
+        buffer = io.BytesIO()
+        parquet.write_table(pa.table({"TZ": at, "LTZ": at, "NTZ": at, "D": at}), buffer)
+        local.put("rows.parquet", buffer.getvalue())
+        local.sql(
+            "COPY INTO o FROM @s FILES = ('rows.parquet') FILE_FORMAT = (TYPE = PARQUET) "
+            "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+        )
+        shown = "SELECT tz::VARCHAR AS tz, ltz::VARCHAR AS ltz, ntz::VARCHAR AS ntz, d FROM o ORDER BY ltz"
+        assert local.sql(shown) == [
+            {"tz": "2026-01-01 00:00:00.000 +0000", "ltz": "2026-01-01 00:00:00.000 +0000",
+             "ntz": "2026-01-01 00:00:00.000", "d": dt.date(2026, 1, 1)},
+            {"tz": "2026-01-01 10:00:00.000 -0330", "ltz": "2026-01-01 13:30:00.000 +0000",
+             "ntz": "2026-01-01 10:00:00.000", "d": None},
+        ]  # fmt: skip
+
+
+def test_a_column_of_an_older_version_gets_room_for_offsets(tmp_path):
+    sql = SqlSessions(tmp_path)
+    sql.run(
+        "CREATE TABLE old (id INT, at TIMESTAMP_TZ)", "INSERT INTO old VALUES (1, '2026-01-01 10:00 +0530')"
+    )
+    sql.close()
+    (file,) = tmp_path.glob("*.duckdb")
+    with duckdb.connect(str(file)) as engine:
+        engine.execute('ALTER TABLE "PUBLIC".OLD ALTER COLUMN "AT" TYPE TIMESTAMPTZ USING "AT".t')
+    catalog = Catalog(tmp_path, Faults())
+    assert catalog.cursor().execute('SELECT "AT".o FROM LOCAL."PUBLIC".OLD').fetchall() == [(0,)]
+    catalog.close()

@@ -1,0 +1,119 @@
+"""VARIANT values of the local service; above each test the page of Snowflake's documentation."""
+
+import json
+
+import pytest
+
+from tests.unit.local.sql_sessions import SqlSessions
+
+FLATTENED = '{"a":1, "b x":[77,88], "c": {"d":"X"}}'
+
+
+@pytest.fixture(scope="module")
+def sql(tmp_path_factory):
+    sql = SqlSessions(tmp_path_factory.mktemp("variants"))
+    sql.run(
+        "CREATE TABLE vartab (n INT, v VARIANT)",
+        "INSERT INTO vartab SELECT column1, PARSE_JSON(column2) FROM VALUES (1, 'null'), (2, NULL), "
+        "(3, 'true'), (4, '-17'), (5, '123.12'), (6, '1.912e2'), (7, '\"Om ara pa ca na dhih\"  '), "
+        '(8, \'[-1, 12, 289, 2188, false]\'), (9, \'{ "x" : "abc", "y" : false, "z": 10}\')',
+        "CREATE TABLE objects (n INT, v VARIANT)",
+        'INSERT INTO objects SELECT 1, PARSE_JSON(\'{"b":1,"a":{"d":1,"c":2}}\') UNION ALL '
+        'SELECT 2, PARSE_JSON(\'{"a":{"c":2,"d":1},"b":1}\')',
+        "CREATE TABLE numbers (v VARIANT)",
+        "INSERT INTO numbers SELECT PARSE_JSON(column1) FROM "
+        "VALUES ('9'), ('100'), ('10'), ('9.5'), ('\"x\"')",
+    )
+    yield sql
+    sql.close()
+
+
+# TYPEOF
+def test_typeof_names_the_type_of_each_value(sql):
+    assert [kind for (kind,) in sql.values("SELECT TYPEOF(v) FROM vartab ORDER BY n")] == [
+        "NULL_VALUE", None, "BOOLEAN", "INTEGER", "DECIMAL", "DOUBLE", "VARCHAR", "ARRAY", "OBJECT",
+    ]  # fmt: skip
+
+
+# Semi-structured data types
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("'1'::VARIANT = 1::VARIANT", False),
+        ("1::VARIANT = 1.0::VARIANT", True),
+        ("'true'::VARIANT = TRUE::VARIANT", False),
+        ("10::VARIANT > 9::VARIANT", True),
+        ("PARSE_JSON('null') IS NULL", False),
+        ("PARSE_JSON('{\"a\":null}'):a IS NULL", False),
+        ("PARSE_JSON('{\"a\":null}'):b IS NULL", True),
+        ("PARSE_JSON('{\"a\":null}'):a::VARCHAR IS NULL", True),
+        ("IS_NULL_VALUE(PARSE_JSON('{\"a\":null}'):a)", True),
+        ('PARSE_JSON(\'{"b":1,"a":2}\') = PARSE_JSON(\'{"a":2, "b":1}\')', True),
+        ('PARSE_JSON(\'{"b":1,"a":2}\')', '{"a":2,"b":1}'),
+        ("OBJECT_CONSTRUCT('b', 1, 'a', 2)", '{"a":2,"b":1}'),
+        ("OBJECT_INSERT(OBJECT_CONSTRUCT('b', 1), 'a', 2)", '{"a":2,"b":1}'),
+        ('PARSE_JSON(\'{"b":12345678901234567890123,"a":1}\'):b', "12345678901234567890123"),
+    ],
+)
+def test_values_are_compared_by_type_and_shown_with_sorted_keys(sql, expression, value):
+    assert sql.values(f"SELECT {expression}") == [(value,)]
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT v FROM numbers ORDER BY v", ["9", "9.5", "10", "100", '"x"']),
+        ("SELECT v FROM numbers ORDER BY 1 DESC LIMIT 2", ['"x"', "100"]),
+        ("SELECT MAX(v) FROM numbers WHERE v < 50", ["10"]),
+        ("SELECT v FROM numbers WHERE v > 9.7 ORDER BY v", ["10", "100"]),
+        ("SELECT v FROM numbers WHERE v IN (9, 100) ORDER BY v", ["9", "100"]),
+        ("SELECT DISTINCT v FROM objects", ['{"a":{"c":2,"d":1},"b":1}']),
+        ("SELECT COUNT(*) FROM objects GROUP BY v", [2]),
+        ("SELECT COUNT(DISTINCT v) FROM objects", [1]),
+        ("SELECT v FROM objects UNION SELECT v FROM objects", ['{"a":{"c":2,"d":1},"b":1}']),
+        ("SELECT COUNT(*) FROM objects a JOIN objects b ON a.v = b.v", [4]),
+        ("SELECT v:a::VARCHAR FROM objects", ['{"c":2,"d":1}'] * 2),
+        ("SELECT n FROM vartab WHERE v = TRUE", [3]),
+    ],
+)
+def test_queries_order_and_group_variants_by_value(sql, query, rows):
+    assert [value for (value,) in sql.values(query)] == rows
+
+
+def test_changes_assign_and_compare_variants(sql):
+    sql.run(
+        "CREATE OR REPLACE TABLE changed (n INT, v VARIANT)",
+        "INSERT INTO changed SELECT * FROM objects",
+        'UPDATE changed SET v = PARSE_JSON(\'[1]\') WHERE v = PARSE_JSON(\'{"b":1,"a":{"c":2,"d":1}}\')',
+    )
+    assert sql.values("SELECT v FROM changed") == [("[1]",), ("[1]",)]
+
+
+# FLATTEN
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        ("INPUT => PARSE_JSON('[1, 77]')", [(1, None, "[0]", 0, 1), (1, None, "[1]", 1, 77)]),
+        (f"INPUT => PARSE_JSON('{FLATTENED}'), PATH => '\"b x\"'",
+         [(1, None, "['b x'][0]", 0, 77), (1, None, "['b x'][1]", 1, 88)]),
+        (f"INPUT => PARSE_JSON('{FLATTENED}'), RECURSIVE => TRUE, MODE => 'OBJECT'",
+         [(1, "b x", "['b x']", None, [77, 88]), (1, "a", "a", None, 1), (1, "c", "c", None, {"d": "X"}),
+          (1, "d", "c.d", None, "X")]),
+        ("INPUT => PARSE_JSON('[]')", []),
+    ],
+)  # fmt: skip
+def test_flatten_returns_the_documented_columns(sql, arguments, rows):
+    found = sql.values(f"SELECT seq, key, path, index, value FROM TABLE(FLATTEN({arguments})) ORDER BY path")
+    assert [(*row[:4], json.loads(row[4])) for row in found] == rows
+
+
+def test_flatten_with_outer_gives_a_row_for_an_empty_input(sql):
+    assert sql.values("SELECT key, value FROM TABLE(FLATTEN(PARSE_JSON('[]'), OUTER => TRUE))") == [
+        (None, None)
+    ]
+
+
+def test_seq_of_flatten_is_that_of_the_input_record(sql):
+    rows = sql.values("SELECT o.n, f.seq, f.this FROM objects o, LATERAL FLATTEN(v) f")
+    assert len({seq for n, seq, _ in rows}) == len({(n, seq) for n, seq, _ in rows}) == 2
+    assert {this for *_, this in rows} == {'{"a":{"c":2,"d":1},"b":1}'}
