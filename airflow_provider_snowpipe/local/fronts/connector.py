@@ -26,10 +26,11 @@ from airflow_provider_snowpipe.local.passwords import Password
 from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
 from airflow_provider_snowpipe.local.sql.describe import describe
 from airflow_provider_snowpipe.local.sql.execution import Batch, Execution, Executions, in_background
-from airflow_provider_snowpipe.local.sql.front import SESSION_GONE
+from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
 from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
-from airflow_provider_snowpipe.local.sql.results import SELECT, Result, encode
+from airflow_provider_snowpipe.local.sql.results import SELECT, Result, ResultColumn, encode
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.stage_files import staged_bindings
 from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 
 _VALIDITY_SECONDS = 4 * 3600
@@ -44,6 +45,9 @@ _OUTPUT_FORMATS = tuple(name for name in DEFAULT_PARAMETERS if name.endswith("_O
 # Connector 4.8.1 fetches the result of an asynchronous statement with this query (observed).
 _RESULT_SCAN = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
+)
+_CANCEL = re.compile(
+    r"\s*(?:SELECT|CALL)\s+(SYSTEM\$CANCEL_(QUERY|ALL_QUERIES)\s*\(\s*'?([\w-]+)'?\s*\))\s*;?\s*\Z", re.IGNORECASE
 )
 # Statement type of a request with several statements (Snowflake JDBC, SFStatementType.MULTI_STMT).
 _MULTIPLE = 0xA000
@@ -191,11 +195,17 @@ class ConnectorFront:
             return injected
         if body.get("describeOnly"):
             return _described(session, text)
+        cancelled = _CANCEL.match(text)
+        if cancelled:
+            return self._cancel(session, *cancelled.groups())
         bindings = body.get("bindings")
         wanted = _statement_count(session, body)
         if wanted > 1 or (wanted == 0 and not _is_single(text)):
             return self._several(session, request, text, wanted)
         try:
+            if body.get("bindStage"):
+                with session.lock, snowflake_errors(session):
+                    bindings = staged_bindings(session, str(body["bindStage"]))
             execution, is_new = self._executions.get_or_add(
                 session.session_id,
                 request.query.get("requestId"),
@@ -271,6 +281,27 @@ class ConnectorFront:
         if execution is None or execution.session.user != session.user or not execution.cancel():
             return _failure("000605", "02000", "Identified SQL statement is not currently executing.")
         return _success(None)
+
+    def _cancel(self, session: Session, call: str, kind: str, name: str) -> Response:
+        """SYSTEM$CANCEL_QUERY and SYSTEM$CANCEL_ALL_QUERIES, which wait for no other statement of the session."""
+        if kind.upper() == "QUERY":
+            made = self._executions.find(name)
+            is_own = made is not None and self._may_cancel(session, made.session)
+            done = is_own and made.cancel()
+            said = f"query [{name}] terminated." if done else "Identified SQL statement is not currently executing."
+        else:
+            other = session.catalog.sessions.get(int(name)) if name.isdigit() else None
+            if other is None or not self._may_cancel(session, other):
+                error = SqlError("000606", "57014", f"Session '{name}' does not exist or not authorized.")
+                return Response.of_json(_error_answer(error, str(uuid.uuid4())))
+            self._executions.cancel_all(lambda made: made.session is other)
+            said = f"all queries of session [{name}] terminated."
+        result = Result((ResultColumn(call.upper()),), [(said,)])
+        return _success(_result_data(session, result, str(uuid.uuid4())))
+
+    @staticmethod
+    def _may_cancel(session: Session, other: Session) -> bool:
+        return session.user == other.user or session.role == "ACCOUNTADMIN"
 
     def _monitor(self, session: Session, query_id: str) -> Response:
         execution = self._executions.find(query_id)

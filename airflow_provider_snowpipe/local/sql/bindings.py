@@ -52,6 +52,8 @@ class Bindings:
 
 def _kind(entry: Mapping[str, Any], value: Any, target: str | None) -> str:
     kind = str(entry["type"]).upper()
+    if target == "BINARY" and kind == "TEXT":
+        return target
     is_number = isinstance(value, str) and value.lstrip("-").split(" ")[0].isdigit()
     return target if target in _MOMENTS and kind not in _READERS and is_number else kind
 

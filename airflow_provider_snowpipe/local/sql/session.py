@@ -164,8 +164,8 @@ class Session:
         while len(self.results) > _REMEMBERED_RESULTS:
             self.results.popitem(last=False)
 
-    def lend(self, table: pa.Table) -> str:
-        """Make an Arrow table readable under the returned name until the end of the statement."""
+    def lend(self, table: pa.Table | pa.RecordBatchReader) -> str:
+        """Make Arrow rows readable under the returned name until the end of the statement."""
         name = f"_lent_{uuid.uuid4().hex}"
         # The engine registers nothing while rows of an earlier statement are not fetched.
         self.cursor.execute("SELECT 1").fetchall()

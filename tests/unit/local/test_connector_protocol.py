@@ -1,0 +1,93 @@
+"""What the Python connector asks beyond plain statements: staged bindings, cancelling, waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.local.service_in_process import Connector, ServiceInProcess
+
+# What connector 4.8.1 sends at login (observed).
+PYTHON = {"CLIENT_APP_ID": "PythonConnector", "CLIENT_ENVIRONMENT": {"PYTHON_VERSION": "3.11.9"}}
+AS_TEXT = {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "JSON"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceInProcess]:
+    service = ServiceInProcess(tmp_path_factory.mktemp("protocol") / "home")
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def session(service: ServiceInProcess) -> Connector:
+    return service.connect(**PYTHON, SESSION_PARAMETERS=AS_TEXT)
+
+
+def rows(session: Connector, text: str, **body: Any) -> Any:
+    answer = session.query(text, **body)
+    assert answer["success"], answer["message"]
+    return answer["data"]["rowset"]
+
+
+def stage_file(service: ServiceInProcess, session: Connector, place: str, content: bytes) -> None:
+    """Put a file on a stage as JDBC does, which gets a URL for it."""
+    jdbc = {"CLIENT_APP_ID": "JDBC", "CLIENT_ENVIRONMENT": {"JAVA_VERSION": "17"}}
+    folder, _, name = place.rpartition("/")
+    data = service.connect(**jdbc).query(f"PUT 'file:///x/{name}' @{folder} AUTO_COMPRESS = FALSE")["data"]
+    url = data["stageInfo"]["presignedUrl"].partition("//")[2]
+    assert service.call("PUT", "/" + url.partition("/")[2], content).status == 200
+
+
+def test_values_bound_by_a_stage_are_inserted(service: ServiceInProcess, session: Connector) -> None:
+    session.query("CREATE STAGE binds")
+    session.query("CREATE TABLE bound (a INT, b STRING, c BINARY, d DATE, e BOOLEAN)")
+    lines = b'1,"x ""y"", z",0a0b,2024-02-29,true\n2,"",,1700006400000,false\n,"two\nlines",,,\n'
+    stage_file(service, session, "binds/one/3.csv", lines)
+    answer = session.query("INSERT INTO bound VALUES (?, ?, ?, ?, ?)", bindStage="@binds/one")
+    assert answer["data"]["rowset"] == [["3"]]
+    read = "SELECT a, b, hex_encode(c), to_char(d), e FROM bound ORDER BY a NULLS LAST"
+    assert rows(session, read) == [
+        ["1", 'x "y", z', "0A0B", "2024-02-29", "1"],
+        ["2", "", None, "2023-11-15", "0"],
+        [None, "two\nlines", None, None, None],
+    ]
+
+
+def test_a_missing_stage_of_bound_values_is_an_error(session: Connector) -> None:
+    answer = session.query("INSERT INTO bound VALUES (?)", bindStage="@gone/one")
+    assert (answer["success"], answer["code"]) == (False, "002003")
+
+
+def test_a_generator_can_be_limited_by_time(session: Connector) -> None:
+    [[count]] = rows(session, "SELECT count(*) FROM TABLE(GENERATOR(TIMELIMIT => 0.1))")
+    assert int(count) > 0
+    assert rows(session, "SELECT count(*) FROM TABLE(GENERATOR(ROWCOUNT => 3, TIMELIMIT => 60))") == [["3"]]
+    assert rows(session, "SELECT count(*) FROM TABLE(GENERATOR())") == [["0"]]
+
+
+def test_waiting_can_be_cancelled_by_the_same_session(session: Connector) -> None:
+    assert rows(session, "SELECT SYSTEM$WAIT(10, 'MILLISECONDS')") == [["waited 10 milliseconds"]]
+    query_id = session.query("SELECT SYSTEM$WAIT(600)", asyncExec=True)["data"]["queryId"]
+    cancelled = rows(session, f"SELECT SYSTEM$CANCEL_QUERY('{query_id}')")
+    assert cancelled == [[f"query [{query_id}] terminated."]]
+    result = session.call("GET", f"/queries/{query_id}/result")
+    assert (result["code"], result["data"]["sqlState"]) == ("000604", "57014")
+
+
+def test_another_session_of_the_user_cancels_everything(service: ServiceInProcess, session: Connector) -> None:
+    [[number]] = rows(session, "SELECT current_session()")
+    answers: list[Any] = []
+    text = "SELECT count(*) FROM TABLE(GENERATOR(TIMELIMIT => 600))"
+    thread = threading.Thread(target=lambda: answers.append(session.query(text)))
+    thread.start()
+    other = service.connect(**PYTHON)
+    while thread.is_alive():
+        assert other.query(f"CALL SYSTEM$CANCEL_ALL_QUERIES({number})")["success"]
+        thread.join(0.05)
+    assert answers[0]["code"] == "000604"
+    refused = other.query("CALL SYSTEM$CANCEL_ALL_QUERIES(1)")
+    assert (refused["success"], refused["code"]) == (False, "000606")
