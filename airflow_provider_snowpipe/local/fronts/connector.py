@@ -5,6 +5,10 @@ Every failure is HTTP 200 with ``success: false``: the connector retries any 5xx
 
 from __future__ import annotations
 
+import base64
+import hmac
+import itertools
+import json
 import re
 import uuid
 from typing import Any
@@ -23,7 +27,7 @@ from airflow_provider_snowpipe.local.fronts.sql_api import row_type
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password
-from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
+from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream, encode_streams
 from airflow_provider_snowpipe.local.sql.describe import describe
 from airflow_provider_snowpipe.local.sql.execution import Batch, Execution, Executions, in_background
 from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
@@ -49,6 +53,10 @@ _RESULT_SCAN = re.compile(
 _CANCEL = re.compile(
     r"\s*(?:SELECT|CALL)\s+(SYSTEM\$CANCEL_(QUERY|ALL_QUERIES)\s*\(\s*'?([\w-]+)'?\s*\))\s*;?\s*\Z", re.IGNORECASE
 )
+# A larger result comes in several parts, as Snowflake's does.
+_FIRST_ROWS = 20_000
+_CHUNK_ROWS = 80_000
+_CHUNK_HEADER = "x-snowpipe-result-key"
 # Statement type of a request with several statements (Snowflake JDBC, SFStatementType.MULTI_STMT).
 _MULTIPLE = 0xA000
 _PUT = re.compile(r"\s*PUT\s", re.IGNORECASE)
@@ -105,6 +113,8 @@ class ConnectorFront:
                 return self._renew(request)
             case ("session",) if request.query.get("delete") == "true":
                 return self._logout(request)
+            case ("queries", query_id, "chunks", number):
+                return self._chunk(query_id, number, request)
             case ("queries" | "monitoring", *_):
                 return self._in_session(request, lambda session: self._query_call(session, request))
         raise _unknown_call(request)
@@ -261,11 +271,23 @@ class ConnectorFront:
             assert execution.error is not None  # noqa: S101 - an ended statement has one of both
             return Response.of_json(_error_answer(execution.error, execution.query_id))
         data = _result_data(session, execution.result, execution.query_id)
+        if "rowset" not in data and "rowsetBase64" not in data:
+            data |= _in_chunks(session, execution, execution.result, request.headers.get("host", ""))
         if execution.result.transfer is not None:
             data |= self._files.instruct(
                 execution.result.transfer, request.headers.get("host", ""), session.client
             )
         return _success(data)
+
+    def _chunk(self, query_id: str, number: str, request: Request) -> Response:
+        """Return a part of a large result; the key that the statement's answer held takes the place of a token."""
+        execution = self._executions.find(query_id)
+        key = request.headers.get(_CHUNK_HEADER, "").encode()
+        if not isinstance(execution, Execution) or not hmac.compare_digest(key, execution.chunk_key.encode()):
+            raise Refusal(403, "FORBIDDEN", f"no part of a result of statement {query_id} for this key")
+        if not number.isdecimal() or int(number) >= len(execution.chunks):
+            raise Refusal(404, "NOT_FOUND", f"the result of statement {query_id} has no part {number[:20]}")
+        return Response(200, execution.chunks[int(number)], "application/octet-stream")
 
     def _abort_request(self, session: Session, request: Request) -> Response:
         """Cancel the statement of an earlier request, as a cursor's ``timeout`` does."""
@@ -352,10 +374,11 @@ def _described(session: Session, text: str) -> Response:
 
 
 def _result_data(session: Session, result: Result, query_id: str, binds: int = 0) -> dict[str, Any]:
+    is_large = session.client == "PYTHON" and len(result.rows) > _FIRST_ROWS
     return {
         "parameters": _parameters(session),
         "rowtype": [row_type(column.name, column.type, column.nullable) for column in result.columns],
-        **_rows(session, result),
+        **({} if is_large else _rows(session, result)),
         "total": len(result.rows),
         "returned": len(result.rows),
         "queryId": query_id,
@@ -379,9 +402,49 @@ def _rows(session: Session, result: Result) -> dict[str, Any]:
         except pa.ArrowException:
             # An integer of more than 38 digits or a date out of range: text can still carry it.
             pass
+    return {"queryResultFormat": "json", "rowset": _rowset(result)}
+
+
+def _rowset(result: Result) -> list[list[Any]]:
     kinds = [column.type.kind for column in result.columns]
-    rowset = [[encode(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in result.rows]
-    return {"queryResultFormat": "json", "rowset": rowset}
+    return [[encode(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in result.rows]
+
+
+def _in_chunks(session: Session, execution: Execution, result: Result, host: str) -> dict[str, Any]:
+    """Return the first rows of a large result, and where the client finds the others.
+
+    A chunk of Arrow is a stream, one of text an array of rows without its brackets (observed with 4.8.1).
+    """
+    rest = len(result.rows) - _FIRST_ROWS
+    counts = [_FIRST_ROWS, *([_CHUNK_ROWS] * (rest // _CHUNK_ROWS)), *filter(None, [rest % _CHUNK_ROWS])]
+    try:
+        if result.statement_type != SELECT or _result_format(session) != "ARROW":
+            raise pa.ArrowInvalid("text is wanted")
+        first, *chunks = encode_streams(result, counts)
+        data: dict[str, Any] = {"queryResultFormat": "arrow", "rowsetBase64": base64.b64encode(first).decode()}
+    except pa.ArrowException:
+        rows = _rowset(result)
+        data = {"queryResultFormat": "json", "rowset": rows[:_FIRST_ROWS]}
+        starts = itertools.accumulate(counts[:-1])
+        chunks = [
+            json.dumps(rows[start : start + count], separators=(",", ":"))[1:-1].encode()
+            for start, count in zip(starts, counts[1:], strict=True)
+        ]
+    execution.chunks = chunks
+    url = f"https://{host}/queries/{execution.query_id}/chunks"
+    return data | {
+        "returned": len(result.rows),
+        "chunkHeaders": {_CHUNK_HEADER: execution.chunk_key},
+        "chunks": [
+            {
+                "url": f"{url}/{number}",
+                "rowCount": count,
+                "uncompressedSize": len(chunk),
+                "compressedSize": len(chunk),
+            }
+            for number, (count, chunk) in enumerate(zip(counts[1:], chunks, strict=True))
+        ],
+    }
 
 
 def _result_format(session: Session) -> str:

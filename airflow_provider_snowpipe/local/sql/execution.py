@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import threading
 import time
 import uuid
@@ -39,6 +40,9 @@ class Execution:
         self.created_on_ms = int(time.time() * 1000)
         self.result: Result | None = None
         self.error: SqlError | None = None
+        # What a client fetches of a large result after its first rows, for which it has to show the key.
+        self.chunks: list[bytes] = []
+        self.chunk_key = secrets.token_urlsafe()
         self._bindings = bindings
         self._interruption: SqlError | None = None
         self._done = threading.Event()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.unit.local.service_in_process import Connector, ServiceInProcess
@@ -91,3 +94,36 @@ def test_another_session_of_the_user_cancels_everything(service: ServiceInProces
     assert answers[0]["code"] == "000604"
     refused = other.query("CALL SYSTEM$CANCEL_ALL_QUERIES(1)")
     assert (refused["success"], refused["code"]) == (False, "000606")
+
+
+@pytest.mark.parametrize("form", ["JSON", "ARROW"])
+def test_a_large_result_comes_in_parts(service: ServiceInProcess, form: str) -> None:
+    asked = {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": form}
+    session = service.connect(**PYTHON, SESSION_PARAMETERS=asked)
+    text = "SELECT seq4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 200000)) ORDER BY 1"
+    data = session.query(text)["data"]
+    assert data["total"] == 200_000
+    first = data["rowset"] if form == "JSON" else pa.ipc.open_stream(b64decode(data["rowsetBase64"])).read_all()
+    parts = [service.call("GET", _path(one["url"]), None, data["chunkHeaders"]) for one in data["chunks"]]
+    assert len(parts) > 1
+    if form == "JSON":
+        numbers = [int(n) for [n] in [*first, *(row for one in parts for row in json.loads(b"[%b]" % one.content))]]
+    else:
+        tables = [first, *(pa.ipc.open_stream(one.content).read_all() for one in parts)]
+        numbers = pa.concat_tables(tables)["N"].to_pylist()
+    assert numbers == list(range(200_000))
+    assert [one["rowCount"] for one in data["chunks"]] == [80_000, 80_000, 20_000]
+
+
+def test_a_part_of_a_result_needs_its_key(service: ServiceInProcess) -> None:
+    session = service.connect(**PYTHON)
+    data = session.query("SELECT 1 FROM TABLE(GENERATOR(ROWCOUNT => 30000))")["data"]
+    path = _path(data["chunks"][0]["url"])
+    other = session.query("SELECT 2 FROM TABLE(GENERATOR(ROWCOUNT => 30000))")["data"]["chunkHeaders"]
+    assert [service.call("GET", path, None, headers).status for headers in ({}, other)] == [403, 403]
+    beyond = path.rpartition("/")[0] + "/1"
+    assert service.call("GET", beyond, None, data["chunkHeaders"]).status == 404
+
+
+def _path(url: str) -> str:
+    return "/" + url.removeprefix("https://").partition("/")[2]
