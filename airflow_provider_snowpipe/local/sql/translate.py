@@ -94,7 +94,6 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     tree = tree.transform(_context_function, session, copy=False)
     tree = tree.transform(_subscript, copy=False)
     tree = tree.transform(_text_of_json, copy=False)
-    tree = tree.transform(_placeholder, copy=False)
     tree = tree.transform(partial(sequences.next_value, session), copy=False)
     _unqualify_targets(tree)
     qualify_tables(session, tree)
@@ -340,8 +339,13 @@ def _text_of_json(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def _placeholder(node: exp.Expr) -> exp.Expr:
-    """``:1`` becomes DuckDB's ``$1``; ``?`` stays."""
-    if isinstance(node, exp.Placeholder) and str(node.this or "").isdigit():
-        return exp.Parameter(this=exp.Literal.number(node.this))
-    return node
+def number_placeholders(tree: exp.Expr) -> None:
+    """Turn ``?`` and ``:1`` into DuckDB's ``$1``, which may occur several times in the translation."""
+    placeholders = [node for node in tree.find_all(exp.Placeholder, bfs=False)]
+    number = 0
+    for node in placeholders:
+        written = str(node.this or "")
+        if not written:
+            number += 1
+        if not written or written.isdigit():
+            node.replace(exp.Parameter(this=exp.Literal.number(written or number)))

@@ -96,6 +96,28 @@ def test_another_session_of_the_user_cancels_everything(service: ServiceInProces
     assert (refused["success"], refused["code"]) == (False, "000606")
 
 
+def test_many_bound_rows_are_inserted_in_one_statement(session: Connector) -> None:
+    session.query("CREATE TABLE many (a INT, b VARCHAR(9), c TIMESTAMP_NTZ)")
+    count = 20_000
+    bindings = {
+        "1": {"type": "FIXED", "value": [str(n) for n in range(count)]},
+        "2": {"type": "TEXT", "value": [None if n % 2 else f"v{n}" for n in range(count)]},
+        "3": {"type": "TIMESTAMP_NTZ", "value": [str(n * 10**9) for n in range(count)]},
+    }
+    assert rows(session, "INSERT INTO many VALUES (?, upper(?), ?)", bindings=bindings) == [[str(count)]]
+    read = "SELECT count(*), count(b), max(b), to_char(max(c), 'YYYY-MM-DD HH24:MI:SS') FROM many"
+    assert rows(session, read) == [["20000", "10000", "V9998", "1970-01-01 05:33:19"]]
+    bindings["2"]["value"][7] = "longer than nine"
+    refused = session.query("INSERT INTO many VALUES (?, ?, ?)", bindings=bindings)
+    assert refused["code"] == "100078"
+    assert rows(session, "SELECT count(*) FROM many") == [["20000"]]
+
+
+def test_a_placeholder_whose_value_is_used_several_times_is_bound_once(session: Connector) -> None:
+    bound = {"1": {"type": "TEXT", "value": "1700000000"}, "2": {"type": "FIXED", "value": "5"}}
+    assert rows(session, "SELECT to_char(to_timestamp(?), 'YYYY-MM-DD'), ?", bindings=bound) == [["2023-11-14", "5"]]
+
+
 @pytest.mark.parametrize("form", ["JSON", "ARROW"])
 def test_a_large_result_comes_in_parts(service: ServiceInProcess, form: str) -> None:
     asked = {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": form}
