@@ -44,6 +44,7 @@ _FORMAT_PARAMETERS = {
     "PYTHON": "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT",
     "JDBC": "JDBC_QUERY_RESULT_FORMAT",
 }
+_THRESHOLD = "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"
 # JDBC writes times as text by these; without them by a format of its own (observed with 3.24.2).
 _OUTPUT_FORMATS = tuple(name for name in DEFAULT_PARAMETERS if name.endswith("_OUTPUT_FORMAT"))
 # Connector 4.8.1 fetches the result of an asynchronous statement with this query (observed).
@@ -473,7 +474,8 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
         "TIMEZONE": "UTC",
         "CLIENT_TELEMETRY_ENABLED": False,
         "CLIENT_SESSION_KEEP_ALIVE": False,
-        "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 0,
+        # How other drivers write staged values has not been tried.
+        _THRESHOLD: session.parameters.get(_THRESHOLD, 65_280) if session.client == "PYTHON" else 0,
         **{name: session.parameters.get(name, DEFAULT_PARAMETERS[name]) for name in _OUTPUT_FORMATS},
     }
     if session.client in _FORMAT_PARAMETERS:

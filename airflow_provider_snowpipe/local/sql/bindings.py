@@ -29,6 +29,11 @@ class Bindings:
         """True when there is any value."""
         return bool(self.sent)
 
+    @property
+    def names(self) -> list[str]:
+        """Keys of the values in the order of their positions; the .NET driver sends names instead of numbers."""
+        return sorted(self.sent, key=int) if all(map(str.isdecimal, self.sent)) else list(self.sent)
+
     def rows(self, targets: Mapping[int, str] = MappingProxyType({})) -> list[list[Any]]:
         """Return the values of each repetition, in the order of positions.
 
@@ -37,7 +42,7 @@ class Bindings:
         :raises SqlError: for a value that does not fit its type.
         """
         try:
-            ordered = [self.sent[key] for key in sorted(self.sent, key=int)]
+            ordered = [self.sent[key] for key in self.names]
             lists = [
                 entry["value"] if isinstance(entry["value"], list) else [entry["value"]] for entry in ordered
             ]

@@ -210,6 +210,10 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
         table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
     database.tables.create(table, statements, replace=replace, lent=session.lent)
+    properties = tree.args.get("properties")
+    for setting in properties.expressions if properties else ():
+        if isinstance(setting, exp.SchemaCommentProperty):
+            database.objects.set_comment("TABLE", schema, path[-1], setting.this.name, database.clock.now_ms())
     session.created("TABLE", database.name, schema, name)
     return status(f"Table {path[-1]} successfully created.")
 

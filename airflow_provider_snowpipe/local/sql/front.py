@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.local.sql import (
     file_pipes,
     grants,
     infer_schema,
+    information_schema,
     parameters,
     pipe_functions,
     query,
@@ -97,7 +98,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?VIEW", views.create_view),
         (r"DROP\s+VIEW", views.drop_view),
         (r"SHOW\s+(?:TERSE\s+)?VIEWS", views.show_views),
-        (r"(?:DESCRIBE|DESC)\s+VIEW", show_objects.describe_view),
+        (r"(?:DESCRIBE|DESC)\s+VIEW", information_schema.describe_view),
         (r"(?:DESCRIBE|DESC)\s+SCHEMA", show_objects.describe_schema),
         (r"(?:DESCRIBE|DESC)\s+DATABASE", show_objects.describe_database),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?SEQUENCE", sequences.create_sequence),
@@ -191,6 +192,8 @@ _UNKNOWN = re.compile(
     r"|(EXPLAIN|CALL|EXECUTE|DECLARE|COPY|UNDROP|WITH|ABORT|IF|FOR|LET|RETURN|BEGIN)\b",
     re.IGNORECASE,
 )
+# Errors of a session without a current database or schema.
+_NO_PLACE = frozenset({"090105", "090106"})
 _ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
 _NAMED_BY_VALUE = re.compile(r"\bIDENTIFIER\s*\(\s*[?:]", re.IGNORECASE)
@@ -224,10 +227,21 @@ def execute(
         session.is_busy = True
         try:
             result = _run(session, text, Bindings(bindings or {}))
+        except SqlError as error:
+            if error.code in _NO_PLACE:
+                words = error.message.replace("Cannot perform operation", f"Cannot perform {_verb(text)}")
+                raise SqlError(error.code, error.sqlstate, words) from error
+            raise
         finally:
             session.is_busy = False
         session.remember(query_id or str(uuid.uuid4()), result)
         return result
+
+
+def _verb(text: str) -> str:
+    """Return what a statement does, as the error of a session without a current database or schema names it."""
+    words = re.sub(r"\b(?:OR\s+REPLACE|TEMPORARY|TEMP|TRANSIENT)\s+", "", text.upper()).split()
+    return " ".join(words[: 2 if words[0] in {"CREATE", "ALTER", "DROP", "SHOW", "DESCRIBE"} else 1])
 
 
 def _empty_statement() -> SqlError:

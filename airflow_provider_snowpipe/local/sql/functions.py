@@ -324,7 +324,7 @@ def _literal(node: exp.Expr) -> exp.Expr:
         this="to_json",
         expressions=[
             sqlglot.parse_one(
-                f"map_from_entries(list_filter({listed}, lambda x: x[2] IS NOT NULL))", dialect="duckdb"
+                f"map_from_entries(list_filter({listed}, lambda x: x[1] IS NOT NULL AND x[2] IS NOT NULL))", dialect="duckdb"
             )
         ],
     )

@@ -46,7 +46,7 @@ def select(session: Session, text: str, bindings: Bindings) -> Result:
         return modify(session, text, bindings)
     if not isinstance(tree, exp.Query):
         raise unsupported(" ".join(text.split()[:3]))
-    translate.number_placeholders(tree)
+    translate.number_placeholders(tree, bindings.names)
     sql = translate.to_duckdb(translate.prepare(session, tree))
     rows = bindings.rows()
     return _fetched(session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql))
@@ -78,7 +78,7 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
     colliding.
     """
     tree = translate.parse(text)
-    translate.number_placeholders(tree)
+    translate.number_placeholders(tree, bindings.names)
     overwrite = isinstance(tree, exp.Insert) and bool(tree.args.get("overwrite"))
     if overwrite:
         tree.set("overwrite", False)

@@ -18,6 +18,7 @@ _MICRO = dt.timedelta(microseconds=1)
 
 # Statement type ids of the connector protocol (snowflake.connector.constants, STATEMENT_TYPE_ID_*).
 SELECT, DML, INSERT, UPDATE, DELETE, MERGE, OTHER = 0x1000, 0x3000, 0x3100, 0x3200, 0x3300, 0x3400, 0x6000
+USE = 0x4300
 
 
 @dataclass(frozen=True, slots=True)

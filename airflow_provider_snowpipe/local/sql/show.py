@@ -12,6 +12,7 @@ from typing import Any
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.schema_objects import column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
@@ -44,6 +45,7 @@ def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
             "N",
             None,
             None,
+            database.objects.comment("COLUMN", schema, column_key(name.partition(TEMPORARY)[0], c.name)) or None,
             None,
             None,
         )
@@ -51,7 +53,7 @@ def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
     ]
     names = (
         "name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
-        "comment", "policy name",
+        "comment", "policy name", "privacy domain",
     )  # fmt: skip
     return _texts(names, rows)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 
 import sqlglot
@@ -42,7 +43,9 @@ def parse(text: str) -> exp.Expr:
     """
     tokens = _tokens(text)
     try:
-        trees = [tree for tree in _SNOWFLAKE.parser().parse(tokens, text) if tree is not None]
+        parsed = _SNOWFLAKE.parser().parse(tokens, text)
+        # A comment behind the last semicolon is no statement.
+        trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
     except IndexError as error:
         # sqlglot counts on the number of arguments that some functions must have.
         raise compilation_error("a function has the wrong number of arguments.") from error
@@ -176,6 +179,8 @@ def written_privileges(tree: exp.Expr) -> tuple[str, ...]:
 
 def _qualify(session: Session, table: exp.Table, privileges: tuple[str, ...]) -> None:
     path = tuple(part.name for part in table.parts)
+    if len(path) == 1 and session.schema == information_schema.SCHEMA:
+        path = (information_schema.SCHEMA, *path)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
     if path[-2:] == (information_schema.SCHEMA, "LOAD_HISTORY"):
@@ -238,9 +243,11 @@ def name_projections(tree: exp.Expr) -> None:
     if not isinstance(select, exp.Select):
         return
     for projection in list(select.expressions):
+        is_next = isinstance(projection, exp.Column) and projection.table and projection.name.upper() == "NEXTVAL"
         if isinstance(projection, (exp.Alias, exp.Column, exp.Star)) or projection.is_star:
-            continue
-        name = names.written(projection)
+            if not is_next:
+                continue
+        name = "NEXTVAL" if is_next else names.written(projection)
         projection.replace(exp.alias_(projection.copy(), exp.to_identifier(name, quoted=True)))
 
 
@@ -277,7 +284,7 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         "CURRENT_ORGANIZATION_NAME": "LOCAL",
         "CURRENT_CLIENT": "snowpipe-local",
         "CURRENT_IP_ADDRESS": "127.0.0.1",
-        "CURRENT_TRANSACTION": None,
+        "CURRENT_TRANSACTION": session.transaction.number,
         "CURRENT_ROLE_TYPE": "ROLE",
         "CURRENT_SCHEMAS": json.dumps([f"{session.database}.{session.schema}"] if session.schema else []),
         "CURRENT_AVAILABLE_ROLES": json.dumps(
@@ -300,6 +307,10 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         return exp.Boolean(this=node.expressions[0].name in session.roles)
     if isinstance(node, exp.Parameter) and node.name.upper() in session.variables:
         return exp.convert(session.variables[node.name.upper()])
+    if isinstance(node, exp.Parameter) and not node.name.isdigit():
+        raise SqlError(
+            "002211", "02000", f"SQL compilation error:\nSession variable '${node.name.upper()}' does not exist"
+        )
     if name not in values:
         return node
     value = values[name]
@@ -339,13 +350,18 @@ def _text_of_json(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def number_placeholders(tree: exp.Expr) -> None:
-    """Turn ``?`` and ``:1`` into DuckDB's ``$1``, which may occur several times in the translation."""
+def number_placeholders(tree: exp.Expr, names: Sequence[str] = ()) -> None:
+    """Turn ``?``, ``:1`` and ``:name`` into DuckDB's ``$1``, which may occur several times in the translation.
+
+    :param names: of the bound values, in their order.
+    """
     placeholders = [node for node in tree.find_all(exp.Placeholder, bfs=False)]
     number = 0
     for node in placeholders:
         written = str(node.this or "")
         if not written:
             number += 1
+        if written in names:
+            written = str(names.index(written) + 1)
         if not written or written.isdigit():
             node.replace(exp.Parameter(this=exp.Literal.number(written or number)))

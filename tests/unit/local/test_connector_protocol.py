@@ -149,3 +149,84 @@ def test_a_part_of_a_result_needs_its_key(service: ServiceInProcess) -> None:
 
 def _path(url: str) -> str:
     return "/" + url.removeprefix("https://").partition("/")[2]
+
+
+def test_only_the_python_connector_is_told_to_stage_many_values(service: ServiceInProcess) -> None:
+    def told(**client: Any) -> Any:
+        parameters = {one["name"]: one["value"] for one in service.login(**client)["data"]["parameters"]}
+        return parameters["CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"]
+
+    assert (told(**PYTHON), told()) == (65_280, 0)
+    assert told(**PYTHON, SESSION_PARAMETERS={"CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 7}) == 7
+
+
+def test_values_can_be_bound_by_name(session: Connector) -> None:
+    bound = {"low": {"type": "FIXED", "value": "2"}, "word": {"type": "TEXT", "value": "x"}}
+    assert rows(session, "SELECT :word, :low, :word", bindings=bound) == [["x", "2", "x"]]
+
+
+def test_a_staged_date_may_be_a_number_of_any_unit(service: ServiceInProcess, session: Connector) -> None:
+    session.query("CREATE STAGE days")
+    session.query("CREATE TABLE days (d DATE)")
+    # Connector 4.8.1 writes milliseconds, and nanoseconds from the year 2969 on.
+    stage_file(service, session, "days/one/1.csv", b"-6930835200000\n0\n253402214400000000000\n2024-02-29\n")
+    session.query("INSERT INTO days VALUES (?)", bindStage="@days/one")
+    listed = rows(session, "SELECT to_char(d) FROM days ORDER BY d")
+    assert listed == [["1750-05-16"], ["1970-01-01"], ["2024-02-29"], ["9999-12-31"]]
+
+
+def test_the_open_transaction_has_a_number(session: Connector) -> None:
+    text = "SELECT current_transaction()"
+    assert rows(session, text) == [[None]]
+    session.query("BEGIN")
+    [[number]] = rows(session, text)
+    assert number.isdigit() and rows(session, text) == [[number]]
+    session.query("ROLLBACK")
+    assert rows(session, text) == [[None]]
+
+
+def test_use_has_a_statement_type_of_its_own(session: Connector) -> None:
+    assert session.query("USE DATABASE local")["data"]["statementTypeId"] == 0x4300
+
+
+def test_a_comment_behind_the_semicolon_is_no_statement(session: Connector) -> None:
+    assert rows(session, "SELECT 1; -- one") == [["1"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "verb"), [("SELECT * FROM gone", "SELECT"), ("CREATE OR REPLACE TABLE gone (a INT)", "CREATE TABLE")]
+)
+def test_without_a_database_the_error_names_what_was_asked(service: ServiceInProcess, text: str, verb: str) -> None:
+    data = {"LOGIN_NAME": "DEMO", "PASSWORD": service.home.password_file.read_text().strip()}
+    token = service.call("POST", "/session/v1/login-request", {"data": data}).json()["data"]["token"]
+    answer = Connector(service, token).query(text)
+    assert answer["code"] == "090105"
+    assert answer["message"].startswith(f"Cannot perform {verb}. ")
+
+
+def test_every_database_has_an_information_schema_to_use(session: Connector) -> None:
+    session.query("CREATE TABLE told (a VARCHAR(20)) COMMENT = 'cheese'")
+    assert session.query("USE SCHEMA information_schema")["data"]["finalSchemaName"] == "INFORMATION_SCHEMA"
+    assert rows(session, "SELECT comment FROM tables WHERE table_name = 'TOLD'") == [["cheese"]]
+    text = "SELECT character_octet_length FROM columns WHERE table_name = 'TOLD'"
+    assert rows(session, text) == [["80"]]
+    described = rows(session, "DESCRIBE VIEW information_schema.databases")
+    assert described[0][:2] == ["DATABASE_NAME", "VARCHAR(16777216)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("SELECT object_agg(k, v) FROM VALUES ('a', 1), ('b', NULL), (NULL, 2) AS t(k, v)", '{"a":1}'),
+        ("SELECT object_construct('a', 1, NULL, 2)", '{"a":1}'),
+        ("SELECT array_size(parse_json('{}'))", None),
+        ("SELECT round(haversine(37.7749, -122.4194, 34.0522, -118.2437))", "559"),
+        ("SELECT parse_json(' NULL ')", "null"),
+        ("SELECT uniform(1, 3, 7) = uniform(1, 3, 7) AND uniform(1, 3, 7) BETWEEN 1 AND 3", "1"),
+        ("SELECT length(randstr(5, random(3)))", "5"),
+        ("SELECT count(DISTINCT r) FROM (SELECT randstr(9, random(1)) AS r FROM TABLE(GENERATOR(ROWCOUNT => 50)))", "50"),
+    ],
+)
+def test_functions_of_the_suites_have_snowflakes_value(session: Connector, text: str, value: str | None) -> None:
+    [[given]] = rows(session, text)
+    assert (None if given is None else given.split(".")[0].replace(" ", "").replace("\n", "")) == value
