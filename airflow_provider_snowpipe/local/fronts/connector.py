@@ -11,6 +11,8 @@ import itertools
 import json
 import re
 import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +49,8 @@ _FORMAT_PARAMETERS = {
 _THRESHOLD = "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"
 # JDBC writes times as text by these; without them by a format of its own (observed with 3.24.2).
 _OUTPUT_FORMATS = tuple(name for name in DEFAULT_PARAMETERS if name.endswith("_OUTPUT_FORMAT"))
+# What connectors take over when a statement has set it (observed with 4.8.1).
+_CLIENT_PARAMETERS = frozenset({"CLIENT_PREFETCH_THREADS", "CLIENT_SESSION_KEEP_ALIVE_HEARTBEAT_FREQUENCY"})
 # Connector 4.8.1 fetches the result of an asynchronous statement with this query (observed).
 _RESULT_SCAN = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
@@ -209,7 +213,7 @@ class ConnectorFront:
         cancelled = _CANCEL.match(text)
         if cancelled:
             return self._cancel(session, *cancelled.groups())
-        bindings = body.get("bindings")
+        bindings, own = body.get("bindings"), body.get("parameters")
         wanted = _statement_count(session, body)
         if wanted > 1 or (wanted == 0 and not _is_single(text)):
             return self._several(session, request, text, wanted)
@@ -221,7 +225,12 @@ class ConnectorFront:
                 session.session_id,
                 request.query.get("requestId"),
                 [text, bindings],
-                lambda: Execution(session, text, bindings if isinstance(bindings, dict) else None),
+                lambda: Execution(
+                    session,
+                    text,
+                    bindings if isinstance(bindings, dict) else None,
+                    own if isinstance(own, dict) else None,
+                ),
             )
         except SqlError as error:
             return Response.of_json(_error_answer(error, str(uuid.uuid4())))
@@ -271,7 +280,7 @@ class ConnectorFront:
         if execution.result is None:
             assert execution.error is not None  # noqa: S101 - an ended statement has one of both
             return Response.of_json(_error_answer(execution.error, execution.query_id))
-        data = _result_data(session, execution.result, execution.query_id)
+        data = _result_data(session, execution.result, execution.query_id, own=execution.parameters)
         if "rowset" not in data and "rowsetBase64" not in data:
             data |= _in_chunks(session, execution, execution.result, request.headers.get("host", ""))
         if execution.result.transfer is not None:
@@ -374,12 +383,18 @@ def _described(session: Session, text: str) -> Response:
     return _success(_result_data(session, description.result, query_id, description.binds))
 
 
-def _result_data(session: Session, result: Result, query_id: str, binds: int = 0) -> dict[str, Any]:
+def _result_data(
+    session: Session,
+    result: Result,
+    query_id: str,
+    binds: int = 0,
+    own: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
     is_large = session.client == "PYTHON" and len(result.rows) > _FIRST_ROWS
     return {
         "parameters": _parameters(session),
         "rowtype": [row_type(column.name, column.type, column.nullable) for column in result.columns],
-        **({} if is_large else _rows(session, result)),
+        **({} if is_large else _rows(result, _result_format(session, own))),
         "total": len(result.rows),
         "returned": len(result.rows),
         "queryId": query_id,
@@ -390,14 +405,23 @@ def _result_data(session: Session, result: Result, query_id: str, binds: int = 0
         "finalWarehouseName": session.warehouse,
         "numberOfBinds": binds,
         "arrayBindSupported": True,
+        "stats": _stats(result),
         "version": 1,
         "sqlState": "00000",
     }
 
 
-def _rows(session: Session, result: Result) -> dict[str, Any]:
+def _stats(result: Result) -> dict[str, int] | None:
+    """Return the rows that a statement changed, all of their numbers or none (observed by the connector's tests)."""
+    if result.changed is None:
+        return {} if result.statement_type != SELECT else None
+    kinds = {"numRowsInserted": "inserted", "numRowsUpdated": "updated", "numRowsDeleted": "deleted"}
+    return {name: result.changed.get(kind, 0) for name, kind in kinds.items()} | {"numDmlDuplicates": 0}
+
+
+def _rows(result: Result, form: str) -> dict[str, Any]:
     """Return the rows: Arrow for queries of clients that read it, text for everything else."""
-    if result.statement_type == SELECT and _result_format(session) == "ARROW":
+    if result.statement_type == SELECT and form == "ARROW":
         try:
             return {"queryResultFormat": "arrow", "rowsetBase64": encode_stream(result)}
         except pa.ArrowException:
@@ -419,7 +443,7 @@ def _in_chunks(session: Session, execution: Execution, result: Result, host: str
     rest = len(result.rows) - _FIRST_ROWS
     counts = [_FIRST_ROWS, *([_CHUNK_ROWS] * (rest // _CHUNK_ROWS)), *filter(None, [rest % _CHUNK_ROWS])]
     try:
-        if result.statement_type != SELECT or _result_format(session) != "ARROW":
+        if result.statement_type != SELECT or _result_format(session, execution.parameters) != "ARROW":
             raise pa.ArrowInvalid("text is wanted")
         first, *chunks = encode_streams(result, counts)
         data: dict[str, Any] = {"queryResultFormat": "arrow", "rowsetBase64": base64.b64encode(first).decode()}
@@ -448,9 +472,11 @@ def _in_chunks(session: Session, execution: Execution, result: Result, host: str
     }
 
 
-def _result_format(session: Session) -> str:
+def _result_format(session: Session, own: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return how the client reads results: by the statement's own parameters or by the session's."""
     parameter = _FORMAT_PARAMETERS.get(session.client)
-    wanted = "JSON" if parameter is None else str(session.parameters.get(parameter, "ARROW")).upper()
+    given = {} if parameter is None else {parameter: "ARROW"} | session.parameters | dict(own)
+    wanted = str(given.get(parameter, "JSON")).upper()
     return "JSON" if wanted == "JSON" else "ARROW"
 
 
@@ -478,6 +504,7 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
         _THRESHOLD: session.parameters.get(_THRESHOLD, 65_280) if session.client == "PYTHON" else 0,
         **{name: session.parameters.get(name, DEFAULT_PARAMETERS[name]) for name in _OUTPUT_FORMATS},
     }
+    values |= {name: value for name, value in session.parameters.items() if name in _CLIENT_PARAMETERS}
     if session.client in _FORMAT_PARAMETERS:
         values[_FORMAT_PARAMETERS[session.client]] = _result_format(session)
     return [{"name": name, "value": value} for name, value in values.items()]

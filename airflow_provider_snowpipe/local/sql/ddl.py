@@ -173,13 +173,14 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("TRUNCATE", "TABLE", database.name, schema, name)
 
-    def empty() -> None:
-        session.cursor.execute(f"DELETE FROM {table.path}")
+    def empty() -> int:
+        [(count,)] = session.cursor.execute(f"DELETE FROM {table.path}").fetchall()
         database.history.forget_table(session.cursor, schema, name)
+        return int(count)
 
     with database.write_lock:
-        session.change(empty)
-    return status("Statement executed successfully.")
+        deleted = session.change(empty)
+    return dataclasses.replace(status("Statement executed successfully."), changed={"deleted": deleted})
 
 
 def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
@@ -215,7 +216,11 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
         if isinstance(setting, exp.SchemaCommentProperty):
             database.objects.set_comment("TABLE", schema, path[-1], setting.this.name, database.clock.now_ms())
     session.created("TABLE", database.name, schema, name)
-    return status(f"Table {path[-1]} successfully created.")
+    made = status(f"Table {path[-1]} successfully created.")
+    if tree.expression is None:
+        return made
+    [(count,)] = session.cursor.execute(f"SELECT count(*) FROM {table.path}").fetchall()
+    return dataclasses.replace(made, changed={"inserted": int(count)})
 
 
 def _is_temporary(tree: exp.Create) -> bool:

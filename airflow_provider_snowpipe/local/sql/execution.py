@@ -29,10 +29,15 @@ class Execution:
     :param session: session of the statement.
     :param statement: SQL text.
     :param bindings: bound values, as :func:`front.execute` takes them.
+    :param parameters: the statement's own, which the session does not keep.
     """
 
     def __init__(
-        self, session: Session, statement: str, bindings: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        session: Session,
+        statement: str,
+        bindings: Mapping[str, Mapping[str, Any]] | None = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.query_id = str(uuid.uuid4())
         self.session = session
@@ -43,6 +48,7 @@ class Execution:
         # What a client fetches of a large result after its first rows, for which it has to show the key.
         self.chunks: list[bytes] = []
         self.chunk_key = secrets.token_urlsafe()
+        self.parameters = {name.upper(): value for name, value in (parameters or {}).items()}
         self._bindings = bindings
         self._interruption: SqlError | None = None
         self._done = threading.Event()

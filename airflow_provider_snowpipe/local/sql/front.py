@@ -95,7 +95,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
             table_copies.copy_table,
         ),
         (rf"CREATE\s+{_MODIFIERS}TABLE", ddl.create_table),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?VIEW", views.create_view),
+        (rf"CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?{_MODIFIERS}VIEW", views.create_view),
         (r"DROP\s+VIEW", views.drop_view),
         (r"SHOW\s+(?:TERSE\s+)?VIEWS", views.show_views),
         (r"(?:DESCRIBE|DESC)\s+VIEW", information_schema.describe_view),

@@ -230,3 +230,39 @@ def test_every_database_has_an_information_schema_to_use(session: Connector) -> 
 def test_functions_of_the_suites_have_snowflakes_value(session: Connector, text: str, value: str | None) -> None:
     [[given]] = rows(session, text)
     assert (None if given is None else given.split(".")[0].replace(" ", "").replace("\n", "")) == value
+
+
+def test_the_answer_counts_the_rows_that_a_statement_changed(session: Connector) -> None:
+    def stats(text: str) -> Any:
+        return session.query(text)["data"]["stats"]
+
+    def counts(inserted: int, updated: int, deleted: int) -> dict[str, int]:
+        names = ("numRowsInserted", "numRowsUpdated", "numRowsDeleted", "numDmlDuplicates")
+        return dict(zip(names, (inserted, updated, deleted, 0), strict=True))
+
+    assert stats("CREATE TABLE counted AS SELECT * FROM VALUES (1), (2), (3) AS t(a)") == counts(3, 0, 0)
+    assert stats("INSERT INTO counted VALUES (4)") == counts(1, 0, 0)
+    assert stats("UPDATE counted SET a = 5 WHERE a > 2") == counts(0, 2, 0)
+    assert stats("TRUNCATE TABLE counted") == counts(0, 0, 4)
+    assert stats("SELECT 1") is None
+    assert stats("CREATE TABLE uncounted (a INT)") == {}
+
+
+def test_a_statement_may_ask_for_its_own_form(service: ServiceInProcess) -> None:
+    session = service.connect(**PYTHON)
+    own = {"python_connector_query_result_format": "json"}
+    assert session.query("SELECT 1", parameters=own)["data"]["queryResultFormat"] == "json"
+    assert session.query("SELECT 1")["data"]["queryResultFormat"] == "arrow"
+
+
+def test_a_temporary_view_ends_with_its_session(service: ServiceInProcess, session: Connector) -> None:
+    own = service.connect(**PYTHON, SESSION_PARAMETERS=AS_TEXT)
+    assert own.query("CREATE OR REPLACE TEMP VIEW passing AS SELECT 7 AS a")["success"]
+    assert rows(own, "SELECT a FROM passing") == [["7"]]
+    own.call("POST", "/session?delete=true")
+    assert session.query("SELECT a FROM passing")["code"] == "002003"
+
+
+def test_years_of_five_digits_are_numbers_on_the_wire(session: Connector) -> None:
+    read = "SELECT to_date('10000-01-01'), to_timestamp_ntz('10000-01-01 01:02:03.5')"
+    assert rows(session, read) == [["2932897", "253402304523.500000000"]]
