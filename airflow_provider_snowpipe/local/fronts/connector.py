@@ -215,8 +215,9 @@ class ConnectorFront:
             return self._cancel(session, *cancelled.groups())
         bindings, own = body.get("bindings"), body.get("parameters")
         wanted = _statement_count(session, body)
-        if wanted > 1 or (wanted == 0 and not _is_single(text)):
-            return self._several(session, request, text, wanted)
+        may_be_several = wanted == 0 or ";" in text.rstrip().rstrip(";")
+        if wanted > 1 or (may_be_several and not _is_single(text)):
+            return self._several(session, request, text, wanted, in_the_background=bool(body.get("asyncExec")))
         try:
             if body.get("bindStage"):
                 with session.lock, snowflake_errors(session):
@@ -242,7 +243,9 @@ class ConnectorFront:
             execution.run()
         return self._finished(session, execution, request)
 
-    def _several(self, session: Session, request: Request, text: str, wanted: int) -> Response:
+    def _several(
+        self, session: Session, request: Request, text: str, wanted: int, *, in_the_background: bool
+    ) -> Response:
         """Run several statements, one after the other until one fails; each result has an id of its own."""
         query_id = str(uuid.uuid4())
         try:
@@ -254,11 +257,19 @@ class ConnectorFront:
             )
         except SqlError as error:
             return Response.of_json(_error_answer(error, query_id))
+        for part in batch.parts if is_new else ():
+            self._executions.add(part)
+        if in_the_background:
+            if is_new:
+                in_background(batch.run)
+            return _in_progress(batch, _IN_PROGRESS)
         if is_new:
-            for part in batch.parts:
-                self._executions.add(part)
             batch.run()
-        batch.wait(_ANSWER_SECONDS)
+        return self._all_finished(session, batch)
+
+    def _all_finished(self, session: Session, batch: Batch) -> Response:
+        if not batch.wait(_ANSWER_SECONDS):
+            return _in_progress(batch, _IN_PROGRESS_SYNC)
         if batch.error is not None:
             return Response.of_json(_error_answer(batch.error, batch.query_id))
         data = _result_data(session, batch.result, batch.query_id) | {
@@ -274,7 +285,9 @@ class ConnectorFront:
             return _failure("000709", "02000", f"Statement {query_id} not found")
         return self._finished(session, execution, request)
 
-    def _finished(self, session: Session, execution: Execution, request: Request) -> Response:
+    def _finished(self, session: Session, execution: Execution | Batch, request: Request) -> Response:
+        if isinstance(execution, Batch):
+            return self._all_finished(session, execution)
         if not execution.wait(_ANSWER_SECONDS):
             return _in_progress(execution, _IN_PROGRESS_SYNC)
         if execution.result is None:
@@ -363,11 +376,11 @@ def _statement_count(session: Session, body: dict[str, Any]) -> int:
 
 
 def _is_single(text: str) -> bool:
-    """Return True for one statement, which any count allows; its answer is its own, with its bindings."""
+    """Return True for one statement, whose answer is its own, with its bindings, and for what cannot be split."""
     try:
-        return len(split_statements(text)) == 1
+        return len(split_statements(text)) <= 1
     except SqlError:
-        return False
+        return True
 
 
 def _unknown_call(request: Request) -> Refusal:
@@ -480,7 +493,7 @@ def _result_format(session: Session, own: Mapping[str, Any] = MappingProxyType({
     return "JSON" if wanted == "JSON" else "ARROW"
 
 
-def _in_progress(execution: Execution, code: str) -> Response:
+def _in_progress(execution: Execution | Batch, code: str) -> Response:
     data = {"queryId": execution.query_id, "getResultUrl": f"/queries/{execution.query_id}/result"}
     return Response.of_json({"data": data, "code": code, "message": None, "success": True})
 

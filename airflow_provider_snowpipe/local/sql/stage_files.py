@@ -74,6 +74,7 @@ def put(session: Session, text: str, _bindings: Bindings) -> Result:
         auto_compress=_flag(settings, "AUTO_COMPRESS", default=True),
         source_compression=_COMPRESSIONS[compression.upper()],
         overwrite=_flag(settings, "OVERWRITE", default=False),
+        threshold=_threshold(settings),
     )
     return _answered_by_the_client(transfer)
 
@@ -201,6 +202,13 @@ def _settings(text: str, known: set[str]) -> dict[str, Setting]:
         if name not in known:
             raise invalid_parameter(name)
     return settings
+
+
+def _threshold(settings: Mapping[str, Setting]) -> int | None:
+    value = str(settings.get("THRESHOLD", ""))
+    if value and not value.isdigit():
+        raise invalid_value("THRESHOLD", value, "a number of bytes")
+    return int(value) if value else None
 
 
 def _parallel(settings: Mapping[str, Setting], command: str) -> int:

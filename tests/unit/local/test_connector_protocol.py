@@ -189,6 +189,19 @@ def test_use_has_a_statement_type_of_its_own(session: Connector) -> None:
     assert session.query("USE DATABASE local")["data"]["statementTypeId"] == 0x4300
 
 
+def test_several_statements_need_their_number_whatever_the_first_is(session: Connector) -> None:
+    answer = session.query("ALTER SESSION SET QUERY_TAG = 'x'; SELECT 1;")
+    assert answer["code"] == "000008"
+    assert answer["message"].startswith("Actual statement count 2 ")
+
+
+def test_put_hands_on_its_threshold(session: Connector) -> None:
+    session.query("CREATE STAGE parts")
+    assert session.query("PUT file:///x/a.csv @parts THRESHOLD = 156")["data"]["threshold"] == 156
+    assert session.query("PUT file:///x/a.csv @parts")["data"]["threshold"] is None
+    assert not session.query("PUT file:///x/a.csv @parts THRESHOLD = x")["success"]
+
+
 def test_a_comment_behind_the_semicolon_is_no_statement(session: Connector) -> None:
     assert rows(session, "SELECT 1; -- one") == [["1"]]
 
@@ -266,3 +279,37 @@ def test_a_temporary_view_ends_with_its_session(service: ServiceInProcess, sessi
 def test_years_of_five_digits_are_numbers_on_the_wire(session: Connector) -> None:
     read = "SELECT to_date('10000-01-01'), to_timestamp_ntz('10000-01-01 01:02:03.5')"
     assert rows(session, read) == [["2932897", "253402304523.500000000"]]
+
+
+def test_a_missing_table_has_the_sqlstate_of_a_table(session: Connector) -> None:
+    states = [session.query(text)["data"]["sqlState"] for text in ("SELECT * FROM gone", "USE SCHEMA gone")]
+    assert states == ["42S02", "02000"]
+
+
+@pytest.mark.parametrize("wrong", ["databaseName", "schemaName", "warehouse"])
+def test_a_login_can_ask_for_names_that_exist(service: ServiceInProcess, wrong: str) -> None:
+    names = {"databaseName": "LOCAL", "schemaName": "PUBLIC", "warehouse": "LOCAL"}
+
+    def login(validated: bool, **changed: str) -> Any:
+        secret = service.home.password_file.read_text().strip()
+        parameters = {"CLIENT_VALIDATE_DEFAULT_PARAMETERS": validated}
+        data = {"LOGIN_NAME": "DEMO", "PASSWORD": secret, "SESSION_PARAMETERS": parameters}
+        query = "&".join(f"{name}={value}" for name, value in (names | changed).items())
+        return service.call("POST", f"/session/v1/login-request?{query}", {"data": data}).json()
+
+    assert login(True)["success"]
+    assert login(False, **{wrong: "NEVER"})["success"]
+    assert login(True, **{wrong: "NEVER"})["code"] == "390201"
+
+
+def test_several_statements_run_in_the_background(session: Connector) -> None:
+    own = {"MULTI_STATEMENT_COUNT": 2}
+    text = "SELECT 1; SELECT SYSTEM$WAIT(1, 'MILLISECONDS')"
+    started = session.query(text, parameters=own, asyncExec=True)
+    query_id = started["data"]["queryId"]
+    assert started["code"] == "333334"
+    scanned = session.query(f"select * from table(result_scan('{query_id}'))")
+    first, _ = scanned["data"]["resultIds"].split(",")
+    assert session.call("GET", f"/queries/{first}/result")["data"]["rowset"] == [["1"]]
+    status = session.call("GET", f"/monitoring/queries/{query_id}")["data"]["queries"]
+    assert [one["status"] for one in status] == ["SUCCESS"]
