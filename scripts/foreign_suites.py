@@ -1,14 +1,16 @@
 """Run a checkout of a foreign test suite against the local service, and compare with the listed failures.
 
-    python scripts/foreign_suites.py --checkout DIR [--suite connector|fakesnow] [--report FILE] [-- PYTEST ARGUMENT…]
+    python scripts/foreign_suites.py [--checkout DIR] [--suite NAME] [--report FILE] [-- PYTEST ARGUMENT…]
 
-``connector`` is the source of snowflake-connector-python (https://github.com/snowflakedb/snowflake-connector-python)
-at the tag of the installed version or its neighbour, ``fakesnow`` that of https://github.com/tekumara/fakesnow.
-Nothing of them is copied: pytest runs in the checkout, in a virtual environment of the suite's own in the user's
-cache, with ``tests/foreign/foreign_plugin.py``, which supplies the connection parameters and notes the outcomes.
+``connector`` is the source of snowflake-connector-python at the installed version or its neighbour, and
+``fakesnow`` that of fakesnow. Without ``--checkout``, ``SNOWPIPE_CONNECTOR_CHECKOUT`` or
+``SNOWPIPE_FAKESNOW_CHECKOUT`` names it; a suite without one is skipped, which is printed. Nothing of them is
+copied: pytest runs in the checkout, in a virtual environment of the suite's own in the user's cache, with
+``tests/foreign/foreign_plugin.py``, which supplies the connection parameters and notes the outcomes.
 
-``tests/foreign/SUITE.toml`` lists what fails and why. The exit code is 1 for a failure that is not listed and for a
-listed test that passes. Arguments after ``--`` choose among the tests (``-k``, ids); then only those are compared.
+``tests/foreign/SUITE.toml`` lists what fails and why. The exit code is 1 for an unlisted failure, for a
+listed test that passes and for fewer passes than the goal. Arguments after ``--`` choose among the tests
+(``-k``, ids); then only those are compared.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ _TEST_SECONDS = 120
 class Suite:
     """How one suite is run.
 
+    :param source: where its source is
     :param mark: a file of its checkout by which it is recognised
     :param requirements: of its virtual environment; ``{connector}`` is the installed version
     :param files: glob patterns of the test files that are run, relative to the checkout
@@ -53,6 +56,7 @@ class Suite:
     :param goal: least part of the tests, of those in no ``group`` of the list, that has to pass
     """
 
+    source: str
     mark: str
     requirements: tuple[str, ...]
     files: tuple[str, ...]
@@ -65,6 +69,7 @@ class Suite:
 
 SUITES = {
     "connector": Suite(
+        source="https://github.com/snowflakedb/snowflake-connector-python",
         mark="test/integ/test_cursor.py",
         requirements=(
             "snowflake-connector-python[pandas]=={connector}",
@@ -97,6 +102,7 @@ SUITES = {
         goal=0.95,
     ),
     "fakesnow": Suite(
+        source="https://github.com/tekumara/fakesnow",
         mark="fakesnow/transforms",
         requirements=(
             "snowflake-connector-python[pandas]=={connector}",
@@ -150,6 +156,7 @@ class Listed:
     varies: bool = False
 
     def matches(self, test: str) -> bool:
+        """Return True for the id of a test that the entry means."""
         return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), test) is not None
 
 
@@ -163,7 +170,8 @@ def read_list(file: Path) -> list[Listed]:
         if not entry.get("ids") or not entry.get("why"):
             raise ValueError(f"{file}: an entry needs ids and why: {entry}")
         listed += [
-            Listed(one, entry["why"], entry.get("group", ""), entry.get("varies", False)) for one in entry["ids"]
+            Listed(one, entry["why"], entry.get("group", ""), entry.get("varies", False))
+            for one in entry["ids"]
         ]
     return listed
 
@@ -188,7 +196,10 @@ def python_of(name: str) -> Path:
     folder = cache_folder() / f"foreign-{name}-{digest}"
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "uv", "venv", "-q", "--clear", "-p", sys.executable, str(folder)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "uv", "venv", "-q", "--clear", "-p", sys.executable, str(folder)],
+            check=True,
+        )
         install = [sys.executable, "-m", "uv", "pip", "install", "-q", "-p", str(python), *requirements]
         if subprocess.run(install, check=False).returncode != 0:
             raise SystemExit(f"{name}: what the suite needs cannot be installed from PyPI")
@@ -212,7 +223,12 @@ def run_suite(name: str, checkout: Path, chosen: Sequence[str], folder: Path) ->
             "protocol": "https",
         }
         if name == "connector":
-            connection |= {"database": "LOCAL", "schema": "PUBLIC", "role": "ACCOUNTADMIN", "warehouse": "LOCAL"}
+            connection |= {
+                "database": "LOCAL",
+                "schema": "PUBLIC",
+                "role": "ACCOUNTADMIN",
+                "warehouse": "LOCAL",
+            }
         files = sorted(
             str(file.relative_to(checkout))
             for pattern in suite.files
@@ -220,19 +236,34 @@ def run_suite(name: str, checkout: Path, chosen: Sequence[str], folder: Path) ->
             if file.name not in suite.without
         )
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "SNOW"))}
-        environment = kept | suite.environment | service.env | {
-            # The service's own authority alone: reading the public ones takes longer than most tests.
-            "REQUESTS_CA_BUNDLE": str(service.ca_file),
-            "SSL_CERT_FILE": str(service.ca_file),
-            "SNOWFLAKE_DISABLE_PLATFORM_DETECTION": "true",
-            "PYTHONPATH": f"{LISTS}{os.pathsep}{checkout}",
-            "FOREIGN_REPORT": str(noted),
-            "FOREIGN_SUITE": name,
-            "FOREIGN_CONNECTION": json.dumps(connection),
-            "CLIENT_LOG_DIR_PATH_DOCKER": str(folder),
-        }
+        environment = (
+            kept
+            | suite.environment
+            | service.env
+            | {
+                # The service's own authority alone: reading the public ones takes longer than most tests.
+                "REQUESTS_CA_BUNDLE": str(service.ca_file),
+                "SSL_CERT_FILE": str(service.ca_file),
+                "SNOWFLAKE_DISABLE_PLATFORM_DETECTION": "true",
+                "PYTHONPATH": f"{LISTS}{os.pathsep}{checkout}",
+                "FOREIGN_REPORT": str(noted),
+                "FOREIGN_SUITE": name,
+                "FOREIGN_CONNECTION": json.dumps(connection),
+                "CLIENT_LOG_DIR_PATH_DOCKER": str(folder),
+            }
+        )
         places = [] if any("::" in one or one.endswith(".py") for one in chosen) else files
-        command = [str(python), "-m", "pytest", "-p", "foreign_plugin", "-p", "no:cacheprovider", "-q", "--no-header"]
+        command = [
+            str(python),
+            "-m",
+            "pytest",
+            "-p",
+            "foreign_plugin",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            "--no-header",
+        ]
         command += ["--tb=short", "--timeout", str(_TEST_SECONDS), *suite.arguments, *chosen, *places]
         subprocess.run(command, cwd=checkout, env=environment, check=False)
     finally:
@@ -298,7 +329,10 @@ def show(name: str, report: dict[str, Any], goal: float) -> None:
     total = sum((Counter(count) for count in report["files"].values()), Counter())
     print(f"{'all':<58}" + "".join(f"{total[column]:>9}" for column in columns))
     print(f"not counted: {report['not counted'] or 'none'}")
-    print(f"{report['passed']} of {report['passed'] + report['failed']} pass: {report['part']:.1%}; goal {goal:.0%}")
+    print(
+        f"{report['passed']} of {report['passed'] + report['failed']} pass: "
+        f"{report['part']:.1%}; goal {goal:.0%}"
+    )
     for test in report["unlisted"]:
         print(f"NOT LISTED {test}: {report['why'][test][:200]!r}")
     for test in report["listed, passing"]:
@@ -309,12 +343,27 @@ def show(name: str, report: dict[str, Any], goal: float) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one suite; 1 when it differs from its list."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkout", type=Path, required=True, help="folder of the suite's source")
-    parser.add_argument("--suite", choices=sorted(SUITES), help="which it is; found out without")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--checkout", type=Path, help="folder of the suite's source")
+    parser.add_argument(
+        "--suite", choices=sorted(SUITES), help="which it is; found out when --checkout is given"
+    )
     parser.add_argument("--report", type=Path, help="JSON file for the counts and each failure's message")
     parser.add_argument("pytest", nargs="*", help="after --: what pytest is given")
     given = parser.parse_args(arguments)
+    if given.checkout is None and given.suite is None:
+        parser.error("--checkout or --suite is needed")
+    if given.checkout is None:
+        variable = f"SNOWPIPE_{given.suite.upper()}_CHECKOUT"
+        if not os.environ.get(variable):
+            print(
+                f"foreign_suites: SKIPPED: {given.suite}: {variable} names no checkout of "
+                f"{SUITES[given.suite].source}"
+            )
+            return 0
+        given.checkout = Path(os.environ[variable])
     checkout = given.checkout.resolve()
     name = given.suite or recognise(checkout)
     with tempfile.TemporaryDirectory(prefix="foreign-") as folder:

@@ -43,11 +43,16 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.failed:
         with _REPORT.open("a") as out:
-            line = {"id": report.nodeid, "outcome": "failed", "seconds": 0, "why": str(report.longrepr)[-400:]}
+            line = {
+                "id": report.nodeid,
+                "outcome": "failed",
+                "seconds": 0,
+                "why": str(report.longrepr)[-400:],
+            }
             out.write(json.dumps(line) + "\n")
 
 
-# -- fakesnow ---------------------------------------------------------------------------------------------------
+# -- fakesnow -------------------------------------------------------------------------------------------
 
 
 def _replace_fakesnow() -> None:
@@ -56,7 +61,10 @@ def _replace_fakesnow() -> None:
 
     @contextmanager
     def patched(
-        *targets: str, create_database_on_connect: bool = True, create_schema_on_connect: bool = True, **_: Any
+        *targets: str,
+        create_database_on_connect: bool = True,
+        create_schema_on_connect: bool = True,
+        **_: Any,
     ) -> Iterator[None]:
         connect = _connecting(create_database_on_connect, create_schema_on_connect)
         with ExitStack() as stack:

@@ -50,7 +50,9 @@ def test_failures_are_counted_by_file_and_compared_with_the_list() -> None:
 
 def test_a_listed_test_that_passes_is_told() -> None:
     report = foreign_suites.compare(
-        [record("a.py::test_known", "passed"), record("a.py::test_group[1]", "passed")], LISTED, everything=False
+        [record("a.py::test_known", "passed"), record("a.py::test_group[1]", "passed")],
+        LISTED,
+        everything=False,
     )
     assert report["listed, passing"] == ["a.py::test_group[*]", "a.py::test_known"]
     assert report["listed, not run"] == []
@@ -67,6 +69,14 @@ def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text('[[known]]\nids = ["a"]\n')
     with pytest.raises(ValueError, match="why"):
         foreign_suites.read_list(tmp_path / "x.toml")
+
+
+def test_without_a_checkout_a_suite_is_skipped_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SNOWPIPE_CONNECTOR_CHECKOUT", raising=False)
+    assert foreign_suites.main(["--suite", "connector"]) == 0
+    assert "SKIPPED: connector: SNOWPIPE_CONNECTOR_CHECKOUT" in capsys.readouterr().out
 
 
 def test_a_suite_is_recognised_by_its_files(tmp_path: Path) -> None:

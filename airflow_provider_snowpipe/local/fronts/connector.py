@@ -36,8 +36,8 @@ from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_er
 from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.sql.results import SELECT, Result, ResultColumn, encode
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.stage_files import staged_bindings
 from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
+from airflow_provider_snowpipe.local.sql.stage_files import staged_bindings
 
 _VALIDITY_SECONDS = 4 * 3600
 _SESSION_GONE = "390111"
@@ -56,7 +56,8 @@ _RESULT_SCAN = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
 )
 _CANCEL = re.compile(
-    r"\s*(?:SELECT|CALL)\s+(SYSTEM\$CANCEL_(QUERY|ALL_QUERIES)\s*\(\s*'?([\w-]+)'?\s*\))\s*;?\s*\Z", re.IGNORECASE
+    r"\s*(?:SELECT|CALL)\s+(SYSTEM\$CANCEL_(QUERY|ALL_QUERIES)\s*\(\s*'?([\w-]+)'?\s*\))\s*;?\s*\Z",
+    re.IGNORECASE,
 )
 # A larger result comes in several parts, as Snowflake's does.
 _FIRST_ROWS = 20_000
@@ -204,7 +205,7 @@ class ConnectorFront:
         text = str(body.get("sqlText", ""))
         scanned = _RESULT_SCAN.match(text)
         if scanned:
-            return self._stored(session, scanned[1], request)
+            return self._scanned(session, scanned[1], request)
         injected = answer_to(self._faults, "put") if _PUT.match(text) else None
         if injected is not None:
             return injected
@@ -213,15 +214,14 @@ class ConnectorFront:
         cancelled = _CANCEL.match(text)
         if cancelled:
             return self._cancel(session, *cancelled.groups())
-        bindings, own = body.get("bindings"), body.get("parameters")
+        own = body.get("parameters")
         wanted = _statement_count(session, body)
-        may_be_several = wanted == 0 or ";" in text.rstrip().rstrip(";")
-        if wanted > 1 or (may_be_several and not _is_single(text)):
-            return self._several(session, request, text, wanted, in_the_background=bool(body.get("asyncExec")))
+        if _may_be_several(text, wanted):
+            return self._several(
+                session, request, text, wanted, in_the_background=bool(body.get("asyncExec"))
+            )
         try:
-            if body.get("bindStage"):
-                with session.lock, snowflake_errors(session):
-                    bindings = staged_bindings(session, str(body["bindStage"]))
+            bindings = _bound(session, body)
             execution, is_new = self._executions.get_or_add(
                 session.session_id,
                 request.query.get("requestId"),
@@ -279,6 +279,22 @@ class ConnectorFront:
         }
         return _success(data)
 
+    def _scanned(self, session: Session, query_id: str, request: Request) -> Response:
+        """Return a result as RESULT_SCAN does: of several statements, only the row that says so.
+
+        Connector 4.8.1 asks for their results itself when it reads that row (observed).
+        """
+        execution = self._executions.find(query_id)
+        is_own = execution is not None and execution.session.user == session.user
+        if (
+            isinstance(execution, Batch)
+            and is_own
+            and execution.result is not None
+            and execution.error is None
+        ):
+            return _success(_result_data(session, execution.result, execution.query_id))
+        return self._stored(session, query_id, request)
+
     def _stored(self, session: Session, query_id: str, request: Request) -> Response:
         execution = self._executions.find(query_id)
         if execution is None or execution.session.user != session.user:
@@ -303,7 +319,7 @@ class ConnectorFront:
         return _success(data)
 
     def _chunk(self, query_id: str, number: str, request: Request) -> Response:
-        """Return a part of a large result; the key that the statement's answer held takes the place of a token."""
+        """Return a part of a large result; the key in the statement's answer takes the place of a token."""
         execution = self._executions.find(query_id)
         key = request.headers.get(_CHUNK_HEADER, "").encode()
         if not isinstance(execution, Execution) or not hmac.compare_digest(key, execution.chunk_key.encode()):
@@ -328,12 +344,16 @@ class ConnectorFront:
         return _success(None)
 
     def _cancel(self, session: Session, call: str, kind: str, name: str) -> Response:
-        """SYSTEM$CANCEL_QUERY and SYSTEM$CANCEL_ALL_QUERIES, which wait for no other statement of the session."""
+        """SYSTEM$CANCEL_QUERY and SYSTEM$CANCEL_ALL_QUERIES, which wait for no other statement."""
         if kind.upper() == "QUERY":
             made = self._executions.find(name)
             is_own = made is not None and self._may_cancel(session, made.session)
             done = is_own and made.cancel()
-            said = f"query [{name}] terminated." if done else "Identified SQL statement is not currently executing."
+            said = (
+                f"query [{name}] terminated."
+                if done
+                else "Identified SQL statement is not currently executing."
+            )
         else:
             other = session.catalog.sessions.get(int(name)) if name.isdigit() else None
             if other is None or not self._may_cancel(session, other):
@@ -375,12 +395,22 @@ def _statement_count(session: Session, body: dict[str, Any]) -> int:
         return 1
 
 
-def _is_single(text: str) -> bool:
-    """Return True for one statement, whose answer is its own, with its bindings, and for what cannot be split."""
+def _bound(session: Session, body: dict[str, Any]) -> Any:
+    """Return the bound values of a request, which may be on a stage."""
+    if not body.get("bindStage"):
+        return body.get("bindings")
+    with session.lock, snowflake_errors(session):
+        return staged_bindings(session, str(body["bindStage"]))
+
+
+def _may_be_several(text: str, wanted: int) -> bool:
+    """Return False for one statement where one is allowed: its answer is its own, with its bindings."""
+    if wanted > 1 or (wanted == 1 and ";" not in text.rstrip().rstrip(";")):
+        return wanted > 1
     try:
-        return len(split_statements(text)) <= 1
+        return len(split_statements(text)) > 1
     except SqlError:
-        return True
+        return False
 
 
 def _unknown_call(request: Request) -> Refusal:
@@ -425,7 +455,7 @@ def _result_data(
 
 
 def _stats(result: Result) -> dict[str, int] | None:
-    """Return the rows that a statement changed, all of their numbers or none (observed by the connector's tests)."""
+    """Return the rows that a statement changed: all of their numbers, or none."""
     if result.changed is None:
         return {} if result.statement_type != SELECT else None
     kinds = {"numRowsInserted": "inserted", "numRowsUpdated": "updated", "numRowsDeleted": "deleted"}
@@ -459,7 +489,10 @@ def _in_chunks(session: Session, execution: Execution, result: Result, host: str
         if result.statement_type != SELECT or _result_format(session, execution.parameters) != "ARROW":
             raise pa.ArrowInvalid("text is wanted")
         first, *chunks = encode_streams(result, counts)
-        data: dict[str, Any] = {"queryResultFormat": "arrow", "rowsetBase64": base64.b64encode(first).decode()}
+        data: dict[str, Any] = {
+            "queryResultFormat": "arrow",
+            "rowsetBase64": base64.b64encode(first).decode(),
+        }
     except pa.ArrowException:
         rows = _rowset(result)
         data = {"queryResultFormat": "json", "rowset": rows[:_FIRST_ROWS]}
@@ -517,7 +550,9 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
         _THRESHOLD: session.parameters.get(_THRESHOLD, 65_280) if session.client == "PYTHON" else 0,
         **{name: session.parameters.get(name, DEFAULT_PARAMETERS[name]) for name in _OUTPUT_FORMATS},
     }
-    values |= {name: value for name, value in session.parameters.items() if name in _CLIENT_PARAMETERS}
+    for name in _CLIENT_PARAMETERS & session.parameters.keys():
+        given = str(session.parameters[name])
+        values[name] = int(given) if given.isdigit() else given
     if session.client in _FORMAT_PARAMETERS:
         values[_FORMAT_PARAMETERS[session.client]] = _result_format(session)
     return [{"name": name, "value": value} for name, value in values.items()]

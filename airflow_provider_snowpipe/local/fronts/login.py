@@ -156,12 +156,20 @@ def _check_names(session: Session, query: Mapping[str, str]) -> None:
     found = {
         "database": session.database,
         "schema": session.schema,
-        "warehouse": session.warehouse if session.warehouse in session.catalog.access.state.warehouses else None,
+        "warehouse": session.warehouse
+        if session.warehouse in session.catalog.access.state.warehouses
+        else None,
     }
-    for kind, parameter in (("database", "databaseName"), ("schema", "schemaName"), ("warehouse", "warehouse")):
+    for kind, parameter in (
+        ("database", "databaseName"),
+        ("schema", "schemaName"),
+        ("warehouse", "warehouse"),
+    ):
         if query.get(parameter) and found[kind] != _exact(query[parameter]):
             raise SqlError(
-                "390201", _SQLSTATE, f"The requested {kind} '{query[parameter]}' does not exist or not authorized."
+                "390201",
+                _SQLSTATE,
+                f"The requested {kind} '{query[parameter]}' does not exist or not authorized.",
             )
 
 

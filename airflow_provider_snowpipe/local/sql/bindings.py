@@ -31,7 +31,7 @@ class Bindings:
 
     @property
     def names(self) -> list[str]:
-        """Keys of the values in the order of their positions; the .NET driver sends names instead of numbers."""
+        """Keys of the values in their order; the .NET driver sends names instead of numbers."""
         return sorted(self.sent, key=int) if all(map(str.isdecimal, self.sent)) else list(self.sent)
 
     def rows(self, targets: Mapping[int, str] = MappingProxyType({})) -> list[list[Any]]:

@@ -214,7 +214,9 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     properties = tree.args.get("properties")
     for setting in properties.expressions if properties else ():
         if isinstance(setting, exp.SchemaCommentProperty):
-            database.objects.set_comment("TABLE", schema, path[-1], setting.this.name, database.clock.now_ms())
+            database.objects.set_comment(
+                "TABLE", schema, path[-1], setting.this.name, database.clock.now_ms()
+            )
     session.created("TABLE", database.name, schema, name)
     made = status(f"Table {path[-1]} successfully created.")
     if tree.expression is None:

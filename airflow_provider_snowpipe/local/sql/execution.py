@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _REMEMBERED = 256
@@ -154,7 +154,8 @@ class Batch:
         """Result of the request; of several statements, the one cell that says so."""
         if len(self.parts) == 1:
             return self.parts[0].result
-        return status("Multiple statements executed successfully.")
+        said = "Multiple statements executed successfully."
+        return Result((ResultColumn("multiple statement execution"),), [(said,)], OTHER)
 
     @property
     def created_on_ms(self) -> int:

@@ -239,7 +239,7 @@ def execute(
 
 
 def _verb(text: str) -> str:
-    """Return what a statement does, as the error of a session without a current database or schema names it."""
+    """Return what a statement does, as the error of a session without a current database names it."""
     words = re.sub(r"\b(?:OR\s+REPLACE|TEMPORARY|TEMP|TRANSIENT)\s+", "", text.upper()).split()
     return " ".join(words[: 2 if words[0] in {"CREATE", "ALTER", "DROP", "SHOW", "DESCRIBE"} else 1])
 

@@ -29,6 +29,7 @@ _TEXT_DRAWN = (
     f"lambda i: substring('{_LETTERS}', CAST(hash(g, i) % 62 AS INTEGER) + 1, 1)), ''))[1]"
 )
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
+_AS_DOUBLE = "CASE WHEN json_type(to_json(_0)) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END"
 # Argument number n is the column _n.
 _TEMPLATES = {
     "BOOLAND": "(CAST(_0 AS BOOLEAN) AND CAST(_1 AS BOOLEAN))",
@@ -42,8 +43,8 @@ _TEMPLATES = {
     "AS_INTEGER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
     "AS_NUMBER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
     "AS_DECIMAL": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
-    "AS_DOUBLE": "CASE WHEN json_type(to_json(_0)) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END",
-    "AS_REAL": "CASE WHEN json_type(to_json(_0)) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END",
+    "AS_DOUBLE": _AS_DOUBLE,
+    "AS_REAL": _AS_DOUBLE,
     "AS_BOOLEAN": "CASE WHEN json_type(_0) = 'BOOLEAN' THEN CAST(_0 AS BOOLEAN) END",
     "AS_VARCHAR": "CASE WHEN json_type(_0) = 'VARCHAR' THEN json_extract_string(_0, '$') END",
     "AS_CHAR": "CASE WHEN json_type(_0) = 'VARCHAR' THEN json_extract_string(_0, '$') END",
@@ -284,6 +285,25 @@ def _drawn(node: exp.Uniform | exp.Randstr) -> exp.Expr:
     return fill(_WHOLE_DRAWN if is_whole else _DRAWN, [*bounds, drawn])
 
 
+def _trim(node: exp.Trim) -> exp.Expr:
+    """TRIM takes any value as text; the text of a VARIANT is the string itself."""
+    if isinstance(node.this, exp.JSONExtract):
+        node.set("this", exp.JSONExtractScalar(this=node.this.this, expression=node.this.expression))
+    else:
+        node.set("this", exp.cast(node.this, exp.DataType.Type.TEXT))
+    return node
+
+
+def _regexp_substr(node: exp.RegexpExtract) -> exp.Expr:
+    """The parameter ``e`` without a number means the first group ("REGEXP_SUBSTR", arguments)."""
+    parameters = node.args.get("parameters")
+    group = node.args.get("group")
+    is_whole = group is None or (isinstance(group, exp.Literal) and group.name == "0")
+    if is_whole and isinstance(parameters, exp.Literal) and "e" in parameters.name:
+        node.set("group", exp.Literal.number(1))
+    return node
+
+
 def _parse_json(node: exp.ParseJSON) -> exp.Expr:
     """The words null, true and false are read in any case (observed by the connector's own tests)."""
     if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in {"null", "true", "false"}:
@@ -324,7 +344,8 @@ def _literal(node: exp.Expr) -> exp.Expr:
         this="to_json",
         expressions=[
             sqlglot.parse_one(
-                f"map_from_entries(list_filter({listed}, lambda x: x[1] IS NOT NULL AND x[2] IS NOT NULL))", dialect="duckdb"
+                f"map_from_entries(list_filter({listed}, lambda x: x[1] IS NOT NULL AND x[2] IS NOT NULL))",
+                dialect="duckdb",
             )
         ],
     )
@@ -351,6 +372,8 @@ _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...]
     ((exp.Window,), _ratio),
     ((exp.Rand,), _random),
     ((exp.Uniform, exp.Randstr), _drawn),
+    ((exp.Trim,), _trim),
+    ((exp.RegexpExtract,), _regexp_substr),
     ((exp.ParseJSON,), _parse_json),
     ((exp.Repeat, exp.Pad, exp.Space), _bounded),
     ((exp.Array, exp.Struct), _literal),

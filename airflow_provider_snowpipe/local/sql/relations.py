@@ -64,7 +64,7 @@ def _replace(session: Session, node: exp.Expr) -> None:
         raise compilation_error("a table function stands in FROM only.")
     alias = node.args.get("alias")
     if isinstance(call, exp.Explode):
-        _flatten(node, call, alias.this if alias is not None else None)
+        _flatten(node, call, alias)
         return
     if isinstance(node, exp.Lateral) or is_copy_history(call):
         return
@@ -103,7 +103,7 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     query = _query(text, {"__input": options["INPUT"], "__path": exp.Literal.string(_json_path(path))})
     subquery = exp.Subquery(this=query)
     subquery.meta["flatten"] = True
-    named = exp.TableAlias(this=alias.copy() if alias is not None else _identifier_of("FLATTEN"))
+    named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of("FLATTEN"))
     join = node.parent
     if not isinstance(join, exp.Join):
         subquery.set("alias", named)

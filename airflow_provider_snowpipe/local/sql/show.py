@@ -45,7 +45,8 @@ def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
             "N",
             None,
             None,
-            database.objects.comment("COLUMN", schema, column_key(name.partition(TEMPORARY)[0], c.name)) or None,
+            database.objects.comment("COLUMN", schema, column_key(name.partition(TEMPORARY)[0], c.name))
+            or None,
             None,
             None,
         )

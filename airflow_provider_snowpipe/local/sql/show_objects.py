@@ -24,8 +24,8 @@ _IN_TABLE = re.compile(r"\bIN\s+(?:TABLE|VIEW)\s+(.*)", re.IGNORECASE | re.DOTAL
 _WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _OF_PROCEDURES = (
     "created_on", "name", "schema_name", "is_builtin", "is_aggregate", "is_ansi", "min_num_arguments",
-    "max_num_arguments", "arguments", "description", "catalog_name", "is_table_function", "valid_for_clustering",
-    "is_secure", "secrets", "external_access_integrations",
+    "max_num_arguments", "arguments", "description", "catalog_name", "is_table_function",
+    "valid_for_clustering", "is_secure", "secrets", "external_access_integrations",
 )  # fmt: skip
 _OF_FUNCTIONS = ("is_external_function", "language", "is_memoizable", "is_data_metric")
 _MOST_OCTETS = 16_777_216
@@ -181,7 +181,7 @@ def undrop(_session: Session, text: str, _bindings: Bindings) -> Result:
 
 
 def octets(kind: ColumnType) -> int | None:
-    """Return the most bytes of a text or binary type: four for each character ("String & binary data types")."""
+    """Return the most bytes of a type: four for each character of text ("String & binary data types")."""
     length = kind.length
     return length if length is None or kind.kind == "BINARY" else max(length, min(4 * length, _MOST_OCTETS))
 

@@ -48,7 +48,7 @@ class Transaction:
 
     @property
     def number(self) -> str | None:
-        """What CURRENT_TRANSACTION answers: the time of the start, in nanoseconds; None without a transaction."""
+        """What CURRENT_TRANSACTION answers: the time of the start in nanoseconds; None without one."""
         return str(self._number) if self.is_open else None
 
     def begin(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -34,6 +35,9 @@ from airflow_provider_snowpipe.local.sql.session import Session
 
 _VERSION = "10.0.0"
 _SNOWFLAKE = sqlglot.Dialect.get_or_raise("snowflake")
+
+
+_MARK = "_SNOWPIPE_VALUE_"
 
 
 def parse(text: str) -> exp.Expr:
@@ -243,10 +247,12 @@ def name_projections(tree: exp.Expr) -> None:
     if not isinstance(select, exp.Select):
         return
     for projection in list(select.expressions):
-        is_next = isinstance(projection, exp.Column) and projection.table and projection.name.upper() == "NEXTVAL"
-        if isinstance(projection, (exp.Alias, exp.Column, exp.Star)) or projection.is_star:
-            if not is_next:
-                continue
+        is_next = (
+            isinstance(projection, exp.Column) and projection.table and projection.name.upper() == "NEXTVAL"
+        )
+        is_named = isinstance(projection, (exp.Alias, exp.Column, exp.Star)) or projection.is_star
+        if is_named and not is_next:
+            continue
         name = "NEXTVAL" if is_next else names.written(projection)
         projection.replace(exp.alias_(projection.copy(), exp.to_identifier(name, quoted=True)))
 
@@ -309,7 +315,9 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         return exp.convert(session.variables[node.name.upper()])
     if isinstance(node, exp.Parameter) and not node.name.isdigit():
         raise SqlError(
-            "002211", "02000", f"SQL compilation error:\nSession variable '${node.name.upper()}' does not exist"
+            "002211",
+            "02000",
+            f"SQL compilation error:\nSession variable '${node.name.upper()}' does not exist",
         )
     if name not in values:
         return node
@@ -351,17 +359,21 @@ def _text_of_json(node: exp.Expr) -> exp.Expr:
 
 
 def number_placeholders(tree: exp.Expr, names: Sequence[str] = ()) -> None:
-    """Turn ``?``, ``:1`` and ``:name`` into DuckDB's ``$1``, which may occur several times in the translation.
+    """Turn ``?``, ``:1`` and ``:name`` into DuckDB's ``$1``, which the translation may use several times.
 
     :param names: of the bound values, in their order.
     """
-    placeholders = [node for node in tree.find_all(exp.Placeholder, bfs=False)]
-    number = 0
+    placeholders = list(tree.find_all(exp.Placeholder))
+    plain = [node for node in placeholders if not node.this]
+    for position, node in enumerate(plain):
+        node.set("this", f"{_MARK}{position}")
+    # The tree keeps a WITH behind its query; the text has them in the order of the values.
+    text = tree.sql(dialect="snowflake") if plain else ""
+    for number, position in enumerate(re.findall(rf"{_MARK}(\d+)", text), start=1):
+        plain[int(position)].set("this", str(number))
     for node in placeholders:
-        written = str(node.this or "")
-        if not written:
-            number += 1
-        if written in names:
+        written = str(node.this)
+        if written in names and not written.isdigit():
             written = str(names.index(written) + 1)
-        if not written or written.isdigit():
-            node.replace(exp.Parameter(this=exp.Literal.number(written or number)))
+        if written.isdigit():
+            node.replace(exp.Parameter(this=exp.Literal.number(written)))

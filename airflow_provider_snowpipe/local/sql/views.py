@@ -42,7 +42,7 @@ _SHOWN = (
 
 
 def create_view(session: Session, text: str, _bindings: Bindings) -> Result:
-    """CREATE [OR REPLACE] [SECURE] [TEMPORARY] VIEW [IF NOT EXISTS] name [(columns)] [COMMENT = '..'] AS query.
+    """CREATE [OR REPLACE] [SECURE] [TEMPORARY] VIEW [IF NOT EXISTS] name [(columns)] [COMMENT = ..] AS query.
 
     A temporary one ends with its session; until then other sessions see it too.
     """

@@ -81,7 +81,9 @@ def test_waiting_can_be_cancelled_by_the_same_session(session: Connector) -> Non
     assert (result["code"], result["data"]["sqlState"]) == ("000604", "57014")
 
 
-def test_another_session_of_the_user_cancels_everything(service: ServiceInProcess, session: Connector) -> None:
+def test_another_session_of_the_user_cancels_everything(
+    service: ServiceInProcess, session: Connector
+) -> None:
     [[number]] = rows(session, "SELECT current_session()")
     answers: list[Any] = []
     text = "SELECT count(*) FROM TABLE(GENERATOR(TIMELIMIT => 600))"
@@ -115,7 +117,9 @@ def test_many_bound_rows_are_inserted_in_one_statement(session: Connector) -> No
 
 def test_a_placeholder_whose_value_is_used_several_times_is_bound_once(session: Connector) -> None:
     bound = {"1": {"type": "TEXT", "value": "1700000000"}, "2": {"type": "FIXED", "value": "5"}}
-    assert rows(session, "SELECT to_char(to_timestamp(?), 'YYYY-MM-DD'), ?", bindings=bound) == [["2023-11-14", "5"]]
+    assert rows(session, "SELECT to_char(to_timestamp(?), 'YYYY-MM-DD'), ?", bindings=bound) == [
+        ["2023-11-14", "5"]
+    ]
 
 
 @pytest.mark.parametrize("form", ["JSON", "ARROW"])
@@ -125,11 +129,15 @@ def test_a_large_result_comes_in_parts(service: ServiceInProcess, form: str) -> 
     text = "SELECT seq4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 200000)) ORDER BY 1"
     data = session.query(text)["data"]
     assert data["total"] == 200_000
-    first = data["rowset"] if form == "JSON" else pa.ipc.open_stream(b64decode(data["rowsetBase64"])).read_all()
+    first = (
+        data["rowset"] if form == "JSON" else pa.ipc.open_stream(b64decode(data["rowsetBase64"])).read_all()
+    )
     parts = [service.call("GET", _path(one["url"]), None, data["chunkHeaders"]) for one in data["chunks"]]
     assert len(parts) > 1
     if form == "JSON":
-        numbers = [int(n) for [n] in [*first, *(row for one in parts for row in json.loads(b"[%b]" % one.content))]]
+        numbers = [
+            int(n) for [n] in [*first, *(row for one in parts for row in json.loads(b"[%b]" % one.content))]
+        ]
     else:
         tables = [first, *(pa.ipc.open_stream(one.content).read_all() for one in parts)]
         numbers = pa.concat_tables(tables)["N"].to_pylist()
@@ -149,6 +157,19 @@ def test_a_part_of_a_result_needs_its_key(service: ServiceInProcess) -> None:
 
 def _path(url: str) -> str:
     return "/" + url.removeprefix("https://").partition("/")[2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WITH a AS (SELECT ? AS x) SELECT x, ? FROM a WHERE x <> ?",
+        "SELECT ?, b FROM (SELECT ? AS b) WHERE 'c' = ? LIMIT 1",
+        "SELECT ?, ? FROM (SELECT 1) AS t JOIN (SELECT 1) AS u ON 'c' = ?",
+    ],
+)
+def test_values_stand_in_the_order_of_the_text(session: Connector, text: str) -> None:
+    bound = {str(n): {"type": "TEXT", "value": value} for n, value in enumerate("abc", start=1)}
+    assert rows(session, text, bindings=bound) == [["a", "b"]]
 
 
 def test_only_the_python_connector_is_told_to_stage_many_values(service: ServiceInProcess) -> None:
@@ -180,7 +201,8 @@ def test_the_open_transaction_has_a_number(session: Connector) -> None:
     assert rows(session, text) == [[None]]
     session.query("BEGIN")
     [[number]] = rows(session, text)
-    assert number.isdigit() and rows(session, text) == [[number]]
+    assert number.isdigit()
+    assert rows(session, text) == [[number]]
     session.query("ROLLBACK")
     assert rows(session, text) == [[None]]
 
@@ -195,6 +217,12 @@ def test_several_statements_need_their_number_whatever_the_first_is(session: Con
     assert answer["message"].startswith("Actual statement count 2 ")
 
 
+def test_the_answer_tells_the_threads_that_a_session_set(session: Connector) -> None:
+    answer = session.query("ALTER SESSION SET client_prefetch_threads = 5")
+    told = {one["name"]: one["value"] for one in answer["data"]["parameters"]}
+    assert told["CLIENT_PREFETCH_THREADS"] == 5
+
+
 def test_put_hands_on_its_threshold(session: Connector) -> None:
     session.query("CREATE STAGE parts")
     assert session.query("PUT file:///x/a.csv @parts THRESHOLD = 156")["data"]["threshold"] == 156
@@ -207,9 +235,12 @@ def test_a_comment_behind_the_semicolon_is_no_statement(session: Connector) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "verb"), [("SELECT * FROM gone", "SELECT"), ("CREATE OR REPLACE TABLE gone (a INT)", "CREATE TABLE")]
+    ("text", "verb"),
+    [("SELECT * FROM gone", "SELECT"), ("CREATE OR REPLACE TABLE gone (a INT)", "CREATE TABLE")],
 )
-def test_without_a_database_the_error_names_what_was_asked(service: ServiceInProcess, text: str, verb: str) -> None:
+def test_without_a_database_the_error_names_what_was_asked(
+    service: ServiceInProcess, text: str, verb: str
+) -> None:
     data = {"LOGIN_NAME": "DEMO", "PASSWORD": service.home.password_file.read_text().strip()}
     token = service.call("POST", "/session/v1/login-request", {"data": data}).json()["data"]["token"]
     answer = Connector(service, token).query(text)
@@ -235,12 +266,20 @@ def test_every_database_has_an_information_schema_to_use(session: Connector) -> 
         ("SELECT array_size(parse_json('{}'))", None),
         ("SELECT round(haversine(37.7749, -122.4194, 34.0522, -118.2437))", "559"),
         ("SELECT parse_json(' NULL ')", "null"),
+        ('SELECT trim(1) || trim(parse_json(\'{"k": " v "}\'):k)', "1v"),
+        ("SELECT regexp_substr('the best of times', 'the\\\\W+(\\\\w+)', 1, 1, 'e')", "best"),
+        ("SELECT r.c FROM TABLE(FLATTEN(parse_json('[1]'))) AS r (a, b, c)", "[0]"),
         ("SELECT uniform(1, 3, 7) = uniform(1, 3, 7) AND uniform(1, 3, 7) BETWEEN 1 AND 3", "1"),
         ("SELECT length(randstr(5, random(3)))", "5"),
-        ("SELECT count(DISTINCT r) FROM (SELECT randstr(9, random(1)) AS r FROM TABLE(GENERATOR(ROWCOUNT => 50)))", "50"),
+        (
+            "SELECT count(DISTINCT randstr(9, column1)) FROM VALUES (1), (2), (3)",
+            "3",
+        ),
     ],
 )
-def test_functions_of_the_suites_have_snowflakes_value(session: Connector, text: str, value: str | None) -> None:
+def test_functions_of_the_suites_have_snowflakes_value(
+    session: Connector, text: str, value: str | None
+) -> None:
     [[given]] = rows(session, text)
     assert (None if given is None else given.split(".")[0].replace(" ", "").replace("\n", "")) == value
 
@@ -309,7 +348,10 @@ def test_several_statements_run_in_the_background(session: Connector) -> None:
     query_id = started["data"]["queryId"]
     assert started["code"] == "333334"
     scanned = session.query(f"select * from table(result_scan('{query_id}'))")
-    first, _ = scanned["data"]["resultIds"].split(",")
+    assert (scanned["data"]["total"], scanned["data"].get("resultIds")) == (1, None)
+    assert scanned["data"]["rowtype"][0]["name"] == "multiple statement execution"
+    both = session.call("GET", f"/queries/{query_id}/result")
+    first, _ = both["data"]["resultIds"].split(",")
     assert session.call("GET", f"/queries/{first}/result")["data"]["rowset"] == [["1"]]
     status = session.call("GET", f"/monitoring/queries/{query_id}")["data"]["queries"]
     assert [one["status"] for one in status] == ["SUCCESS"]
