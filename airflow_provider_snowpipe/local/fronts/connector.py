@@ -286,12 +286,7 @@ class ConnectorFront:
         """
         execution = self._executions.find(query_id)
         is_own = execution is not None and execution.session.user == session.user
-        if (
-            isinstance(execution, Batch)
-            and is_own
-            and execution.result is not None
-            and execution.error is None
-        ):
+        if isinstance(execution, Batch) and is_own and execution.is_done and execution.error is None:
             return _success(_result_data(session, execution.result, execution.query_id))
         return self._stored(session, query_id, request)
 
