@@ -272,10 +272,12 @@ class ConnectorFront:
             return _in_progress(batch, _IN_PROGRESS_SYNC)
         if batch.error is not None:
             return Response.of_json(_error_answer(batch.error, batch.query_id))
+        results = [part.result for part in batch.parts if part.result is not None]
+        assert batch.result is not None  # noqa: S101 - it has ended without an error
         data = _result_data(session, batch.result, batch.query_id) | {
             "statementTypeId": _MULTIPLE,
             "resultIds": ",".join(part.query_id for part in batch.parts),
-            "resultTypes": ",".join(str(part.result.statement_type) for part in batch.parts),
+            "resultTypes": ",".join(str(result.statement_type) for result in results),
         }
         return _success(data)
 
@@ -285,9 +287,11 @@ class ConnectorFront:
         Connector 4.8.1 asks for their results itself when it reads that row (observed).
         """
         execution = self._executions.find(query_id)
-        is_own = execution is not None and execution.session.user == session.user
-        if isinstance(execution, Batch) and is_own and execution.is_done and execution.error is None:
-            return _success(_result_data(session, execution.result, execution.query_id))
+        if isinstance(execution, Batch) and execution.session.user == session.user:
+            execution.wait(_ANSWER_SECONDS)
+            result = execution.result
+            if execution.is_done and execution.error is None and result is not None:
+                return _success(_result_data(session, result, execution.query_id))
         return self._stored(session, query_id, request)
 
     def _stored(self, session: Session, query_id: str, request: Request) -> Response:
@@ -342,8 +346,7 @@ class ConnectorFront:
         """SYSTEM$CANCEL_QUERY and SYSTEM$CANCEL_ALL_QUERIES, which wait for no other statement."""
         if kind.upper() == "QUERY":
             made = self._executions.find(name)
-            is_own = made is not None and self._may_cancel(session, made.session)
-            done = is_own and made.cancel()
+            done = made is not None and self._may_cancel(session, made.session) and made.cancel()
             said = (
                 f"query [{name}] terminated."
                 if done
@@ -516,8 +519,9 @@ def _in_chunks(session: Session, execution: Execution, result: Result, host: str
 def _result_format(session: Session, own: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Return how the client reads results: by the statement's own parameters or by the session's."""
     parameter = _FORMAT_PARAMETERS.get(session.client)
-    given = {} if parameter is None else {parameter: "ARROW"} | session.parameters | dict(own)
-    wanted = str(given.get(parameter, "JSON")).upper()
+    if parameter is None:
+        return "JSON"
+    wanted = str(own.get(parameter, session.parameters.get(parameter, "ARROW"))).upper()
     return "JSON" if wanted == "JSON" else "ARROW"
 
 
