@@ -58,8 +58,9 @@ def compilation_error(message: str) -> SqlError:
 
 def object_missing(kind: str, name: str) -> SqlError:
     """Return the error for an object that does not exist (002003)."""
+    sqlstate = "42S02" if kind in {"Object", "Table", "View"} else "02000"
     return SqlError(
-        "002003", "02000", f"SQL compilation error:\n{kind} '{name}' does not exist or not authorized."
+        "002003", sqlstate, f"SQL compilation error:\n{kind} '{name}' does not exist or not authorized."
     )
 
 

@@ -92,7 +92,7 @@ def test_errors_carry_snowflakes_number_and_state(connection: Any) -> None:
 
     with pytest.raises(ProgrammingError) as error:
         connection.cursor().execute("SELECT * FROM nope")
-    assert (error.value.errno, error.value.sqlstate) == (2003, "02000")
+    assert (error.value.errno, error.value.sqlstate) == (2003, "42S02")
     assert "does not exist or not authorized" in str(error.value)
 
 

@@ -5,8 +5,14 @@ Every failure is HTTP 200 with ``success: false``: the connector retries any 5xx
 
 from __future__ import annotations
 
+import base64
+import hmac
+import itertools
+import json
 import re
 import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -23,14 +29,15 @@ from airflow_provider_snowpipe.local.fronts.sql_api import row_type
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.passwords import Password
-from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
+from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream, encode_streams
 from airflow_provider_snowpipe.local.sql.describe import describe
 from airflow_provider_snowpipe.local.sql.execution import Batch, Execution, Executions, in_background
-from airflow_provider_snowpipe.local.sql.front import SESSION_GONE
+from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
 from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
-from airflow_provider_snowpipe.local.sql.results import SELECT, Result, encode
+from airflow_provider_snowpipe.local.sql.results import SELECT, Result, ResultColumn, encode
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
+from airflow_provider_snowpipe.local.sql.stage_files import staged_bindings
 
 _VALIDITY_SECONDS = 4 * 3600
 _SESSION_GONE = "390111"
@@ -39,12 +46,23 @@ _FORMAT_PARAMETERS = {
     "PYTHON": "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT",
     "JDBC": "JDBC_QUERY_RESULT_FORMAT",
 }
+_THRESHOLD = "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"
 # JDBC writes times as text by these; without them by a format of its own (observed with 3.24.2).
 _OUTPUT_FORMATS = tuple(name for name in DEFAULT_PARAMETERS if name.endswith("_OUTPUT_FORMAT"))
+# What connectors take over when a statement has set it (observed with 4.8.1).
+_CLIENT_PARAMETERS = frozenset({"CLIENT_PREFETCH_THREADS", "CLIENT_SESSION_KEEP_ALIVE_HEARTBEAT_FREQUENCY"})
 # Connector 4.8.1 fetches the result of an asynchronous statement with this query (observed).
 _RESULT_SCAN = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
 )
+_CANCEL = re.compile(
+    r"\s*(?:SELECT|CALL)\s+(SYSTEM\$CANCEL_(QUERY|ALL_QUERIES)\s*\(\s*'?([\w-]+)'?\s*\))\s*;?\s*\Z",
+    re.IGNORECASE,
+)
+# A larger result comes in several parts, as Snowflake's does.
+_FIRST_ROWS = 20_000
+_CHUNK_ROWS = 80_000
+_CHUNK_HEADER = "x-snowpipe-result-key"
 # Statement type of a request with several statements (Snowflake JDBC, SFStatementType.MULTI_STMT).
 _MULTIPLE = 0xA000
 _PUT = re.compile(r"\s*PUT\s", re.IGNORECASE)
@@ -101,6 +119,8 @@ class ConnectorFront:
                 return self._renew(request)
             case ("session",) if request.query.get("delete") == "true":
                 return self._logout(request)
+            case ("queries", query_id, "chunks", number):
+                return self._chunk(query_id, number, request)
             case ("queries" | "monitoring", *_):
                 return self._in_session(request, lambda session: self._query_call(session, request))
         raise _unknown_call(request)
@@ -185,22 +205,33 @@ class ConnectorFront:
         text = str(body.get("sqlText", ""))
         scanned = _RESULT_SCAN.match(text)
         if scanned:
-            return self._stored(session, scanned[1], request)
+            return self._scanned(session, scanned[1], request)
         injected = answer_to(self._faults, "put") if _PUT.match(text) else None
         if injected is not None:
             return injected
         if body.get("describeOnly"):
             return _described(session, text)
-        bindings = body.get("bindings")
+        cancelled = _CANCEL.match(text)
+        if cancelled:
+            return self._cancel(session, *cancelled.groups())
+        own = body.get("parameters")
         wanted = _statement_count(session, body)
-        if wanted > 1 or (wanted == 0 and not _is_single(text)):
-            return self._several(session, request, text, wanted)
+        if _may_be_several(text, wanted):
+            return self._several(
+                session, request, text, wanted, in_the_background=bool(body.get("asyncExec"))
+            )
         try:
+            bindings = _bound(session, body)
             execution, is_new = self._executions.get_or_add(
                 session.session_id,
                 request.query.get("requestId"),
                 [text, bindings],
-                lambda: Execution(session, text, bindings if isinstance(bindings, dict) else None),
+                lambda: Execution(
+                    session,
+                    text,
+                    bindings if isinstance(bindings, dict) else None,
+                    own if isinstance(own, dict) else None,
+                ),
             )
         except SqlError as error:
             return Response.of_json(_error_answer(error, str(uuid.uuid4())))
@@ -212,7 +243,9 @@ class ConnectorFront:
             execution.run()
         return self._finished(session, execution, request)
 
-    def _several(self, session: Session, request: Request, text: str, wanted: int) -> Response:
+    def _several(
+        self, session: Session, request: Request, text: str, wanted: int, *, in_the_background: bool
+    ) -> Response:
         """Run several statements, one after the other until one fails; each result has an id of its own."""
         query_id = str(uuid.uuid4())
         try:
@@ -224,19 +257,42 @@ class ConnectorFront:
             )
         except SqlError as error:
             return Response.of_json(_error_answer(error, query_id))
+        for part in batch.parts if is_new else ():
+            self._executions.add(part)
+        if in_the_background:
+            if is_new:
+                in_background(batch.run)
+            return _in_progress(batch, _IN_PROGRESS)
         if is_new:
-            for part in batch.parts:
-                self._executions.add(part)
             batch.run()
-        batch.wait(_ANSWER_SECONDS)
+        return self._all_finished(session, batch)
+
+    def _all_finished(self, session: Session, batch: Batch) -> Response:
+        if not batch.wait(_ANSWER_SECONDS):
+            return _in_progress(batch, _IN_PROGRESS_SYNC)
         if batch.error is not None:
             return Response.of_json(_error_answer(batch.error, batch.query_id))
+        results = [part.result for part in batch.parts if part.result is not None]
+        assert batch.result is not None  # noqa: S101 - it has ended without an error
         data = _result_data(session, batch.result, batch.query_id) | {
             "statementTypeId": _MULTIPLE,
             "resultIds": ",".join(part.query_id for part in batch.parts),
-            "resultTypes": ",".join(str(part.result.statement_type) for part in batch.parts),
+            "resultTypes": ",".join(str(result.statement_type) for result in results),
         }
         return _success(data)
+
+    def _scanned(self, session: Session, query_id: str, request: Request) -> Response:
+        """Return a result as RESULT_SCAN does: of several statements, only the row that says so.
+
+        Connector 4.8.1 asks for their results itself when it reads that row (observed).
+        """
+        execution = self._executions.find(query_id)
+        if isinstance(execution, Batch) and execution.session.user == session.user:
+            execution.wait(_ANSWER_SECONDS)
+            result = execution.result
+            if execution.is_done and execution.error is None and result is not None:
+                return _success(_result_data(session, result, execution.query_id))
+        return self._stored(session, query_id, request)
 
     def _stored(self, session: Session, query_id: str, request: Request) -> Response:
         execution = self._executions.find(query_id)
@@ -244,18 +300,32 @@ class ConnectorFront:
             return _failure("000709", "02000", f"Statement {query_id} not found")
         return self._finished(session, execution, request)
 
-    def _finished(self, session: Session, execution: Execution, request: Request) -> Response:
+    def _finished(self, session: Session, execution: Execution | Batch, request: Request) -> Response:
+        if isinstance(execution, Batch):
+            return self._all_finished(session, execution)
         if not execution.wait(_ANSWER_SECONDS):
             return _in_progress(execution, _IN_PROGRESS_SYNC)
         if execution.result is None:
             assert execution.error is not None  # noqa: S101 - an ended statement has one of both
             return Response.of_json(_error_answer(execution.error, execution.query_id))
-        data = _result_data(session, execution.result, execution.query_id)
+        data = _result_data(session, execution.result, execution.query_id, own=execution.parameters)
+        if "rowset" not in data and "rowsetBase64" not in data:
+            data |= _in_chunks(session, execution, execution.result, request.headers.get("host", ""))
         if execution.result.transfer is not None:
             data |= self._files.instruct(
                 execution.result.transfer, request.headers.get("host", ""), session.client
             )
         return _success(data)
+
+    def _chunk(self, query_id: str, number: str, request: Request) -> Response:
+        """Return a part of a large result; the key in the statement's answer takes the place of a token."""
+        execution = self._executions.find(query_id)
+        key = request.headers.get(_CHUNK_HEADER, "").encode()
+        if not isinstance(execution, Execution) or not hmac.compare_digest(key, execution.chunk_key.encode()):
+            raise Refusal(403, "FORBIDDEN", f"no part of a result of statement {query_id} for this key")
+        if not number.isdecimal() or int(number) >= len(execution.chunks):
+            raise Refusal(404, "NOT_FOUND", f"the result of statement {query_id} has no part {number[:20]}")
+        return Response(200, execution.chunks[int(number)], "application/octet-stream")
 
     def _abort_request(self, session: Session, request: Request) -> Response:
         """Cancel the statement of an earlier request, as a cursor's ``timeout`` does."""
@@ -271,6 +341,30 @@ class ConnectorFront:
         if execution is None or execution.session.user != session.user or not execution.cancel():
             return _failure("000605", "02000", "Identified SQL statement is not currently executing.")
         return _success(None)
+
+    def _cancel(self, session: Session, call: str, kind: str, name: str) -> Response:
+        """SYSTEM$CANCEL_QUERY and SYSTEM$CANCEL_ALL_QUERIES, which wait for no other statement."""
+        if kind.upper() == "QUERY":
+            made = self._executions.find(name)
+            done = made is not None and self._may_cancel(session, made.session) and made.cancel()
+            said = (
+                f"query [{name}] terminated."
+                if done
+                else "Identified SQL statement is not currently executing."
+            )
+        else:
+            other = session.catalog.sessions.get(int(name)) if name.isdigit() else None
+            if other is None or not self._may_cancel(session, other):
+                error = SqlError("000606", "57014", f"Session '{name}' does not exist or not authorized.")
+                return Response.of_json(_error_answer(error, str(uuid.uuid4())))
+            self._executions.cancel_all(lambda made: made.session is other)
+            said = f"all queries of session [{name}] terminated."
+        result = Result((ResultColumn(call.upper()),), [(said,)])
+        return _success(_result_data(session, result, str(uuid.uuid4())))
+
+    @staticmethod
+    def _may_cancel(session: Session, other: Session) -> bool:
+        return session.user == other.user or session.role == "ACCOUNTADMIN"
 
     def _monitor(self, session: Session, query_id: str) -> Response:
         execution = self._executions.find(query_id)
@@ -299,10 +393,20 @@ def _statement_count(session: Session, body: dict[str, Any]) -> int:
         return 1
 
 
-def _is_single(text: str) -> bool:
-    """Return True for one statement, which any count allows; its answer is its own, with its bindings."""
+def _bound(session: Session, body: dict[str, Any]) -> Any:
+    """Return the bound values of a request, which may be on a stage."""
+    if not body.get("bindStage"):
+        return body.get("bindings")
+    with session.lock, snowflake_errors(session):
+        return staged_bindings(session, str(body["bindStage"]))
+
+
+def _may_be_several(text: str, wanted: int) -> bool:
+    """Return False for one statement where one is allowed: its answer is its own, with its bindings."""
+    if wanted > 1 or (wanted == 1 and ";" not in text.rstrip().rstrip(";")):
+        return wanted > 1
     try:
-        return len(split_statements(text)) == 1
+        return len(split_statements(text)) > 1
     except SqlError:
         return False
 
@@ -320,11 +424,18 @@ def _described(session: Session, text: str) -> Response:
     return _success(_result_data(session, description.result, query_id, description.binds))
 
 
-def _result_data(session: Session, result: Result, query_id: str, binds: int = 0) -> dict[str, Any]:
+def _result_data(
+    session: Session,
+    result: Result,
+    query_id: str,
+    binds: int = 0,
+    own: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    is_large = session.client == "PYTHON" and len(result.rows) > _FIRST_ROWS
     return {
         "parameters": _parameters(session),
         "rowtype": [row_type(column.name, column.type, column.nullable) for column in result.columns],
-        **_rows(session, result),
+        **({} if is_large else _rows(result, _result_format(session, own))),
         "total": len(result.rows),
         "returned": len(result.rows),
         "queryId": query_id,
@@ -335,31 +446,86 @@ def _result_data(session: Session, result: Result, query_id: str, binds: int = 0
         "finalWarehouseName": session.warehouse,
         "numberOfBinds": binds,
         "arrayBindSupported": True,
+        "stats": _stats(result),
         "version": 1,
         "sqlState": "00000",
     }
 
 
-def _rows(session: Session, result: Result) -> dict[str, Any]:
+def _stats(result: Result) -> dict[str, int] | None:
+    """Return the rows that a statement changed: all of their numbers, or none."""
+    if result.changed is None:
+        return {} if result.statement_type != SELECT else None
+    kinds = {"numRowsInserted": "inserted", "numRowsUpdated": "updated", "numRowsDeleted": "deleted"}
+    return {name: result.changed.get(kind, 0) for name, kind in kinds.items()} | {"numDmlDuplicates": 0}
+
+
+def _rows(result: Result, form: str) -> dict[str, Any]:
     """Return the rows: Arrow for queries of clients that read it, text for everything else."""
-    if result.statement_type == SELECT and _result_format(session) == "ARROW":
+    if result.statement_type == SELECT and form == "ARROW":
         try:
             return {"queryResultFormat": "arrow", "rowsetBase64": encode_stream(result)}
         except pa.ArrowException:
             # An integer of more than 38 digits or a date out of range: text can still carry it.
             pass
+    return {"queryResultFormat": "json", "rowset": _rowset(result)}
+
+
+def _rowset(result: Result) -> list[list[Any]]:
     kinds = [column.type.kind for column in result.columns]
-    rowset = [[encode(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in result.rows]
-    return {"queryResultFormat": "json", "rowset": rowset}
+    return [[encode(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in result.rows]
 
 
-def _result_format(session: Session) -> str:
+def _in_chunks(session: Session, execution: Execution, result: Result, host: str) -> dict[str, Any]:
+    """Return the first rows of a large result, and where the client finds the others.
+
+    A chunk of Arrow is a stream, one of text an array of rows without its brackets (observed with 4.8.1).
+    """
+    rest = len(result.rows) - _FIRST_ROWS
+    counts = [_FIRST_ROWS, *([_CHUNK_ROWS] * (rest // _CHUNK_ROWS)), *filter(None, [rest % _CHUNK_ROWS])]
+    try:
+        if result.statement_type != SELECT or _result_format(session, execution.parameters) != "ARROW":
+            raise pa.ArrowInvalid("text is wanted")
+        first, *chunks = encode_streams(result, counts)
+        data: dict[str, Any] = {
+            "queryResultFormat": "arrow",
+            "rowsetBase64": base64.b64encode(first).decode(),
+        }
+    except pa.ArrowException:
+        rows = _rowset(result)
+        data = {"queryResultFormat": "json", "rowset": rows[:_FIRST_ROWS]}
+        starts = itertools.accumulate(counts[:-1])
+        chunks = [
+            json.dumps(rows[start : start + count], separators=(",", ":"))[1:-1].encode()
+            for start, count in zip(starts, counts[1:], strict=True)
+        ]
+    execution.chunks = chunks
+    url = f"https://{host}/queries/{execution.query_id}/chunks"
+    return data | {
+        "returned": len(result.rows),
+        "chunkHeaders": {_CHUNK_HEADER: execution.chunk_key},
+        "chunks": [
+            {
+                "url": f"{url}/{number}",
+                "rowCount": count,
+                "uncompressedSize": len(chunk),
+                "compressedSize": len(chunk),
+            }
+            for number, (count, chunk) in enumerate(zip(counts[1:], chunks, strict=True))
+        ],
+    }
+
+
+def _result_format(session: Session, own: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return how the client reads results: by the statement's own parameters or by the session's."""
     parameter = _FORMAT_PARAMETERS.get(session.client)
-    wanted = "JSON" if parameter is None else str(session.parameters.get(parameter, "ARROW")).upper()
+    if parameter is None:
+        return "JSON"
+    wanted = str(own.get(parameter, session.parameters.get(parameter, "ARROW"))).upper()
     return "JSON" if wanted == "JSON" else "ARROW"
 
 
-def _in_progress(execution: Execution, code: str) -> Response:
+def _in_progress(execution: Execution | Batch, code: str) -> Response:
     data = {"queryId": execution.query_id, "getResultUrl": f"/queries/{execution.query_id}/result"}
     return Response.of_json({"data": data, "code": code, "message": None, "success": True})
 
@@ -379,9 +545,13 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
         "TIMEZONE": session.parameters.get("TIMEZONE", "UTC"),
         "CLIENT_TELEMETRY_ENABLED": False,
         "CLIENT_SESSION_KEEP_ALIVE": False,
-        "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 0,
+        # How other drivers write staged values has not been tried.
+        _THRESHOLD: session.parameters.get(_THRESHOLD, 65_280) if session.client == "PYTHON" else 0,
         **{name: session.parameters.get(name, DEFAULT_PARAMETERS[name]) for name in _OUTPUT_FORMATS},
     }
+    for name in _CLIENT_PARAMETERS & session.parameters.keys():
+        given = str(session.parameters[name])
+        values[name] = int(given) if given.isdigit() else given
     if session.client in _FORMAT_PARAMETERS:
         values[_FORMAT_PARAMETERS[session.client]] = _result_format(session)
     return [{"name": name, "value": value} for name, value in values.items()]

@@ -75,6 +75,8 @@ class Login:
                     "e.g. PUBLIC.",
                 ) from error
         _apply_names(session, query)
+        if str(session.parameters.get("CLIENT_VALIDATE_DEFAULT_PARAMETERS", "")).lower() == "true":
+            _check_names(session, query)
         return session
 
     def _verify(self, data: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -157,6 +159,31 @@ def _apply_names(session: Session, query: Mapping[str, str]) -> None:
             use_schema(session, database, None)
             session.schema = None if schema else session.schema
             use_schema(session, database, schema or None)
+
+
+def _check_names(session: Session, query: Mapping[str, str]) -> None:
+    """Refuse a login with a wrong name, for a client that wants its names validated.
+
+    :raises SqlError: 390201.
+    """
+    found = {
+        "database": session.database,
+        "schema": session.schema,
+        "warehouse": session.warehouse
+        if session.warehouse in session.catalog.access.state.warehouses
+        else None,
+    }
+    for kind, parameter in (
+        ("database", "databaseName"),
+        ("schema", "schemaName"),
+        ("warehouse", "warehouse"),
+    ):
+        if query.get(parameter) and found[kind] != _exact(query[parameter]):
+            raise SqlError(
+                "390201",
+                _SQLSTATE,
+                f"The requested {kind} '{query[parameter]}' does not exist or not authorized.",
+            )
 
 
 def _exact(name: str) -> str:

@@ -119,6 +119,7 @@ class StageFilesFront:
             return common | {
                 "autoCompress": transfer.auto_compress,
                 "overwrite": transfer.overwrite,
+                "threshold": transfer.threshold,
                 "sourceCompression": transfer.source_compression.lower(),
             }
         return common | {"localLocation": transfer.local_folder}

@@ -36,6 +36,16 @@ def encode_stream(result: Result) -> str:
     if not result.rows:
         # Connector 4.8.1 builds no pandas frame from a stream without a batch, and dies of an empty batch.
         return ""
+    [stream] = encode_streams(result, [len(result.rows)])
+    return base64.b64encode(stream).decode("ascii")
+
+
+def encode_streams(result: Result, counts: Sequence[int]) -> list[bytes]:
+    """Encode a result as several Arrow IPC streams of one schema.
+
+    :param counts: rows of each stream.
+    :raises pyarrow.ArrowException: as :func:`encode_stream`.
+    """
     arrays, fields = [], []
     for position, column in enumerate(result.columns):
         values = [row[position] for row in result.rows]
@@ -45,12 +55,16 @@ def encode_stream(result: Result) -> str:
         # Always nullable: connector 5.2.0 refuses a mask on a field that says it has none.
         fields.append(pa.field(column.name, array.type, nullable=True, metadata=metadata))
     schema = pa.schema(fields)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        for start in range(0, rows.num_rows, _BATCH_ROWS):
-            writer.write_batch(rows.slice(start, _BATCH_ROWS))
-    return base64.b64encode(sink.getvalue()).decode("ascii")
+    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    streams, start = [], 0
+    for count in counts:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for at in range(start, start + count, _BATCH_ROWS):
+                writer.write_batch(rows.slice(at, min(_BATCH_ROWS, start + count - at)))
+        streams.append(sink.getvalue().to_pybytes())
+        start += count
+    return streams
 
 
 def _metadata(kind: ColumnType, arrow: pa.DataType) -> dict[str, str]:

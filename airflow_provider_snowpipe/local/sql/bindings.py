@@ -29,6 +29,11 @@ class Bindings:
         """True when there is any value."""
         return bool(self.sent)
 
+    @property
+    def names(self) -> list[str]:
+        """Keys of the values in their order; the .NET driver sends names instead of numbers."""
+        return sorted(self.sent, key=int) if all(map(str.isdecimal, self.sent)) else list(self.sent)
+
     def rows(self, targets: Mapping[int, str] = MappingProxyType({})) -> list[list[Any]]:
         """Return the values of each repetition, in the order of positions.
 
@@ -37,7 +42,7 @@ class Bindings:
         :raises SqlError: for a value that does not fit its type.
         """
         try:
-            ordered = [self.sent[key] for key in sorted(self.sent, key=int)]
+            ordered = [self.sent[key] for key in self.names]
             lists = [
                 entry["value"] if isinstance(entry["value"], list) else [entry["value"]] for entry in ordered
             ]
@@ -55,6 +60,10 @@ class Bindings:
 
 def _kind(entry: Mapping[str, Any], value: Any, target: str | None) -> str:
     kind = str(entry["type"]).upper()
+    if target == "BINARY" and kind == "TEXT":
+        return target
+    if target == "DATE" and kind == "TEXT":
+        return "DATE_AS_TEXT"
     is_number = isinstance(value, str) and value.lstrip("-").split(" ")[0].isdigit()
     return target if target in _TIMES and kind not in _READERS and is_number else kind
 
@@ -99,6 +108,16 @@ def _date(text: str) -> dt.date:
     return dt.date.fromisoformat(text)
 
 
+def _date_as_text(text: str) -> dt.date:
+    # Text of a number is seconds up to nanoseconds, by its size ("TO_DATE", "Usage notes").
+    if not text.lstrip("-").isdigit():
+        return dt.date.fromisoformat(text[:10])
+    number, unit = int(text), 1
+    while abs(number) >= 31_536_000_000 * unit and unit < 10**9:
+        unit *= 1000
+    return (_EPOCH + dt.timedelta(seconds=number // unit)).date()
+
+
 def _time(text: str) -> dt.time:
     return (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text)
 
@@ -110,6 +129,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "BOOLEAN": lambda text: text.lower() in {"true", "1"},
     "BINARY": bytes.fromhex,
     "DATE": _date,
+    "DATE_AS_TEXT": _date_as_text,
     "TIME": _time,
     "TIMESTAMP_NTZ": _timestamp_ntz,
     "TIMESTAMP_LTZ": _timestamp_utc,

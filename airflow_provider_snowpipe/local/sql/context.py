@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.current import use_role, use_schema, use_warehouse
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.results import USE, Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _DONE = "Statement executed successfully."
@@ -38,7 +39,7 @@ def use(session: Session, text: str, _bindings: Bindings) -> Result:
         use_schema(session, path[0] if len(path) == 2 else None, path[-1])
     else:
         use_schema(session, path[0], path[1] if len(path) == 2 else None)
-    return status(_DONE)
+    return dataclasses.replace(status(_DONE), statement_type=USE)
 
 
 def alter_session(session: Session, text: str, _bindings: Bindings) -> Result:

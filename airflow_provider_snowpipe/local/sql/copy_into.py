@@ -93,4 +93,5 @@ def _result(plan: CopyPlan, outcomes: list[FileOutcome]) -> Result:
                 first.column if first else None,
             )
         )
-    return Result(_COLUMNS, rows, OTHER)
+    loaded = sum(outcome.rows_loaded for outcome in outcomes)
+    return Result(_COLUMNS, rows, OTHER, changed={"inserted": loaded})

@@ -15,7 +15,8 @@ def use_schema(session: Session, database: str | None, schema: str | None) -> No
     :raises SqlError: when either does not exist.
     """
     target = session.visible_database(database or session.current_database())
-    if schema is not None:
+    # Every database has an INFORMATION_SCHEMA, which is no schema of its own here.
+    if schema is not None and schema != "INFORMATION_SCHEMA":
         if schema not in target.schemas:
             raise object_missing("Schema", f"{target.name}.{schema}")
         session.require("USAGE", "SCHEMA", target.name, schema)

@@ -175,13 +175,14 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("TRUNCATE", "TABLE", database.name, schema, name)
 
-    def empty() -> None:
-        session.cursor.execute(f"DELETE FROM {table.path}")
+    def empty() -> int:
+        [(count,)] = session.cursor.execute(f"DELETE FROM {table.path}").fetchall()
         database.history.forget_table(session.cursor, schema, name)
+        return int(count)
 
     with database.write_lock:
-        session.change(empty)
-    return status("Statement executed successfully.")
+        deleted = session.change(empty)
+    return dataclasses.replace(status("Statement executed successfully."), changed={"deleted": deleted})
 
 
 def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
@@ -219,11 +220,21 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
         table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
     database.tables.create(table, statements, replace=replace, lent=session.lent)
+    properties = tree.args.get("properties")
+    for setting in properties.expressions if properties else ():
+        if isinstance(setting, exp.SchemaCommentProperty):
+            database.objects.set_comment(
+                "TABLE", schema, path[-1], setting.this.name, database.clock.now_ms()
+            )
     session.created("TABLE", database.name, schema, name)
     if lake is not None:
         iceberg.keep(database, table, lake)
     options.keep_created(session, database, table, tree, staged)
-    return status(f"Table {path[-1]} successfully created.")
+    made = status(f"Table {path[-1]} successfully created.")
+    if tree.expression is None:
+        return made
+    [(count,)] = session.cursor.execute(f"SELECT count(*) FROM {table.path}").fetchall()
+    return dataclasses.replace(made, changed={"inserted": int(count)})
 
 
 def _is_temporary(tree: exp.Create) -> bool:

@@ -45,7 +45,8 @@ def describe(session: Session, statement: str) -> Description:
             tree = None
         if not isinstance(tree, _ROW_STATEMENTS):
             return Description(Result(results.status("").columns, [], results.OTHER), 0)
-        binds = sum(1 for _ in tree.find_all(exp.Placeholder))
+        translate.number_placeholders(tree)
+        binds = len({node.name for node in tree.find_all(exp.Parameter) if node.name.isdigit()})
         if isinstance(tree, exp.Query):
             return Description(_columns(session, tree, binds), binds)
         counted = query.counts(translate.prepare(session, tree))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import threading
 import time
 import uuid
@@ -13,7 +14,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import front, query_history
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _REMEMBERED = 256
@@ -28,10 +29,15 @@ class Execution:
     :param session: session of the statement.
     :param statement: SQL text.
     :param bindings: bound values, as :func:`front.execute` takes them.
+    :param parameters: the statement's own, which the session does not keep.
     """
 
     def __init__(
-        self, session: Session, statement: str, bindings: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        session: Session,
+        statement: str,
+        bindings: Mapping[str, Mapping[str, Any]] | None = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.query_id = str(uuid.uuid4())
         self.session = session
@@ -39,6 +45,10 @@ class Execution:
         self.created_on_ms = int(time.time() * 1000)
         self.result: Result | None = None
         self.error: SqlError | None = None
+        # What a client fetches of a large result after its first rows, for which it has to show the key.
+        self.chunks: list[bytes] = []
+        self.chunk_key = secrets.token_urlsafe()
+        self.parameters = {name.upper(): value for name, value in (parameters or {}).items()}
         self._bindings = bindings
         self._interruption: SqlError | None = None
         self._done = threading.Event()
@@ -146,7 +156,8 @@ class Batch:
         """Result of the request; of several statements, the one cell that says so."""
         if len(self.parts) == 1:
             return self.parts[0].result
-        return status("Multiple statements executed successfully.")
+        said = "Multiple statements executed successfully."
+        return Result((ResultColumn("multiple statement execution"),), [(said,)], OTHER)
 
     @property
     def created_on_ms(self) -> int:

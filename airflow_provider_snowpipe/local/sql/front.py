@@ -30,6 +30,7 @@ from airflow_provider_snowpipe.local.sql import (
     grants,
     iceberg,
     infer_schema,
+    information_schema,
     parameters,
     pipe_functions,
     query,
@@ -95,10 +96,10 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
             table_copies.copy_table,
         ),
         (rf"CREATE\s+{_MODIFIERS}(?:ICEBERG\s+)?TABLE", ddl.create_table),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?VIEW", views.create_view),
+        (rf"CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?{_MODIFIERS}VIEW", views.create_view),
         (r"DROP\s+VIEW", views.drop_view),
         (r"SHOW\s+(?:TERSE\s+)?VIEWS", views.show_views),
-        (r"(?:DESCRIBE|DESC)\s+VIEW", show_objects.describe_view),
+        (r"(?:DESCRIBE|DESC)\s+VIEW", information_schema.describe_view),
         (r"(?:DESCRIBE|DESC)\s+SCHEMA", show_objects.describe_schema),
         (r"(?:DESCRIBE|DESC)\s+DATABASE", show_objects.describe_database),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?SEQUENCE", sequences.create_sequence),
@@ -193,6 +194,8 @@ _UNKNOWN = re.compile(
     r"|(EXPLAIN|CALL|EXECUTE|DECLARE|COPY|UNDROP|WITH|ABORT|IF|FOR|LET|RETURN|BEGIN)\b",
     re.IGNORECASE,
 )
+# Errors of a session without a current database or schema.
+_NO_PLACE = frozenset({"090105", "090106"})
 _ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
 _NAMED_BY_VALUE = re.compile(r"\bIDENTIFIER\s*\(\s*[?:]", re.IGNORECASE)
@@ -227,10 +230,21 @@ def execute(
         session.query_id = query_id or str(uuid.uuid4())
         try:
             result = _run(session, text, Bindings(bindings or {}))
+        except SqlError as error:
+            if error.code in _NO_PLACE:
+                words = error.message.replace("Cannot perform operation", f"Cannot perform {_verb(text)}")
+                raise SqlError(error.code, error.sqlstate, words) from error
+            raise
         finally:
             session.is_busy = False
         session.remember(session.query_id, result)
         return result
+
+
+def _verb(text: str) -> str:
+    """Return what a statement does, as the error of a session without a current database names it."""
+    words = re.sub(r"\b(?:OR\s+REPLACE|TEMPORARY|TEMP|TRANSIENT)\s+", "", text.upper()).split()
+    return " ".join(words[: 2 if words[0] in {"CREATE", "ALTER", "DROP", "SHOW", "DESCRIBE"} else 1])
 
 
 def _empty_statement() -> SqlError:

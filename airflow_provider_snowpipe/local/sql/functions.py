@@ -18,7 +18,15 @@ MAX_TEXT = 134_217_728
 _SHORT = 10_000
 _READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
+_WHOLE_DRAWN = "CAST(_0 + CAST(hash(_2) AS HUGEINT) % (_1 - _0 + 1) AS BIGINT)"
+_DRAWN = "_0 + CAST(hash(_2) AS DOUBLE) / 18446744073709551616.0 * (_1 - _0)"
+_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_TEXT_DRAWN = (
+    "list_transform([_1], lambda g: array_to_string(list_transform(range(_0), "
+    f"lambda i: substring('{_LETTERS}', CAST(hash(g, i) % 62 AS INTEGER) + 1, 1)), ''))[1]"
+)
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
+_AS_DOUBLE = "CASE WHEN json_type(to_json(_0)) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END"
 # Argument number n is the column _n.
 _TEMPLATES = {
     "BOOLAND": "(CAST(_0 AS BOOLEAN) AND CAST(_1 AS BOOLEAN))",
@@ -26,14 +34,14 @@ _TEMPLATES = {
     "BOOLXOR": "(CAST(_0 AS BOOLEAN) <> CAST(_1 AS BOOLEAN))",
     "XOR": "(CAST(_0 AS BOOLEAN) <> CAST(_1 AS BOOLEAN))",
     "BOOLNOT": "(NOT CAST(_0 AS BOOLEAN))",
-    "ARRAY_SIZE": "json_array_length(to_json(_0))",
+    "ARRAY_SIZE": "CASE WHEN json_type(to_json(_0)) = 'ARRAY' THEN json_array_length(to_json(_0)) END",
     "TO_OBJECT": "to_json(_0)",
     "TO_VARIANT": "to_json(_0)",
     "AS_INTEGER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
     "AS_NUMBER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
     "AS_DECIMAL": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
-    "AS_DOUBLE": "CASE WHEN json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END",
-    "AS_REAL": "CASE WHEN json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END",
+    "AS_DOUBLE": _AS_DOUBLE,
+    "AS_REAL": _AS_DOUBLE,
     "AS_BOOLEAN": "CASE WHEN json_type(_0) = 'BOOLEAN' THEN CAST(_0 AS BOOLEAN) END",
     "AS_VARCHAR": "CASE WHEN json_type(_0) = 'VARCHAR' THEN json_extract_string(_0, '$') END",
     "AS_CHAR": "CASE WHEN json_type(_0) = 'VARCHAR' THEN json_extract_string(_0, '$') END",
@@ -50,7 +58,10 @@ _TEMPLATES = {
     "IS_REAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
     "TYPEOF": "_variant_type(_0)",
     "OBJECT_KEYS": "to_json(json_keys(to_json(_0)))",
-    "OBJECT_AGG": "_sorted_keys(json_group_object(_0, to_json(_1)))",
+    "OBJECT_AGG": (
+        "_sorted_keys(coalesce(to_json(map_from_entries(list(row(CAST(_0 AS VARCHAR), to_json(_1))) "
+        "FILTER (WHERE NOT _0 IS NULL AND NOT _1 IS NULL))), CAST('{}' AS JSON)))"
+    ),
     "TRY_PARSE_JSON": "_parse_json(CASE WHEN json_valid(_0) THEN _0 END)",
     "WIDTH_BUCKET": (
         "CASE WHEN _0 < _1 THEN 0 WHEN _0 >= _2 THEN _3 + 1 "
@@ -78,6 +89,10 @@ _TEMPLATES = {
     "HLL": "approx_count_distinct(_0)",
     "BYTE_LENGTH": "strlen(CAST(_0 AS VARCHAR))",
     "TIME": "CAST(_0 AS TIME)",
+    "HAVERSINE": (
+        "2 * 6371.0 * asin(sqrt(sin(radians(_2 - _0) / 2) ** 2 "
+        "+ cos(radians(_0)) * cos(radians(_2)) * sin(radians(_3 - _1) / 2) ** 2))"
+    ),
     "TRY_BASE64_DECODE_STRING": "TRY(decode(from_base64(_0)))",
     "CURRENT_DATE": "CAST(now() AS DATE)",
 }
@@ -252,9 +267,47 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
 
 def _random(node: exp.Rand) -> exp.Expr:
     """RANDOM(seed) gives the same values in the same order each time ("RANDOM")."""
-    if node.this is None or isinstance(node.parent, exp.Func):
+    if node.this is None or isinstance(node.parent, (exp.Uniform, exp.Randstr)):
         return node
     return fill(_SEEDED, [node.this])
+
+
+def _drawn(node: exp.Uniform | exp.Randstr) -> exp.Expr:
+    """UNIFORM and RANDSTR: the same for the same number of their generator ("UNIFORM", "RANDSTR")."""
+    drawn = node.args.get("gen" if isinstance(node, exp.Uniform) else "generator") or exp.Rand()
+    if isinstance(drawn, exp.Rand):
+        drawn = exp.Anonymous(this="random") if drawn.this is None else fill(_SEEDED, [drawn.this])
+    if isinstance(node, exp.Randstr):
+        return fill(_TEXT_DRAWN, [node.this, drawn])
+    bounds = [node.this, node.expression]
+    is_whole = all(one.find(exp.Literal) is None or "." not in one.sql() for one in bounds)
+    return fill(_WHOLE_DRAWN if is_whole else _DRAWN, [*bounds, drawn])
+
+
+def _trim(node: exp.Trim) -> exp.Expr:
+    """TRIM takes any value as text; the text of a VARIANT is the string itself."""
+    if isinstance(node.this, exp.JSONExtract):
+        node.set("this", exp.JSONExtractScalar(this=node.this.this, expression=node.this.expression))
+    else:
+        node.set("this", exp.cast(node.this, exp.DataType.Type.TEXT))
+    return node
+
+
+def _regexp_substr(node: exp.RegexpExtract) -> exp.Expr:
+    """The parameter ``e`` without a number means the first group ("REGEXP_SUBSTR", arguments)."""
+    parameters = node.args.get("parameters")
+    group = node.args.get("group")
+    is_whole = group is None or (isinstance(group, exp.Literal) and group.name == "0")
+    if is_whole and isinstance(parameters, exp.Literal) and "e" in parameters.name:
+        node.set("group", exp.Literal.number(1))
+    return node
+
+
+def _parse_json(node: exp.ParseJSON) -> exp.Expr:
+    """The words null, true and false are read in any case (observed by the connector's own tests)."""
+    if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in {"null", "true", "false"}:
+        node.set("this", exp.Literal.string(node.this.name.strip().lower()))
+    return node
 
 
 def _ratio(node: exp.Window) -> exp.Expr:
@@ -292,7 +345,8 @@ def _literal(node: exp.Expr) -> exp.Expr:
         this="to_json",
         expressions=[
             sqlglot.parse_one(
-                f"map_from_entries(list_filter({listed}, lambda x: x[2] IS NOT NULL))", dialect="duckdb"
+                f"map_from_entries(list_filter({listed}, lambda x: x[1] IS NOT NULL AND x[2] IS NOT NULL))",
+                dialect="duckdb",
             )
         ],
     )
@@ -318,6 +372,10 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
 _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
     ((exp.Window,), _ratio),
     ((exp.Rand,), _random),
+    ((exp.Uniform, exp.Randstr), _drawn),
+    ((exp.Trim,), _trim),
+    ((exp.RegexpExtract,), _regexp_substr),
+    ((exp.ParseJSON,), _parse_json),
     ((exp.Repeat, exp.Pad, exp.Space), _bounded),
     ((exp.Array, exp.Struct), _literal),
     ((exp.Cast,), _cast),

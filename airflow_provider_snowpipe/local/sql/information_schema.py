@@ -13,6 +13,8 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW, column_key
 from airflow_provider_snowpipe.local.errors import object_missing
 from airflow_provider_snowpipe.local.sql import show_objects
+from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.properties import read_head
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -26,6 +28,7 @@ _NUMBERS = frozenset(
      "RETENTION_TIME", "START_VALUE", "INCREMENT", "IDENTITY_START", "IDENTITY_INCREMENT"}
 )  # fmt: skip
 _Row = Sequence[Any]
+_Rows = Callable[[Session, Database], Iterator[_Row]]
 _IDENTITY = re.compile(r"IDENTITY START (-?\d+) INCREMENT (-?\d+)")
 
 
@@ -34,6 +37,21 @@ def relation(session: Session, database: Database, name: str) -> exp.Expr:
 
     :raises SqlError: 002003 for a view that the local service does not have.
     """
+    columns, rows = _view(database, name)
+    return lent_result(session, Result(columns, list(rows(session, database))))
+
+
+def describe_view(session: Session, text: str, bindings: Bindings) -> Result:
+    """DESCRIBE VIEW name, which may be one of INFORMATION_SCHEMA."""
+    path = read_head(text, VIEW, parts=3).path
+    if path[-2:-1] != (SCHEMA,):
+        return show_objects.describe_view(session, text, bindings)
+    owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
+    columns, _ = _view(owner, path[-1])
+    return show_objects.described_columns((column.name, str(column.type)) for column in columns)
+
+
+def _view(database: Database, name: str) -> tuple[tuple[ResultColumn, ...], _Rows]:
     known = _VIEWS.get(name)
     if known is None:
         raise object_missing("Object", f"{database.name}.{SCHEMA}.{name}")
@@ -42,7 +60,7 @@ def relation(session: Session, database: Database, name: str) -> exp.Expr:
         ResultColumn(column, NUMBER if column in _NUMBERS else TIMESTAMP_LTZ if column in _TIMES else TEXT)
         for column in names
     )
-    return lent_result(session, Result(columns, list(rows(session, database))))
+    return columns, rows
 
 
 def _schemas(session: Session, database: Database) -> list[str]:
@@ -110,7 +128,7 @@ def _described(column: Column) -> _Row:
         "YES" if column.nullable else "NO",
         "TEXT" if kind.kind == "VARCHAR" else kind.kind,
         kind.length if is_text else None,
-        kind.length if is_text else None,
+        show_objects.octets(kind),
         kind.precision if is_number else None,
         10 if is_number else None,
         kind.scale if is_number else None,
@@ -231,7 +249,7 @@ def _enabled_roles(session: Session, _database: Database) -> Iterator[_Row]:
 
 _TABLE = ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME")
 _TIMES = ("CREATED", "LAST_ALTERED")
-_VIEWS: dict[str, tuple[tuple[str, ...], Callable[[Session, Database], Iterator[_Row]]]] = {
+_VIEWS: dict[str, tuple[tuple[str, ...], _Rows]] = {
     "TABLES": (
         (*_TABLE, "TABLE_OWNER", "TABLE_TYPE", "IS_TRANSIENT", "CLUSTERING_KEY", "ROW_COUNT", *_TIMES,
          "IS_INSERTABLE_INTO", "IS_TEMPORARY", "COMMENT"),

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
@@ -49,6 +50,7 @@ def select(session: Session, text: str, bindings: Bindings) -> Result:
         return modify(session, text, bindings)
     if not isinstance(tree, exp.Query):
         raise unsupported(" ".join(text.split()[:3]))
+    translate.number_placeholders(tree, bindings.names)
     return _selected(session, tree, bindings)
 
 
@@ -99,6 +101,7 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
     colliding.
     """
     tree = translate.parse(text)
+    translate.number_placeholders(tree, bindings.names)
     if isinstance(tree, exp.MultitableInserts):
         return _insert_into_many(session, tree, bindings, overwrite=_OVERWRITE.match(text) is not None)
     return _modified(session, tree, bindings)
@@ -198,6 +201,8 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     sql = translate.to_duckdb(tree)
     if isinstance(tree, exp.Merge):
         sql += " RETURNING merge_action"
+    if len(rows) > 1 and replaced is None and _insert_at_once(session, tree, rows):
+        sql, rows = translate.to_duckdb(tree), []
 
     def work() -> Counter[str]:
         return _run(session, sql, rows, replaced, tree.key.upper())
@@ -211,6 +216,26 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     return counts(tree, changed)
 
 
+def _insert_at_once(session: Session, tree: exp.Expr, rows: list[list[Any]]) -> bool:
+    """Let a prepared INSERT of one row of placeholders read all bound rows as a relation, which is faster.
+
+    :returns: False, with the tree as it was, for another statement and for values of mixed types.
+    """
+    values = tree.expression if isinstance(tree, exp.Insert) else None
+    row = values.expressions[0] if isinstance(values, exp.Values) and len(values.expressions) == 1 else None
+    if not isinstance(row, exp.Tuple) or row.find(exp.Query):
+        return False
+    names = [f"_{number}" for number in range(1, len(rows[0]) + 1)]
+    try:
+        table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=names)
+    except (pa.ArrowException, OverflowError):
+        return False
+    tree.set("expression", exp.select(*row.expressions).from_(exp.table_(session.lend(table), quoted=True)))
+    for parameter in list(tree.find_all(exp.Parameter)):
+        parameter.replace(exp.column(f"_{parameter.name}", quoted=True))
+    return True
+
+
 def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     """Return the types of the columns that an INSERT of one row of placeholders fills, by their numbers."""
     values = tree.expression if isinstance(tree, exp.Insert) else None
@@ -222,13 +247,8 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     types = {column.name: column.type.kind for column in known.columns}
     names = listed or list(types)
     found: dict[int, str] = {}
-    number = 0
     for name, value in zip(names, values.expressions[0].expressions, strict=False):
-        if isinstance(value, exp.Placeholder):
-            found[number] = types.get(name, "")
-            value.meta[lengths.NUMBER] = number
-            number += 1
-        elif isinstance(value, exp.Parameter) and value.name.isdigit():
+        if isinstance(value, exp.Parameter) and value.name.isdigit():
             found[int(value.name) - 1] = types.get(name, "")
             value.meta[lengths.NUMBER] = int(value.name) - 1
     return found

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
+from collections.abc import Iterator
 
 import pyarrow as pa
 import sqlglot
@@ -28,6 +31,7 @@ _MODES = {
     "OBJECT": f" AND NOT {_BEHIND} LIKE '%]%'",
     "ARRAY": f" AND regexp_full_match({_BEHIND}, '(\\[[0-9]+\\])*')",
 }
+_ROWS_EVERY_SECONDS = 0.02
 _ARROW = {
     "FLOAT": pa.float64(),
     "BOOLEAN": pa.bool_(),
@@ -80,7 +84,7 @@ def _replace(session: Session, node: exp.Expr) -> None:
         raise compilation_error("a table function stands in FROM only.")
     alias = node.args.get("alias")
     if isinstance(call, exp.Explode):
-        _flatten(node, call, alias.this if alias is not None else None)
+        _flatten(node, call, alias)
         return
     if isinstance(node, exp.Lateral) or is_service_function(call, *SERVICE_FUNCTIONS):
         return
@@ -94,7 +98,7 @@ def _replace(session: Session, node: exp.Expr) -> None:
     elif name == "VALIDATE":
         node.replace(_lent(session, _validated(session, call), named))
     elif name == "GENERATOR":
-        node.replace(exp.Subquery(this=_generator(call), alias=named))
+        node.replace(exp.Subquery(this=_generator(session, call), alias=named))
     elif name == "SPLITTOTABLE":
         node.replace(exp.Subquery(this=_split(call), alias=named))
     else:
@@ -136,7 +140,7 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     )
     subquery = exp.Subquery(this=query)
     subquery.meta["flatten"] = options["INPUT"].copy()
-    named = exp.TableAlias(this=alias.copy() if alias is not None else _identifier_of("FLATTEN"))
+    named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of("FLATTEN"))
     join = node.parent
     if not isinstance(join, exp.Join):
         if _is_true(options.get("OUTER")):
@@ -176,11 +180,33 @@ def _is_true(node: exp.Expr | None) -> bool:
     return isinstance(node, exp.Boolean) and bool(node.this)
 
 
-def _generator(call: exp.Expr) -> exp.Expr:
-    count = call.args.get("rowcount")
-    if not isinstance(count, exp.Literal) or call.args.get("timelimit") is not None:
-        raise unsupported("GENERATOR without a literal ROWCOUNT")
+def _generator(session: Session, call: exp.Expr) -> exp.Expr:
+    count, seconds = call.args.get("rowcount"), call.args.get("timelimit")
+    if any(given is not None and not isinstance(given, exp.Literal) for given in (count, seconds)):
+        raise unsupported("GENERATOR without a literal ROWCOUNT or TIMELIMIT")
+    if seconds is not None and float(seconds.name) > 0:
+        rows = rows_for(session, float(seconds.name))
+        return _query(f"SELECT NULL AS n FROM {rows}" + (f" LIMIT {int(count.name)}" if count else ""), {})  # noqa: S608
+    if count is None:
+        # "GENERATOR", usage notes: without both arguments there are no rows.
+        return _query("SELECT NULL AS n FROM range(0)", {})
     return _query(f"SELECT NULL AS n FROM range({int(count.name)})", {})  # noqa: S608 - a number
+
+
+def rows_for(session: Session, seconds: float) -> str:
+    """Lend the session a relation that takes a time to read, a few rows every 20 ms; its name, quoted.
+
+    The statement that reads it can be cancelled.
+    """
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        end, idle = time.monotonic() + seconds, threading.Event()
+        while (left := end - time.monotonic()) > 0:
+            idle.wait(min(left, _ROWS_EVERY_SECONDS))
+            yield batch
+
+    batch = pa.record_batch([pa.array(range(10), pa.int64())], names=["n"])
+    return quote(session.lend(pa.RecordBatchReader.from_batches(batch.schema, batches())))
 
 
 def _split(call: exp.Expr) -> exp.Expr:

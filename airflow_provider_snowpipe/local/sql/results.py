@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,10 @@ _MICRO = dt.timedelta(microseconds=1)
 # Statement type ids of the connector protocol (snowflake.connector.constants, STATEMENT_TYPE_ID_*).
 SELECT, DML, INSERT, UPDATE, DELETE, MERGE, OTHER = 0x1000, 0x3000, 0x3100, 0x3200, 0x3300, 0x3400, 0x6000
 MULTI_TABLE_INSERT = 0x3500
+USE = 0x4300
+# DuckDB's Python gives such a date as text.
+_FAR = re.compile(r"(\d{5,6})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?)?(?:\+00)?\Z")
+_DATED = frozenset({"DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +43,14 @@ class Result:
     :param rows: one sequence of Python values per row.
     :param statement_type: type id of the connector protocol.
     :param transfer: files that the client is to move, for PUT and GET.
+    :param changed: numbers of rows ``inserted``, ``updated`` and ``deleted``; None where no rows are changed.
     """
 
     columns: tuple[ResultColumn, ...]
     rows: list[Sequence[Any]] = field(repr=False)
     statement_type: int = SELECT
     transfer: Transfer | None = None
+    changed: Mapping[str, int] | None = None
 
 
 def status(message: str) -> Result:
@@ -83,7 +90,8 @@ def row_counts(statement_type: int, **counts: int) -> Result:
     :param counts: column name with ``_`` for blanks, and number of rows.
     """
     columns = tuple(ResultColumn(name.replace("_", " "), NUMBER, nullable=False) for name in counts)
-    return Result(columns, [tuple(counts.values())], statement_type)
+    changed = {name.rpartition("_")[2]: count for name, count in counts.items() if "joined" not in name}
+    return Result(columns, [tuple(counts.values())], statement_type, changed=changed)
 
 
 def encode(value: Any, kind: str) -> str | None:
@@ -110,7 +118,21 @@ def encode(value: Any, kind: str) -> str | None:
         return f"{seconds}.{value.microsecond:06d}000"
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
-    return json_text(value)
+    far = _FAR.match(value) if isinstance(value, str) and kind in _DATED else None
+    return json_text(value) if far is None else _far(far, kind)
+
+
+def _far(written: re.Match[str], kind: str) -> str:
+    """Encode a date of the year 10000 or later, which Python has no value for."""
+    year, month, day = (int(part) for part in written.groups()[:3])
+    # The calendar repeats itself every 400 years, which are 146,097 days.
+    cycles, rest = divmod(year - 2000, 400)
+    days = (dt.date(2000 + rest, month, day) - _EPOCH.date()).days + cycles * 146_097
+    if kind == "DATE":
+        return str(days)
+    hour, minute, second = (int(part or 0) for part in written.groups()[3:6])
+    seconds = days * 86_400 + hour * 3600 + minute * 60 + second
+    return f"{seconds}.{(written[7] or '').ljust(9, '0')}" + (" 1440" if kind == "TIMESTAMP_TZ" else "")
 
 
 def json_text(value: Any) -> str:

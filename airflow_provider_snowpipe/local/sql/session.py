@@ -73,6 +73,7 @@ class Session:
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
     temporary_tables: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    temporary_views: list[tuple[str, str, str]] = field(default_factory=list)
     variables: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     is_busy: bool = False
@@ -204,8 +205,8 @@ class Session:
         while len(known) > _REMEMBERED_COPIES:
             known.popitem(last=False)
 
-    def lend(self, table: pa.Table) -> str:
-        """Make an Arrow table readable under the returned name until the end of the statement."""
+    def lend(self, table: pa.Table | pa.RecordBatchReader) -> str:
+        """Make Arrow rows readable under the returned name until the end of the statement."""
         name = f"_lent_{uuid.uuid4().hex}"
         # The engine registers nothing while rows of an earlier statement are not fetched.
         self.cursor.execute("SELECT 1").fetchall()
@@ -254,6 +255,12 @@ class Session:
                 database.tables.drop(schema, hidden)
                 self.dropped("TABLE", name, schema, hidden)
         self.temporary_tables.clear()
+        for name, schema, view in self.temporary_views:
+            database = self.catalog.find(name)
+            if database is not None and database.objects.find("VIEW", schema, view) is not None:
+                database.objects.remove("VIEW", schema, view)
+                self.dropped("VIEW", name, schema, view)
+        self.temporary_views.clear()
 
     def follow(self, change: Rename) -> None:
         """Keep the current names and the temporary objects when a database or schema gets another name."""

@@ -45,14 +45,16 @@ def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
             "N",
             None,
             None,
-            database.objects.comment("COLUMN", schema, column_key(name, c.name)) or None,
+            database.objects.comment("COLUMN", schema, column_key(name.partition(TEMPORARY)[0], c.name))
+            or None,
+            None,
             None,
         )
         for c in table.columns
     ]
     names = (
         "name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
-        "comment", "policy name",
+        "comment", "policy name", "privacy domain",
     )  # fmt: skip
     return _texts(names, rows)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
@@ -22,6 +22,13 @@ from airflow_provider_snowpipe.local.types import ColumnType
 
 _IN_TABLE = re.compile(r"\bIN\s+(?:TABLE|VIEW)\s+(.*)", re.IGNORECASE | re.DOTALL)
 _WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
+_OF_PROCEDURES = (
+    "created_on", "name", "schema_name", "is_builtin", "is_aggregate", "is_ansi", "min_num_arguments",
+    "max_num_arguments", "arguments", "description", "catalog_name", "is_table_function",
+    "valid_for_clustering", "is_secure", "secrets", "external_access_integrations",
+)  # fmt: skip
+_OF_FUNCTIONS = ("is_external_function", "language", "is_memoizable", "is_data_metric")
+_MOST_OCTETS = 16_777_216
 _NAME, _PLACE = ("created_on", "name"), ("database_name", "schema_name")
 
 
@@ -69,6 +76,7 @@ def show_columns(session: Session, text: str, _bindings: Bindings) -> Result:
             database.objects.comment("COLUMN", schema, column_key(name, column.name)),
             database.name,
             "",
+            None,
         )
         for database, schema in places
         for _, name, columns, _ in relations(session, database, schema)
@@ -78,7 +86,7 @@ def show_columns(session: Session, text: str, _bindings: Bindings) -> Result:
     ]
     return listing(
         ("table_name", "schema_name", "column_name", "data_type", "null?", "default", "kind", "expression",
-         "comment", "database_name", "autoincrement"),
+         "comment", "database_name", "autoincrement", "schema_evolution_record"),
         rows,
     )  # fmt: skip
 
@@ -117,13 +125,18 @@ def describe_view(session: Session, text: str, _bindings: Bindings) -> Result:
     known = database.objects.find(VIEW, schema, name)
     if known is None or not session.can_see(VIEW, database.name, schema, name):
         raise object_missing("View", f"{database.name}.{schema}.{name}")
-    rows = [
-        (c.name, str(c.type), "COLUMN", "Y", None, "N", "N", None, None, None, None)
-        for c in views.columns_of(known)
-    ]
+    return described_columns((c.name, str(c.type)) for c in views.columns_of(known))
+
+
+def described_columns(columns: Iterable[tuple[str, str]]) -> Result:
+    """Return what DESCRIBE VIEW answers.
+
+    :param columns: name and type of each.
+    """
+    rows = [(*column, "COLUMN", "Y", None, "N", "N", None, None, None, None, None) for column in columns]
     return listing(
         ("name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
-         "comment", "policy name"),
+         "comment", "policy name", "privacy domain"),
         rows,
     )  # fmt: skip
 
@@ -152,6 +165,9 @@ def describe_database(session: Session, text: str, _bindings: Bindings) -> Resul
 
 def show_nothing(_session: Session, text: str, _bindings: Bindings) -> Result:
     """SHOW of a kind of which there never is one here: streams, tasks, integrations, keys, procedures."""
+    if re.match(r"SHOW\s+(?:USER\s+)?(?:FUNCTIONS|PROCEDURES)", text, re.IGNORECASE):
+        more = () if "PROCEDURES" in text.upper() else _OF_FUNCTIONS
+        return listing((*_OF_PROCEDURES, *more), [])
     keys = re.match(r"SHOW\s+(?:PRIMARY|UNIQUE|IMPORTED|EXPORTED)\s+KEYS", text, re.IGNORECASE)
     return listing((*_NAME, *_PLACE, *(("table_name", "column_name") if keys else ("owner", "comment"))), [])
 
@@ -164,12 +180,21 @@ def undrop(_session: Session, text: str, _bindings: Bindings) -> Result:
     raise unsupported(f"UNDROP {kind}: dropped objects are not kept")
 
 
+def octets(kind: ColumnType) -> int | None:
+    """Return the most bytes of a type: four for each character of text ("String & binary data types")."""
+    length = kind.length
+    return length if length is None or kind.kind == "BINARY" else max(length, min(4 * length, _MOST_OCTETS))
+
+
 def _data_type(kind: ColumnType, nullable: bool) -> str:
-    described: dict[str, object] = {"type": _WIRE.get(kind.kind, kind.kind), "nullable": nullable}
+    described: dict[str, object] = {"type": _WIRE.get(kind.kind, kind.kind)}
     if kind.kind == "NUMBER":
         described |= {"precision": kind.precision, "scale": kind.scale}
     elif kind.length is not None:
-        described |= {"length": kind.length, "byteLength": kind.length, "fixed": False}
+        described |= {"length": kind.length, "byteLength": octets(kind)}
     elif kind.precision is not None:
         described |= {"precision": 0, "scale": kind.precision}
+    described["nullable"] = nullable
+    if kind.length is not None:
+        described["fixed"] = kind.kind == "BINARY"
     return json.dumps(described, separators=(",", ":"))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.loading.compression import read_blocks
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -28,6 +29,8 @@ _COMPRESSIONS = {
     "AUTO_DETECT": "AUTO_DETECT", "GZIP": "GZIP", "BZ2": "BZIP2", "BROTLI": "BROTLI", "ZSTD": "ZSTD",
     "DEFLATE": "DEFLATE", "RAW_DEFLATE": "RAW_DEFLATE", "NONE": "NONE",
 }  # fmt: skip
+_FIELD = re.compile(r',("(?:[^"]|"")*"|[^,"]*)')
+_LINE = re.compile(r'((?:"(?:[^"]|"")*"|[^"\n])+)\n')
 _MOST_PARALLEL = 99
 _DEFAULT_PARALLEL = {"PUT": 4, "GET": 10}
 _PUT_COLUMNS = (
@@ -71,6 +74,7 @@ def put(session: Session, text: str, _bindings: Bindings) -> Result:
         auto_compress=_flag(settings, "AUTO_COMPRESS", default=True),
         source_compression=_COMPRESSIONS[compression.upper()],
         overwrite=_flag(settings, "OVERWRITE", default=False),
+        threshold=_threshold(settings),
     )
     return _answered_by_the_client(transfer)
 
@@ -120,6 +124,32 @@ def remove_files(session: Session, text: str, _bindings: Bindings) -> Result:
     location.remove(files)
     rows: list[Sequence[Any]] = [(location.listed_name(f), "removed") for f in files]
     return Result((ResultColumn("name"), ResultColumn("result")), rows, OTHER)
+
+
+def staged_bindings(session: Session, place: str) -> dict[str, dict[str, Any]]:
+    """Return the bound values that a client uploaded, because they are many, as it would have sent them.
+
+    :param place: ``@stage/path``; below it are CSV files in which an empty field is NULL and ``""`` is empty
+        (observed with connector 4.8.1).
+    """
+    location, _ = resolve_location(session, place)
+    require_read(session, location)
+    rows: list[list[str | None]] = []
+    for file in sorted(location.list(), key=lambda one: (len(one.path), one.path)):
+        with location.local_copy(file) as path:
+            text = b"".join(read_blocks(path, file.path, "AUTO")).decode()
+        rows += [
+            [None if not field else _plain_field(field) for field in _FIELD.findall("," + line)]
+            for line in _LINE.findall(text)
+        ]
+    return {
+        str(number): {"type": "TEXT", "value": list(column)}
+        for number, column in enumerate(zip(*rows, strict=True), start=1)
+    }
+
+
+def _plain_field(field: str) -> str:
+    return field[1:-1].replace('""', '"') if field.startswith('"') else field
 
 
 def _files_of(session: Session, text: str) -> tuple[StageLocation, dict[str, Setting]]:
@@ -172,6 +202,13 @@ def _settings(text: str, known: set[str]) -> dict[str, Setting]:
         if name not in known:
             raise invalid_parameter(name)
     return settings
+
+
+def _threshold(settings: Mapping[str, Setting]) -> int | None:
+    value = str(settings.get("THRESHOLD", ""))
+    if value and not value.isdigit():
+        raise invalid_value("THRESHOLD", value, "a number of bytes")
+    return int(value) if value else None
 
 
 def _parallel(settings: Mapping[str, Setting], command: str) -> int:

@@ -229,7 +229,7 @@ def _put_temporary(session: Session, head: Head, stage: StageDefinition) -> None
     key = (stage.database, stage.schema, stage.name)
     old = session.temporary.stages.get(key)
     if old is not None and not head.is_replacing:
-        raise object_exists(str(stage))
+        raise object_exists(stage.name)
     session.catalog.storage.create(stage.identity)
     session.temporary.stages[key] = stage
     if old is not None:

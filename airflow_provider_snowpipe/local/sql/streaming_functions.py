@@ -11,12 +11,17 @@ from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pip
 from airflow_provider_snowpipe.local.errors import Refusal, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.relations import rows_for
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.shown_pipes import existing_pipe
 
 _CALL = re.compile(r"(?:SELECT|CALL)\s+SYSTEM\$(\w+)\s*\((.*)\)[^()]*\Z", re.IGNORECASE | re.DOTALL)
 _AS = re.compile(r"AS\s+", re.IGNORECASE)
+_WAIT = re.compile(
+    r"(?:SELECT|CALL)\s+SYSTEM\$WAIT\s*\(\s*(\d+(?:\.\d+)?)\s*(?:,\s*'?(\w+)'?\s*)?\)\s*\Z", re.IGNORECASE
+)
+_WAIT_SECONDS = {"MILLISECONDS": 0.001, "SECONDS": 1.0, "MINUTES": 60.0, "HOURS": 3600.0, "DAYS": 86400.0}
 _ARGUMENT = re.compile(r"\s*'((?:[^'\\]|''|\\.)*)'\s*(?:,|\Z)", re.DOTALL)
 _ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "b": "\b", "f": "\f"}
@@ -24,6 +29,9 @@ _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "b": "\b", "f": "\f"}
 
 def system_function(session: Session, text: str, _bindings: Bindings) -> Result:
     """SELECT SYSTEM$PIPE_STATUS(..) and SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(..)."""
+    waiting = _WAIT.match(text)
+    if waiting is not None:
+        return _wait(session, waiting[1], (waiting[2] or "SECONDS").upper())
     match = _CALL.match(text)
     if match is None:
         raise compilation_error("syntax error in the call of a system function.")
@@ -48,6 +56,15 @@ def column_of(text: str) -> str:
     if rest or len(path) > 1:
         raise compilation_error(f"syntax error: unexpected '{alias[:40]}'.")
     return path[0]
+
+
+def _wait(session: Session, amount: str, unit: str) -> Result:
+    """SYSTEM$WAIT(amount [, unit]); an interruption of the session ends it."""
+    if unit not in _WAIT_SECONDS:
+        raise compilation_error(f"SYSTEM$WAIT does not know the unit '{unit}'.")
+    rows = rows_for(session, float(amount) * _WAIT_SECONDS[unit])
+    session.cursor.execute(f"SELECT count(*) FROM {rows}").fetchall()  # noqa: S608 - a name of our own
+    return Result((ResultColumn("SYSTEM$WAIT"),), [(f"waited {amount} {unit.lower()}",)])
 
 
 def _pipe_status(session: Session, name: str) -> str:

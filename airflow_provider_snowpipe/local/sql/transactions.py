@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ class Transaction:
         self._cursor = cursor
         self._lent = lent
         self.is_open = False
+        self._number = 0
         self.is_restoring = False
         self.lost: SqlError | None = None
         self._changes: list[tuple[Callable[[], object], object]] = []
@@ -44,11 +46,17 @@ class Transaction:
         """True when an open transaction has changed something."""
         return bool(self._changes)
 
+    @property
+    def number(self) -> str | None:
+        """What CURRENT_TRANSACTION answers: the time of the start in nanoseconds; None without one."""
+        return str(self._number) if self.is_open else None
+
     def begin(self) -> None:
         """Start; one that is open stays open, as in Snowflake."""
         if not self.is_open:
             self._cursor().execute("BEGIN")
             self.is_open = True
+            self._number = time.time_ns()
 
     def change(self, work: Callable[[], T]) -> T:
         """Do a change in the open transaction, or in one of its own.

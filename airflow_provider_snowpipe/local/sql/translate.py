@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from functools import partial
 
 import sqlglot
@@ -38,6 +40,9 @@ _VERSION = "10.0.0"
 _SNOWFLAKE = sqlglot.Dialect.get_or_raise("snowflake")
 
 
+_MARK = "_SNOWPIPE_VALUE_"
+
+
 def parse(text: str) -> exp.Expr:
     """Parse one Snowflake statement.
 
@@ -45,7 +50,9 @@ def parse(text: str) -> exp.Expr:
     """
     found = tokens(text)
     try:
-        trees = [tree for tree in _SNOWFLAKE.parser().parse(found, text) if tree is not None]
+        parsed = _SNOWFLAKE.parser().parse(found, text)
+        # A comment behind the last semicolon is no statement.
+        trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
     except IndexError as error:
         # sqlglot counts on the number of arguments that some functions must have.
         raise compilation_error("a function has the wrong number of arguments.") from error
@@ -98,7 +105,6 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     tree = tree.transform(_context_function, session, copy=False)
     tree = tree.transform(_subscript, copy=False)
     tree = tree.transform(_text_of_json, copy=False)
-    tree = tree.transform(_placeholder, copy=False)
     tree = tree.transform(partial(sequences.next_value, session), copy=False)
     _unqualify_targets(tree)
     qualify_tables(session, tree)
@@ -182,6 +188,8 @@ def written_privileges(tree: exp.Expr) -> tuple[str, ...]:
 
 def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tuple[str, ...]) -> None:
     path = tuple(part.name for part in table.parts)
+    if len(path) == 1 and session.schema == information_schema.SCHEMA:
+        path = (information_schema.SCHEMA, *path)
     if len(path) >= 2 and path[-2] in {HIDDEN_SCHEMA, HIDDEN_SCHEMA.upper()}:
         raise object_missing("Object", ".".join(path))
     if path[-2:] == (information_schema.SCHEMA, "LOAD_HISTORY"):
@@ -255,9 +263,13 @@ def name_projections(tree: exp.Expr) -> None:
     if not isinstance(select, exp.Select):
         return
     for projection in list(select.expressions):
-        if isinstance(projection, (exp.Alias, exp.Column, exp.Star)) or projection.is_star:
+        is_next = (
+            isinstance(projection, exp.Column) and projection.table and projection.name.upper() == "NEXTVAL"
+        )
+        is_named = isinstance(projection, (exp.Alias, exp.Column, exp.Star)) or projection.is_star
+        if is_named and not is_next:
             continue
-        name = names.written(projection)
+        name = "NEXTVAL" if is_next else names.written(projection)
         projection.replace(exp.alias_(projection.copy(), exp.to_identifier(name, quoted=True)))
 
 
@@ -294,7 +306,7 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         "CURRENT_ORGANIZATION_NAME": "LOCAL",
         "CURRENT_CLIENT": "snowpipe-local",
         "CURRENT_IP_ADDRESS": "127.0.0.1",
-        "CURRENT_TRANSACTION": None,
+        "CURRENT_TRANSACTION": session.transaction.number,
         "CURRENT_ROLE_TYPE": "ROLE",
         "CURRENT_SCHEMAS": json.dumps([f"{session.database}.{session.schema}"] if session.schema else []),
         "CURRENT_AVAILABLE_ROLES": json.dumps(
@@ -319,6 +331,12 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         return exp.Boolean(this=node.expressions[0].name in session.roles)
     if isinstance(node, exp.Parameter) and node.name.upper() in session.variables:
         return exp.convert(session.variables[node.name.upper()])
+    if isinstance(node, exp.Parameter) and not node.name.isdigit():
+        raise SqlError(
+            "002211",
+            "02000",
+            f"SQL compilation error:\nSession variable '${node.name.upper()}' does not exist",
+        )
     if name not in values:
         return node
     value = values[name]
@@ -358,8 +376,22 @@ def _text_of_json(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def _placeholder(node: exp.Expr) -> exp.Expr:
-    """``:1`` becomes DuckDB's ``$1``; ``?`` stays."""
-    if isinstance(node, exp.Placeholder) and str(node.this or "").isdigit():
-        return exp.Parameter(this=exp.Literal.number(node.this))
-    return node
+def number_placeholders(tree: exp.Expr, names: Sequence[str] = ()) -> None:
+    """Turn ``?``, ``:1`` and ``:name`` into DuckDB's ``$1``, which the translation may use several times.
+
+    :param names: of the bound values, in their order.
+    """
+    placeholders = list(tree.find_all(exp.Placeholder))
+    plain = [node for node in placeholders if not node.this]
+    for position, node in enumerate(plain):
+        node.set("this", f"{_MARK}{position}")
+    # The tree keeps a WITH behind its query; the text has them in the order of the values.
+    text = tree.sql(dialect="snowflake") if plain else ""
+    for number, position in enumerate(re.findall(rf"{_MARK}(\d+)", text), start=1):
+        plain[int(position)].set("this", str(number))
+    for node in placeholders:
+        written = str(node.this)
+        if written in names and not written.isdigit():
+            written = str(names.index(written) + 1)
+        if written.isdigit():
+            node.replace(exp.Parameter(this=exp.Literal.number(written)))

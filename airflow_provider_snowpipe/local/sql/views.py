@@ -29,6 +29,11 @@ _BODY = re.compile(
     r"(?:\((?P<columns>[^()]*)\)\s*)?(?P<options>.*?)\bAS\s+(?P<query>(?:SELECT|WITH|\().*)",
     re.IGNORECASE | re.DOTALL,
 )
+_TEMPORARY = re.compile(
+    r"\A(CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?)"
+    r"(?:(?:LOCAL|GLOBAL|SCOPED)\s+)?(?:TEMP|TEMPORARY|VOLATILE)\s+(?=VIEW\b)",
+    re.IGNORECASE,
+)
 _COMMENT = re.compile(r"COMMENT\s*=?\s*('(?:[^']|'')*')", re.IGNORECASE)
 _SHOWN = (
     "created_on", "name", "reserved", "database_name", "schema_name", "owner", "comment", "text", "is_secure",
@@ -37,9 +42,13 @@ _SHOWN = (
 
 
 def create_view(session: Session, text: str, _bindings: Bindings) -> Result:
-    """CREATE [OR REPLACE] [SECURE] VIEW [IF NOT EXISTS] name [(columns)] [COMMENT = '..'] AS query."""
+    """CREATE [OR REPLACE] [SECURE] [TEMPORARY] VIEW [IF NOT EXISTS] name [(columns)] [COMMENT = ..] AS query.
+
+    A temporary one ends with its session; until then other sessions see it too.
+    """
     session.commit()
-    head = read_head(text, "VIEW", parts=3)
+    lasting = _TEMPORARY.sub(r"\1", text)
+    head = read_head(lasting, "VIEW", parts=3)
     body = _BODY.match(head.rest)
     if body is None:
         raise compilation_error("syntax error in CREATE VIEW: expected [(columns)] AS query.")
@@ -65,6 +74,8 @@ def create_view(session: Session, text: str, _bindings: Bindings) -> Result:
     database.objects.put(SchemaObject(VIEW, schema, name, now, definition))
     database.objects.set_comment(VIEW, schema, name, plain(comment[1]) if comment else "", now)
     session.created(VIEW, database.name, schema, name)
+    if lasting != text:
+        session.temporary_views.append((database.name, schema, name))
     return status(f"View {name} successfully created.")
 
 

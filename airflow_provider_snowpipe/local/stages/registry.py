@@ -82,7 +82,7 @@ class Stages:
             self._names.require_schema(stage.schema)
             old = self._stages.get((stage.schema, stage.name))
             if old is not None and not replace:
-                raise object_exists(str(stage))
+                raise object_exists(stage.name)
             if not stage.is_external:
                 self.storage.create(stage.identity)
             self._write_stage(old, stage)
@@ -98,7 +98,7 @@ class Stages:
             if self._stages.get((old.schema, old.name)) is None:
                 raise object_missing("Stage", str(old))
             if (old.schema, old.name) != (new.schema, new.name) and (new.schema, new.name) in self._stages:
-                raise object_exists(str(new))
+                raise object_exists(new.name)
             self._write_stage(old, new)
 
     def drop_stage(self, stage: StageDefinition) -> None:

@@ -18,6 +18,7 @@ class Transfer:
     :param auto_compress: PUT: compress what is not compressed.
     :param source_compression: PUT: AUTO_DETECT or the name of a compression.
     :param overwrite: PUT: replace a file that exists.
+    :param threshold: PUT: bytes from which a client may send a file in parts; None for its own rule.
     """
 
     is_upload: bool
@@ -29,3 +30,4 @@ class Transfer:
     auto_compress: bool = True
     source_compression: str = "AUTO_DETECT"
     overwrite: bool = False
+    threshold: int | None = None

@@ -216,7 +216,7 @@ def test_comments_are_kept_and_shown(sql):
 
 def test_show_columns_tells_types_as_json(sql):
     (first, *_) = sql.run("SHOW COLUMNS LIKE 'id' IN TABLE t")
-    assert first["data_type"] == '{"type":"FIXED","nullable":true,"precision":38,"scale":0}'
+    assert first["data_type"] == '{"type":"FIXED","precision":38,"scale":0,"nullable":true}'
     assert len(sql.run("SHOW COLUMNS IN SCHEMA public")) == len(sql.run("SHOW COLUMNS")) == 3
     assert [row["name"] for row in sql.run("DESCRIBE SCHEMA public")] == ["T"]
     assert [row["name"] for row in sql.run("DESCRIBE DATABASE local")] == ["PUBLIC"]

@@ -1,0 +1,118 @@
+"""Pytest plugin that points a foreign suite at the local service; scripts/foreign_suites.py loads it.
+
+It runs in the suite's own environment, where neither this project nor Airflow is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import snowflake.connector
+
+_REPORT = Path(os.environ["FOREIGN_REPORT"])
+_SUITE = os.environ["FOREIGN_SUITE"]
+_ACCOUNT: dict[str, Any] = json.loads(os.environ["FOREIGN_CONNECTION"])
+_OWN_DATABASES = frozenset({"LOCAL", "SNOWFLAKE"})
+_connect = snowflake.connector.connect
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.outcome == "rerun" or (report.when != "call" and report.passed):
+        return
+    last = str(report.longrepr or "").strip().splitlines()[-1:]
+    crash = getattr(report.longrepr, "reprcrash", None)
+    line = {
+        "id": report.nodeid,
+        "outcome": report.outcome,
+        "seconds": round(report.duration, 2),
+        "why": crash.message if crash else "".join(last),
+    }
+    with _REPORT.open("a") as out:
+        out.write(json.dumps(line) + "\n")
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.failed:
+        with _REPORT.open("a") as out:
+            line = {
+                "id": report.nodeid,
+                "outcome": "failed",
+                "seconds": 0,
+                "why": str(report.longrepr)[-400:],
+            }
+            out.write(json.dumps(line) + "\n")
+
+
+# -- fakesnow -------------------------------------------------------------------------------------------
+
+
+def _replace_fakesnow() -> None:
+    """Let fakesnow's entry points hand out real connections to the local service."""
+    import fakesnow
+
+    @contextmanager
+    def patched(
+        *targets: str,
+        create_database_on_connect: bool = True,
+        create_schema_on_connect: bool = True,
+        **_: Any,
+    ) -> Iterator[None]:
+        connect = _connecting(create_database_on_connect, create_schema_on_connect)
+        with ExitStack() as stack:
+            for target in ("snowflake.connector.connect", *targets):
+                if target.rpartition(".")[2] == "connect":
+                    stack.enter_context(patch(target, connect))
+            yield
+
+    @contextmanager
+    def server(**_: Any) -> Iterator[dict[str, Any]]:
+        with patch("snowflake.connector.connect", _connecting()):
+            yield dict(_ACCOUNT)
+
+    fakesnow.patch = patched
+    fakesnow.server = server
+
+
+def _connecting(database: bool = True, schema: bool = True) -> Callable[..., Any]:
+    def connect(*_: Any, **given: Any) -> Any:
+        # The suite's own user, account and host are inventions.
+        wanted = {name: value for name, value in given.items() if name not in _ACCOUNT}
+        names = {part: wanted[part] for part in ("database", "schema") if wanted.get(part)}
+        with _connect(**_ACCOUNT) as session, session.cursor() as cursor:
+            if database and "database" in names:
+                cursor.execute(f"CREATE DATABASE IF NOT EXISTS {names['database']}")
+            if schema and len(names) == 2 and names["schema"].upper() != "INFORMATION_SCHEMA":
+                cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {names['database']}.{names['schema']}")
+        return _connect(**_ACCOUNT, **wanted)
+
+    return connect
+
+
+@pytest.fixture(autouse=True)
+def _fresh_account() -> Iterator[None]:
+    yield
+    if _SUITE != "fakesnow":
+        return
+    with _connect(**_ACCOUNT) as session, session.cursor() as cursor:
+        for row in cursor.execute("SHOW DATABASES").fetchall():
+            if row[1] not in _OWN_DATABASES:
+                cursor.execute(f'DROP DATABASE "{row[1]}"')
+
+
+# The suites' conftest files import both before any hook of a plugin is called.
+_REPORT.touch()
+if _SUITE == "connector":
+    for _name in ("test.parameters", "parameters"):
+        sys.modules[_name] = ModuleType(_name)
+        sys.modules[_name].CONNECTION_PARAMETERS = dict(_ACCOUNT)  # type: ignore[attr-defined]
+else:
+    _replace_fakesnow()

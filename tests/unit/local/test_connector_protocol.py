@@ -1,0 +1,357 @@
+"""What the Python connector asks beyond plain statements: staged bindings, cancelling, waiting."""
+
+from __future__ import annotations
+
+import json
+import threading
+from base64 import b64decode
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.unit.local.service_in_process import Connector, ServiceInProcess
+
+# What connector 4.8.1 sends at login (observed).
+PYTHON = {"CLIENT_APP_ID": "PythonConnector", "CLIENT_ENVIRONMENT": {"PYTHON_VERSION": "3.11.9"}}
+AS_TEXT = {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "JSON"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceInProcess]:
+    service = ServiceInProcess(tmp_path_factory.mktemp("protocol") / "home")
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def session(service: ServiceInProcess) -> Connector:
+    return service.connect(**PYTHON, SESSION_PARAMETERS=AS_TEXT)
+
+
+def rows(session: Connector, text: str, **body: Any) -> Any:
+    answer = session.query(text, **body)
+    assert answer["success"], answer["message"]
+    return answer["data"]["rowset"]
+
+
+def stage_file(service: ServiceInProcess, session: Connector, place: str, content: bytes) -> None:
+    """Put a file on a stage as JDBC does, which gets a URL for it."""
+    jdbc = {"CLIENT_APP_ID": "JDBC", "CLIENT_ENVIRONMENT": {"JAVA_VERSION": "17"}}
+    folder, _, name = place.rpartition("/")
+    data = service.connect(**jdbc).query(f"PUT 'file:///x/{name}' @{folder} AUTO_COMPRESS = FALSE")["data"]
+    url = data["stageInfo"]["presignedUrl"].partition("//")[2]
+    assert service.call("PUT", "/" + url.partition("/")[2], content).status == 200
+
+
+def test_values_bound_by_a_stage_are_inserted(service: ServiceInProcess, session: Connector) -> None:
+    session.query("CREATE STAGE binds")
+    session.query("CREATE TABLE bound (a INT, b STRING, c BINARY, d DATE, e BOOLEAN)")
+    lines = b'1,"x ""y"", z",0a0b,2024-02-29,true\n2,"",,1700006400000,false\n,"two\nlines",,,\n'
+    stage_file(service, session, "binds/one/3.csv", lines)
+    answer = session.query("INSERT INTO bound VALUES (?, ?, ?, ?, ?)", bindStage="@binds/one")
+    assert answer["data"]["rowset"] == [["3"]]
+    read = "SELECT a, b, hex_encode(c), to_char(d), e FROM bound ORDER BY a NULLS LAST"
+    assert rows(session, read) == [
+        ["1", 'x "y", z', "0A0B", "2024-02-29", "1"],
+        ["2", "", None, "2023-11-15", "0"],
+        [None, "two\nlines", None, None, None],
+    ]
+
+
+def test_a_missing_stage_of_bound_values_is_an_error(session: Connector) -> None:
+    answer = session.query("INSERT INTO bound VALUES (?)", bindStage="@gone/one")
+    assert (answer["success"], answer["code"]) == (False, "002003")
+
+
+def test_a_generator_can_be_limited_by_time(session: Connector) -> None:
+    [[count]] = rows(session, "SELECT count(*) FROM TABLE(GENERATOR(TIMELIMIT => 0.1))")
+    assert int(count) > 0
+    assert rows(session, "SELECT count(*) FROM TABLE(GENERATOR(ROWCOUNT => 3, TIMELIMIT => 60))") == [["3"]]
+    assert rows(session, "SELECT count(*) FROM TABLE(GENERATOR())") == [["0"]]
+
+
+def test_waiting_can_be_cancelled_by_the_same_session(session: Connector) -> None:
+    assert rows(session, "SELECT SYSTEM$WAIT(10, 'MILLISECONDS')") == [["waited 10 milliseconds"]]
+    query_id = session.query("SELECT SYSTEM$WAIT(600)", asyncExec=True)["data"]["queryId"]
+    cancelled = rows(session, f"SELECT SYSTEM$CANCEL_QUERY('{query_id}')")
+    assert cancelled == [[f"query [{query_id}] terminated."]]
+    result = session.call("GET", f"/queries/{query_id}/result")
+    assert (result["code"], result["data"]["sqlState"]) == ("000604", "57014")
+
+
+def test_another_session_of_the_user_cancels_everything(
+    service: ServiceInProcess, session: Connector
+) -> None:
+    [[number]] = rows(session, "SELECT current_session()")
+    answers: list[Any] = []
+    text = "SELECT count(*) FROM TABLE(GENERATOR(TIMELIMIT => 600))"
+    thread = threading.Thread(target=lambda: answers.append(session.query(text)))
+    thread.start()
+    other = service.connect(**PYTHON)
+    while thread.is_alive():
+        assert other.query(f"CALL SYSTEM$CANCEL_ALL_QUERIES({number})")["success"]
+        thread.join(0.05)
+    assert answers[0]["code"] == "000604"
+    refused = other.query("CALL SYSTEM$CANCEL_ALL_QUERIES(1)")
+    assert (refused["success"], refused["code"]) == (False, "000606")
+
+
+def test_many_bound_rows_are_inserted_in_one_statement(session: Connector) -> None:
+    session.query("CREATE TABLE many (a INT, b VARCHAR(9), c TIMESTAMP_NTZ)")
+    count = 20_000
+    bindings = {
+        "1": {"type": "FIXED", "value": [str(n) for n in range(count)]},
+        "2": {"type": "TEXT", "value": [None if n % 2 else f"v{n}" for n in range(count)]},
+        "3": {"type": "TIMESTAMP_NTZ", "value": [str(n * 10**9) for n in range(count)]},
+    }
+    assert rows(session, "INSERT INTO many VALUES (?, upper(?), ?)", bindings=bindings) == [[str(count)]]
+    read = "SELECT count(*), count(b), max(b), to_char(max(c), 'YYYY-MM-DD HH24:MI:SS') FROM many"
+    assert rows(session, read) == [["20000", "10000", "V9998", "1970-01-01 05:33:19"]]
+    bindings["2"]["value"][7] = "longer than nine"
+    refused = session.query("INSERT INTO many VALUES (?, ?, ?)", bindings=bindings)
+    assert refused["code"] == "100078"
+    assert rows(session, "SELECT count(*) FROM many") == [["20000"]]
+
+
+def test_a_placeholder_whose_value_is_used_several_times_is_bound_once(session: Connector) -> None:
+    bound = {"1": {"type": "TEXT", "value": "1700000000"}, "2": {"type": "FIXED", "value": "5"}}
+    assert rows(session, "SELECT to_char(to_timestamp(?), 'YYYY-MM-DD'), ?", bindings=bound) == [
+        ["2023-11-14", "5"]
+    ]
+
+
+@pytest.mark.parametrize("form", ["JSON", "ARROW"])
+def test_a_large_result_comes_in_parts(service: ServiceInProcess, form: str) -> None:
+    asked = {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": form}
+    session = service.connect(**PYTHON, SESSION_PARAMETERS=asked)
+    text = "SELECT seq4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 200000)) ORDER BY 1"
+    data = session.query(text)["data"]
+    assert data["total"] == 200_000
+    first = (
+        data["rowset"] if form == "JSON" else pa.ipc.open_stream(b64decode(data["rowsetBase64"])).read_all()
+    )
+    parts = [service.call("GET", _path(one["url"]), None, data["chunkHeaders"]) for one in data["chunks"]]
+    assert len(parts) > 1
+    if form == "JSON":
+        numbers = [
+            int(n) for [n] in [*first, *(row for one in parts for row in json.loads(b"[%b]" % one.content))]
+        ]
+    else:
+        tables = [first, *(pa.ipc.open_stream(one.content).read_all() for one in parts)]
+        numbers = pa.concat_tables(tables)["N"].to_pylist()
+    assert numbers == list(range(200_000))
+    assert [one["rowCount"] for one in data["chunks"]] == [80_000, 80_000, 20_000]
+
+
+def test_a_part_of_a_result_needs_its_key(service: ServiceInProcess) -> None:
+    session = service.connect(**PYTHON)
+    data = session.query("SELECT 1 FROM TABLE(GENERATOR(ROWCOUNT => 30000))")["data"]
+    path = _path(data["chunks"][0]["url"])
+    other = session.query("SELECT 2 FROM TABLE(GENERATOR(ROWCOUNT => 30000))")["data"]["chunkHeaders"]
+    assert [service.call("GET", path, None, headers).status for headers in ({}, other)] == [403, 403]
+    beyond = path.rpartition("/")[0] + "/1"
+    assert service.call("GET", beyond, None, data["chunkHeaders"]).status == 404
+
+
+def _path(url: str) -> str:
+    return "/" + url.removeprefix("https://").partition("/")[2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WITH a AS (SELECT ? AS x) SELECT x, ? FROM a WHERE x <> ?",
+        "SELECT ?, b FROM (SELECT ? AS b) WHERE 'c' = ? LIMIT 1",
+        "SELECT ?, ? FROM (SELECT 1) AS t JOIN (SELECT 1) AS u ON 'c' = ?",
+    ],
+)
+def test_values_stand_in_the_order_of_the_text(session: Connector, text: str) -> None:
+    bound = {str(n): {"type": "TEXT", "value": value} for n, value in enumerate("abc", start=1)}
+    assert rows(session, text, bindings=bound) == [["a", "b"]]
+
+
+def test_only_the_python_connector_is_told_to_stage_many_values(service: ServiceInProcess) -> None:
+    def told(**client: Any) -> Any:
+        parameters = {one["name"]: one["value"] for one in service.login(**client)["data"]["parameters"]}
+        return parameters["CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"]
+
+    assert (told(**PYTHON), told()) == (65_280, 0)
+    assert told(**PYTHON, SESSION_PARAMETERS={"CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 7}) == 7
+
+
+def test_values_can_be_bound_by_name(session: Connector) -> None:
+    bound = {"low": {"type": "FIXED", "value": "2"}, "word": {"type": "TEXT", "value": "x"}}
+    assert rows(session, "SELECT :word, :low, :word", bindings=bound) == [["x", "2", "x"]]
+
+
+def test_a_staged_date_may_be_a_number_of_any_unit(service: ServiceInProcess, session: Connector) -> None:
+    session.query("CREATE STAGE days")
+    session.query("CREATE TABLE days (d DATE)")
+    # Connector 4.8.1 writes milliseconds, and nanoseconds from the year 2969 on.
+    stage_file(service, session, "days/one/1.csv", b"-6930835200000\n0\n253402214400000000000\n2024-02-29\n")
+    session.query("INSERT INTO days VALUES (?)", bindStage="@days/one")
+    listed = rows(session, "SELECT to_char(d) FROM days ORDER BY d")
+    assert listed == [["1750-05-16"], ["1970-01-01"], ["2024-02-29"], ["9999-12-31"]]
+
+
+def test_the_open_transaction_has_a_number(session: Connector) -> None:
+    text = "SELECT current_transaction()"
+    assert rows(session, text) == [[None]]
+    session.query("BEGIN")
+    [[number]] = rows(session, text)
+    assert number.isdigit()
+    assert rows(session, text) == [[number]]
+    session.query("ROLLBACK")
+    assert rows(session, text) == [[None]]
+
+
+def test_use_has_a_statement_type_of_its_own(session: Connector) -> None:
+    assert session.query("USE DATABASE local")["data"]["statementTypeId"] == 0x4300
+
+
+def test_several_statements_need_their_number_whatever_the_first_is(session: Connector) -> None:
+    answer = session.query("ALTER SESSION SET QUERY_TAG = 'x'; SELECT 1;")
+    assert answer["code"] == "000008"
+    assert answer["message"].startswith("Actual statement count 2 ")
+
+
+def test_the_answer_tells_the_threads_that_a_session_set(session: Connector) -> None:
+    answer = session.query("ALTER SESSION SET client_prefetch_threads = 5")
+    told = {one["name"]: one["value"] for one in answer["data"]["parameters"]}
+    assert told["CLIENT_PREFETCH_THREADS"] == 5
+
+
+def test_put_hands_on_its_threshold(session: Connector) -> None:
+    session.query("CREATE STAGE parts")
+    assert session.query("PUT file:///x/a.csv @parts THRESHOLD = 156")["data"]["threshold"] == 156
+    assert session.query("PUT file:///x/a.csv @parts")["data"]["threshold"] is None
+    assert not session.query("PUT file:///x/a.csv @parts THRESHOLD = x")["success"]
+
+
+def test_a_comment_behind_the_semicolon_is_no_statement(session: Connector) -> None:
+    assert rows(session, "SELECT 1; -- one") == [["1"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "verb"),
+    [("SELECT * FROM gone", "SELECT"), ("CREATE OR REPLACE TABLE gone (a INT)", "CREATE TABLE")],
+)
+def test_without_a_database_the_error_names_what_was_asked(
+    service: ServiceInProcess, text: str, verb: str
+) -> None:
+    data = {"LOGIN_NAME": "DEMO", "PASSWORD": service.home.password_file.read_text().strip()}
+    token = service.call("POST", "/session/v1/login-request", {"data": data}).json()["data"]["token"]
+    answer = Connector(service, token).query(text)
+    assert answer["code"] == "090105"
+    assert answer["message"].startswith(f"Cannot perform {verb}. ")
+
+
+def test_every_database_has_an_information_schema_to_use(session: Connector) -> None:
+    session.query("CREATE TABLE told (a VARCHAR(20)) COMMENT = 'cheese'")
+    assert session.query("USE SCHEMA information_schema")["data"]["finalSchemaName"] == "INFORMATION_SCHEMA"
+    assert rows(session, "SELECT comment FROM tables WHERE table_name = 'TOLD'") == [["cheese"]]
+    text = "SELECT character_octet_length FROM columns WHERE table_name = 'TOLD'"
+    assert rows(session, text) == [["80"]]
+    described = rows(session, "DESCRIBE VIEW information_schema.databases")
+    assert described[0][:2] == ["DATABASE_NAME", "VARCHAR(16777216)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("SELECT object_agg(k, v) FROM VALUES ('a', 1), ('b', NULL), (NULL, 2) AS t(k, v)", '{"a":1}'),
+        ("SELECT object_construct('a', 1, NULL, 2)", '{"a":1}'),
+        ("SELECT array_size(parse_json('{}'))", None),
+        ("SELECT round(haversine(37.7749, -122.4194, 34.0522, -118.2437))", "559"),
+        ("SELECT parse_json(' NULL ')", "null"),
+        ('SELECT trim(1) || trim(parse_json(\'{"k": " v "}\'):k)', "1v"),
+        ("SELECT regexp_substr('the best of times', 'the\\\\W+(\\\\w+)', 1, 1, 'e')", "best"),
+        ("SELECT r.c FROM TABLE(FLATTEN(parse_json('[1]'))) AS r (a, b, c)", "[0]"),
+        ("SELECT uniform(1, 3, 7) = uniform(1, 3, 7) AND uniform(1, 3, 7) BETWEEN 1 AND 3", "1"),
+        ("SELECT length(randstr(5, random(3)))", "5"),
+        (
+            "SELECT count(DISTINCT randstr(9, column1)) FROM VALUES (1), (2), (3)",
+            "3",
+        ),
+    ],
+)
+def test_functions_of_the_suites_have_snowflakes_value(
+    session: Connector, text: str, value: str | None
+) -> None:
+    [[given]] = rows(session, text)
+    assert (None if given is None else given.split(".")[0].replace(" ", "").replace("\n", "")) == value
+
+
+def test_the_answer_counts_the_rows_that_a_statement_changed(session: Connector) -> None:
+    def stats(text: str) -> Any:
+        return session.query(text)["data"]["stats"]
+
+    def counts(inserted: int, updated: int, deleted: int) -> dict[str, int]:
+        names = ("numRowsInserted", "numRowsUpdated", "numRowsDeleted", "numDmlDuplicates")
+        return dict(zip(names, (inserted, updated, deleted, 0), strict=True))
+
+    assert stats("CREATE TABLE counted AS SELECT * FROM VALUES (1), (2), (3) AS t(a)") == counts(3, 0, 0)
+    assert stats("INSERT INTO counted VALUES (4)") == counts(1, 0, 0)
+    assert stats("UPDATE counted SET a = 5 WHERE a > 2") == counts(0, 2, 0)
+    assert stats("TRUNCATE TABLE counted") == counts(0, 0, 4)
+    assert stats("SELECT 1") is None
+    assert stats("CREATE TABLE uncounted (a INT)") == {}
+
+
+def test_a_statement_may_ask_for_its_own_form(service: ServiceInProcess) -> None:
+    session = service.connect(**PYTHON)
+    own = {"python_connector_query_result_format": "json"}
+    assert session.query("SELECT 1", parameters=own)["data"]["queryResultFormat"] == "json"
+    assert session.query("SELECT 1")["data"]["queryResultFormat"] == "arrow"
+
+
+def test_a_temporary_view_ends_with_its_session(service: ServiceInProcess, session: Connector) -> None:
+    own = service.connect(**PYTHON, SESSION_PARAMETERS=AS_TEXT)
+    assert own.query("CREATE OR REPLACE TEMP VIEW passing AS SELECT 7 AS a")["success"]
+    assert rows(own, "SELECT a FROM passing") == [["7"]]
+    own.call("POST", "/session?delete=true")
+    assert session.query("SELECT a FROM passing")["code"] == "002003"
+
+
+def test_years_of_five_digits_are_numbers_on_the_wire(session: Connector) -> None:
+    read = "SELECT to_date('10000-01-01'), to_timestamp_ntz('10000-01-01 01:02:03.5')"
+    assert rows(session, read) == [["2932897", "253402304523.500000000"]]
+
+
+def test_a_missing_table_has_the_sqlstate_of_a_table(session: Connector) -> None:
+    states = [session.query(text)["data"]["sqlState"] for text in ("SELECT * FROM gone", "USE SCHEMA gone")]
+    assert states == ["42S02", "02000"]
+
+
+@pytest.mark.parametrize("wrong", ["databaseName", "schemaName", "warehouse"])
+def test_a_login_can_ask_for_names_that_exist(service: ServiceInProcess, wrong: str) -> None:
+    names = {"databaseName": "LOCAL", "schemaName": "PUBLIC", "warehouse": "LOCAL"}
+
+    def login(validated: bool, **changed: str) -> Any:
+        secret = service.home.password_file.read_text().strip()
+        parameters = {"CLIENT_VALIDATE_DEFAULT_PARAMETERS": validated}
+        data = {"LOGIN_NAME": "DEMO", "PASSWORD": secret, "SESSION_PARAMETERS": parameters}
+        query = "&".join(f"{name}={value}" for name, value in (names | changed).items())
+        return service.call("POST", f"/session/v1/login-request?{query}", {"data": data}).json()
+
+    assert login(True)["success"]
+    assert login(False, **{wrong: "NEVER"})["success"]
+    assert login(True, **{wrong: "NEVER"})["code"] == "390201"
+
+
+def test_several_statements_run_in_the_background(session: Connector) -> None:
+    own = {"MULTI_STATEMENT_COUNT": 2}
+    text = "SELECT 1; SELECT SYSTEM$WAIT(1, 'MILLISECONDS')"
+    started = session.query(text, parameters=own, asyncExec=True)
+    query_id = started["data"]["queryId"]
+    assert started["code"] == "333334"
+    scanned = session.query(f"select * from table(result_scan('{query_id}'))")
+    assert (scanned["data"]["total"], scanned["data"].get("resultIds")) == (1, None)
+    assert scanned["data"]["rowtype"][0]["name"] == "multiple statement execution"
+    both = session.call("GET", f"/queries/{query_id}/result")
+    first, _ = both["data"]["resultIds"].split(",")
+    assert session.call("GET", f"/queries/{first}/result")["data"]["rowset"] == [["1"]]
+    status = session.call("GET", f"/monitoring/queries/{query_id}")["data"]["queries"]
+    assert [one["status"] for one in status] == ["SUCCESS"]
