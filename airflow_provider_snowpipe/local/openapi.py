@@ -115,7 +115,7 @@ class Route:
     :param method: upper case.
     :param path: with ``{name}`` for each part that varies.
     :param summary: one line.
-    :param security: ``scoped``, ``original``, ``session``, ``upload``, ``file``, or None.
+    :param security: ``scoped``, ``original``, ``session``, ``upload``, ``file``, ``part``, or None.
     :param body: name of the shape of the request.
     :param answer: name of the shape of the answer.
     :param query: parameters and whether each is required.
@@ -224,6 +224,8 @@ ROUTES: tuple[Route, ...] = (
     _route("POST /queries/{query_id}/abort-request", "Cancel a statement", "session", "Nothing",
            "Envelope"),
     _route("GET /queries/{query_id}/result", "Result of a statement", "session", None, "Envelope"),
+    _route("GET /queries/{query_id}/chunks/{number}", "Part of a large result", "part", None, "File",
+           returns="application/octet-stream"),
     _route("GET /monitoring/queries/{query_id}", "State of a statement", "session", None, "Envelope"),
 )  # fmt: skip
 
@@ -232,6 +234,8 @@ _SECURITY = {
     "original": {"type": "http", "scheme": "bearer", "description": "key-pair JWT, PAT or access token"},
     "session": {"type": "apiKey", "in": "header", "name": "Authorization",
                 "description": 'Snowflake Token="..", the token of the login'},
+    "part": {"type": "apiKey", "in": "header", "name": "x-snowpipe-result-key",
+             "description": "key in the answer to the statement"},
     "file": {"type": "http", "scheme": "bearer", "description": "token in the answer to PUT or GET"},
     "upload": {"type": "apiKey", "in": "header", "name": "Authorization",
                "description": "AWS Signature 4 with the key of pipe-info"},

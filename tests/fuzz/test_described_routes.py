@@ -99,6 +99,7 @@ def headers(wire: Wire) -> dict[str | None, dict[str, str]]:
     return {
         None: {},
         "file": {"Authorization": f"Bearer {told['creds']['GCS_ACCESS_TOKEN']}"},
+        "part": {"x-snowpipe-result-key": "no key"},
         "original": {"Authorization": f"Bearer {wire.jwt}"},
         "scoped": {"Authorization": f"Bearer {wire.scoped}"},
         "session": {"Authorization": token},

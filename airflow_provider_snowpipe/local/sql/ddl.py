@@ -220,19 +220,15 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
         table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
     database.tables.create(table, statements, replace=replace, lent=session.lent)
-    properties = tree.args.get("properties")
-    for setting in properties.expressions if properties else ():
-        if isinstance(setting, exp.SchemaCommentProperty):
-            database.objects.set_comment(
-                "TABLE", schema, path[-1], setting.this.name, database.clock.now_ms()
-            )
     session.created("TABLE", database.name, schema, name)
     if lake is not None:
         iceberg.keep(database, table, lake)
     options.keep_created(session, database, table, tree, staged)
     made = status(f"Table {path[-1]} successfully created.")
-    if tree.expression is None:
-        return made
+    return made if tree.expression is None else _with_count(session, table, made)
+
+
+def _with_count(session: Session, table: Table, made: Result) -> Result:
     [(count,)] = session.cursor.execute(f"SELECT count(*) FROM {table.path}").fetchall()
     return dataclasses.replace(made, changed={"inserted": int(count)})
 

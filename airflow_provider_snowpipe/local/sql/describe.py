@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import front, query, results, translate
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.split import strip_comments
 from airflow_provider_snowpipe.local.types import ColumnType
 
 _ROW_STATEMENTS = (exp.Query, exp.Insert, exp.Update, exp.Delete, exp.Merge)
@@ -36,7 +37,7 @@ def describe(session: Session, statement: str) -> Description:
 
     :raises SqlError: when it does not compile.
     """
-    text = front.strip_comments(statement).rstrip().rstrip(";")
+    text = strip_comments(statement).rstrip().rstrip(";")
     with session.lock, front.snowflake_errors(session):
         try:
             tree = translate.parse(text) if text[:1].upper() in {"S", "W", "V", "I", "U", "D", "M"} else None

@@ -227,6 +227,9 @@ def _convert_timezone(node: exp.ConvertTimezone) -> exp.Expr:
 
 
 def _parse_json(node: exp.ParseJSON) -> exp.Expr:
+    """The words null, true and false are read in any case (observed by the connector's own tests)."""
+    if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in {"null", "true", "false"}:
+        node.set("this", exp.Literal.string(node.this.name.strip().lower()))
     return fill(
         "_parse_json(CASE WHEN json_valid(_0) THEN _0 END)" if node.args.get("safe") else "_parse_json(_0)",
         [node.this],
@@ -303,13 +306,6 @@ def _regexp_substr(node: exp.RegexpExtract) -> exp.Expr:
     return node
 
 
-def _parse_json(node: exp.ParseJSON) -> exp.Expr:
-    """The words null, true and false are read in any case (observed by the connector's own tests)."""
-    if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in {"null", "true", "false"}:
-        node.set("this", exp.Literal.string(node.this.name.strip().lower()))
-    return node
-
-
 def _ratio(node: exp.Window) -> exp.Expr:
     call = node.this
     if not isinstance(call, exp.Anonymous) or call.name.upper() != "RATIO_TO_REPORT":
@@ -379,7 +375,6 @@ _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...]
     ((exp.Repeat, exp.Pad, exp.Space), _bounded),
     ((exp.Array, exp.Struct), _literal),
     ((exp.Cast,), _cast),
-    ((exp.ParseJSON,), _parse_json),
     ((exp.ConvertTimezone,), _convert_timezone),
     ((exp.TimeToStr,), _time_to_text),
     ((exp.ToBinary,), _to_binary),

@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.local.query_history import (
     without_secrets,
 )
 from airflow_provider_snowpipe.local.sql.relations import is_service_function, lent_result
-from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, moment
+from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.split import strip_comments
 from airflow_provider_snowpipe.local.types import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
@@ -93,9 +93,9 @@ _IDENTITY: tuple[tuple[str, ColumnType, Any], ...] = (
 _ERROR = (
     ("ERROR_CODE", TEXT, lambda s: s.error_code),
     ("ERROR_MESSAGE", TEXT, lambda s: s.error_message),
-    ("START_TIME", TIMESTAMP_LTZ, lambda s: moment(s.start_ms)),
+    ("START_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.start_ms)),
     # A statement that runs has the epoch as its end (page "QUERY_HISTORY").
-    ("END_TIME", TIMESTAMP_LTZ, lambda s: moment(s.end_ms or _NO_END)),
+    ("END_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.end_ms or _NO_END)),
     ("TOTAL_ELAPSED_TIME", NUMBER, lambda s: (s.end_ms or s.start_ms) - s.start_ms),
     ("BYTES_SCANNED", NUMBER, 0),
 )
@@ -159,7 +159,7 @@ _VIEW_COLUMNS = (
 )
 _SESSION_COLUMNS = (
     ("SESSION_ID", NUMBER, lambda e: e.session_id),
-    ("CREATED_ON", TIMESTAMP_LTZ, lambda e: moment(e.at_ms)),
+    ("CREATED_ON", TIMESTAMP_LTZ, lambda e: timestamp(e.at_ms)),
     ("USER_NAME", TEXT, lambda e: e.user_name),
     ("AUTHENTICATION_METHOD", TEXT, None),
     ("LOGIN_EVENT_ID", NUMBER, lambda e: e.event_id),
@@ -172,7 +172,7 @@ _SESSION_COLUMNS = (
 )
 _LOGIN_COLUMNS = (
     ("EVENT_ID", NUMBER, lambda e: e.event_id),
-    ("EVENT_TIMESTAMP", TIMESTAMP_LTZ, lambda e: moment(e.at_ms)),
+    ("EVENT_TIMESTAMP", TIMESTAMP_LTZ, lambda e: timestamp(e.at_ms)),
     ("EVENT_TYPE", TEXT, "LOGIN"),
     ("USER_NAME", TEXT, lambda e: e.user_name),
     ("CLIENT_IP", TEXT, lambda e: e.client_ip),
@@ -197,8 +197,8 @@ _ATTRIBUTION_COLUMNS = (
     ("QUERY_PARAMETERIZED_HASH", TEXT, None),
     ("QUERY_TAG", TEXT, lambda s: s.query_tag),
     ("USER_NAME", TEXT, lambda s: s.user_name),
-    ("START_TIME", TIMESTAMP_LTZ, lambda s: moment(s.start_ms)),
-    ("END_TIME", TIMESTAMP_LTZ, lambda s: moment(s.end_ms or _NO_END)),
+    ("START_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.start_ms)),
+    ("END_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.end_ms or _NO_END)),
     ("CREDITS_ATTRIBUTED_COMPUTE", _FLOAT, lambda s: _credits(s)),
     ("CREDITS_USED_QUERY_ACCELERATION", _FLOAT, None),
 )

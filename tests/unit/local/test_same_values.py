@@ -23,7 +23,7 @@ class Streamed(StreamedTable):
     """A table that a statement made."""
 
     def __init__(self, local: LocalCatalog) -> None:
-        self.database, self.name = local.database, "T"
+        self.database, self.name, self.schema = local.database, "T", "PUBLIC"
 
 
 class Ways:
