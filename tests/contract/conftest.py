@@ -13,9 +13,9 @@ from tests.contract.account import Account
 CONNECTION = os.environ.get("SNOWPIPE_CONTRACT_CONNECTION", "")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def account(request: pytest.FixtureRequest) -> Iterator[Account]:
-    """The account, with a scratch schema that is dropped at the end."""
+    """The account, with a scratch schema of the module that is dropped at its end."""
     account = (
         Account.named(CONNECTION) if CONNECTION else Account.local(request.getfixturevalue("shared_service"))
     )

@@ -91,7 +91,7 @@ def test_statements_say_how_many_rows_they_changed(account: Account) -> None:
     ("columns", "value", "code"),
     [
         ("v VARCHAR(3)", "'long'", 100078),
-        ("v NUMBER(3,0)", "1234", 100132),
+        ("v NUMBER(3,0)", "1234", 100046),
         ("v INT", "'x'", 100038),
         ("v DATE", "'x'", 100040),
         ("v INT NOT NULL", "NULL", 100072),

@@ -152,7 +152,7 @@ def test_values_arrive_as_they_are(spark, local_service, tmp_path):
     _write(row.coalesce(1), door.options(partitions=1, batchId=1))
 
     (found,) = local_service.sql(
-        "SELECT TO_VARCHAR(D) D, TO_VARCHAR(T) T,"
+        "SELECT TO_VARCHAR(D) D, TO_VARCHAR(T, 'YYYY-MM-DD HH24:MI:SS.FF6') T,"
         " W IS NULL W, TO_JSON(V) V,"
         " B = TO_BINARY('00FF41', 'HEX') B, TO_JSON(S) S, TO_JSON(M) M, TO_JSON(L) L"
         " FROM LOCAL.PUBLIC.T_VALUES"

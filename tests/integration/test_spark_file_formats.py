@@ -22,6 +22,8 @@ from tests.spark_job import ids_in, new_table, numbered_name
 
 pytestmark = pytest.mark.spark
 
+_MICROSECONDS = "'YYYY-MM-DD HH24:MI:SS.FF6'"
+
 
 @pytest.fixture
 def load(local_service, spark, tmp_path):
@@ -99,7 +101,9 @@ def test_csv_text_becomes_the_types_of_the_columns(load, local_service, tmp_path
 
     assert load("F_CAST", {"format": "csv", "delimiter": ";"}) == {"a": ("1.csv:2", 2)}
 
-    rows = local_service.sql("SELECT N::VARCHAR N, D, T::VARCHAR T, B, V FROM LOCAL.PUBLIC.F_CAST")
+    rows = local_service.sql(
+        f"SELECT N::VARCHAR N, D, TO_VARCHAR(T, {_MICROSECONDS}) T, B, V FROM LOCAL.PUBLIC.F_CAST"
+    )
     assert [rows[0][name] for name in ("N", "V")] == ["12345678901234567890.10", "007"]
     assert str(rows[0]["D"]).startswith("2024-02-29")
     assert rows[0]["T"].startswith("2024-02-29 01:02:03.456789")
@@ -143,8 +147,9 @@ def test_parquet_values_arrive_whole_and_partition_values_with_them(load, local_
     }
 
     (row,) = local_service.sql(
-        "SELECT DEC::VARCHAR A, TS::VARCHAR B, TZ::VARCHAR C, DAY::VARCHAR D, T::VARCHAR E, "
-        "HEX_ENCODE(BIN) F, NESTED G, U::VARCHAR H, AT I, REGION J, NS::VARCHAR K FROM LOCAL.PUBLIC.F_TYPES "
+        f"SELECT DEC::VARCHAR A, TO_VARCHAR(TS, {_MICROSECONDS}) B, TO_VARCHAR(TZ, {_MICROSECONDS}) C, "
+        f"DAY::VARCHAR D, TO_VARCHAR(T, 'HH24:MI:SS.FF6') E, HEX_ENCODE(BIN) F, NESTED G, U::VARCHAR H, "
+        f"AT I, REGION J, TO_VARCHAR(NS, {_MICROSECONDS}) K FROM LOCAL.PUBLIC.F_TYPES "
         "WHERE AT = '2024-01-02'"
     )
     assert row["A"] == "12345678901234567890123456.789012345678"

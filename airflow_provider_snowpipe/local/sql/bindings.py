@@ -63,7 +63,7 @@ def _kind(entry: Mapping[str, Any], value: Any, target: str | None) -> str:
     if target == "BINARY" and kind == "TEXT":
         return target
     if target == "DATE" and kind == "TEXT":
-        return "DATE_AS_TEXT"
+        return kind
     is_number = isinstance(value, str) and value.lstrip("-").split(" ")[0].isdigit()
     return target if target in _TIMES and kind not in _READERS and is_number else kind
 
@@ -108,16 +108,6 @@ def _date(text: str) -> dt.date:
     return dt.date.fromisoformat(text)
 
 
-def _date_as_text(text: str) -> dt.date:
-    # Text of a number is seconds up to nanoseconds, by its size ("TO_DATE", "Usage notes").
-    if not text.lstrip("-").isdigit():
-        return dt.date.fromisoformat(text[:10])
-    number, unit = int(text), 1
-    while abs(number) >= 31_536_000_000 * unit and unit < 10**9:
-        unit *= 1000
-    return (_EPOCH + dt.timedelta(seconds=number // unit)).date()
-
-
 def _time(text: str) -> dt.time:
     return (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text)
 
@@ -129,7 +119,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "BOOLEAN": lambda text: text.lower() in {"true", "1"},
     "BINARY": bytes.fromhex,
     "DATE": _date,
-    "DATE_AS_TEXT": _date_as_text,
     "TIME": _time,
     "TIMESTAMP_NTZ": _timestamp_ntz,
     "TIMESTAMP_LTZ": _timestamp_utc,

@@ -217,7 +217,7 @@ class TestList:
             table.elastic()
 
         listed = [(one.pipe.table, one.name) for one in engine.database.channels]
-        names = [table.name for table in tables]
+        names = sorted(table.name for table in tables)
         assert [one for one in listed if one[0] in names] == [
             (name, channel) for name in names for channel in "ab"
         ]
