@@ -37,7 +37,8 @@ _TYPES = [
     ),
     (
         *("TZ", "TIMESTAMP_TZ(9)", "timestamp'2024-02-29 23:59:59.123456+05:30'"),
-        *("TO_VARCHAR(CONVERT_TIMEZONE('UTC', {}), 'YYYY-MM-DD HH24:MI:SS.FF6')", "2024-02-29 18:29:59.123456"),
+        "TO_VARCHAR(CONVERT_TIMEZONE('UTC', {}), 'YYYY-MM-DD HH24:MI:SS.FF6')",
+        "2024-02-29 18:29:59.123456",
     ),
     ("VAR", "VARIANT", """parse_json('{"a": [1, null], "b": 12345678901234567890}')""", "{}", None),
     ("STRU", "VARIANT", "named_struct('x', 1, 'y', cast(null as string), 'b', X'00FF')", "{}", None),
