@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_provider_snowpipe.local.fronts.encoding import decode_body
-from airflow_provider_snowpipe.local.fronts.http import Request
+from airflow_provider_snowpipe.local.fronts.http import Request, decode_body
 from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, decode_aws_chunked, read_fragment
 
 _BUCKET = "benchmark"

@@ -40,9 +40,8 @@ import uvicorn
 
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.append import Append, arrow_lines, split_lines
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
-from airflow_provider_snowpipe.local.engine.lines import arrow_lines, split_lines
 from airflow_provider_snowpipe.local.environment import client_session
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import (

@@ -5,25 +5,273 @@ from __future__ import annotations
 import dataclasses
 import hmac
 import json
+import math
 import secrets
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from jwt.types import Options
 
-from airflow_provider_snowpipe.local import key_pairs, oauth
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.credentials import (
     check_password,
     digest_token,
     fingerprint,
     is_access_token,
+    new_access_token,
 )
 from airflow_provider_snowpipe.local.access.model import User
 from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
-from airflow_provider_snowpipe.local.errors import Refusal
+from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
+
+# -- Key-pair JWTs: verification against the public keys of a user, and signing for the service's own tools --
+
+_CLOCK_SKEW_SECONDS = 60
+_MAX_SECONDS = 3600
+_UNCHECKED: Options = {"verify_exp": False, "verify_iat": False, "verify_aud": False, "verify_sub": False}
+_ROLE_SCOPE = "session:role:"
+
+
+def verify(token: str, account: str, keys_of: Callable[[str], tuple[str, Sequence[str]] | None]) -> str:
+    """Verify a key-pair JWT and return the user.
+
+    SDK 1.9.1 writes ``iat`` and ``exp`` in milliseconds (observed); both units are accepted.
+
+    :param token: RS256 JWT with ``iss = ACCOUNT.USER.SHA256:<fingerprint>`` and ``sub = ACCOUNT.USER``.
+    :param keys_of: returns the exact name and the public keys of a user, or None for an unknown one.
+    :raises Refusal: 401 ``JWT_TOKEN_INVALID`` that says what is wrong with the token.
+    """
+    subject = str(_claims(token).get("sub", "")).upper()
+    prefix, _, named = subject.partition(".")
+    known = keys_of(named) if prefix == account else None
+    if known is None:
+        raise invalid(f"its subject is not {account}.<a user of this service>")
+    user, keys = known
+    for pem in keys:
+        try:
+            claims: dict[str, Any] = jwt.decode(token, pem, algorithms=["RS256"], options=_UNCHECKED)
+        except jwt.InvalidTokenError:
+            continue
+        _check_issuer(claims, subject, pem)
+        _check_times(claims)
+        return user
+    raise invalid(f"it is not signed by the registered RSA key of {subject}")
+
+
+def role_in(token: str) -> str | None:
+    """Return the role that a verified JWT asks for by ``scp = session:role:NAME``, or None."""
+    try:
+        scope = jwt.decode(token, options={"verify_signature": False}).get("scp")
+    except jwt.InvalidTokenError:
+        return None
+    words = scope if isinstance(scope, list) else str(scope or "").split()
+    named = (str(word) for word in words)
+    return next(
+        (word[len(_ROLE_SCOPE) :].upper() for word in named if word.lower().startswith(_ROLE_SCOPE)), None
+    )
+
+
+def sign(home: DataDirectory) -> str:
+    """Sign a short-lived key-pair JWT as the service's own user, for ``snowpipe-local sql``."""
+    stored = home.read_account()
+    subject = f"{stored['account']}.{stored['user']}"
+    now = int(time.time())
+    issuer = f"{subject}.{fingerprint(stored['public_key'])}"
+    claims = {"iss": issuer, "sub": subject, "iat": now, "exp": now + 600}
+    # The service made this key itself; proving its factors prime again takes ten times the signature.
+    key = load_pem_private_key(home.key_file.read_bytes(), None, unsafe_skip_rsa_key_validation=True)
+    return jwt.encode(claims, cast("RSAPrivateKey", key), algorithm="RS256")
+
+
+def invalid(reason: str) -> Refusal:
+    """Return the refusal of a JWT."""
+    return Refusal(401, "JWT_TOKEN_INVALID", f"JWT token is invalid: {reason}.")
+
+
+def _claims(token: str) -> dict[str, Any]:
+    try:
+        claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    except jwt.InvalidTokenError as error:
+        raise invalid("it is not a JWT") from error
+    return claims
+
+
+def _check_issuer(claims: dict[str, Any], subject: str, pem: str) -> None:
+    prefix, _, digest = str(claims.get("iss", "")).partition(".SHA256:")
+    if prefix.upper() != subject or f"SHA256:{digest}" != fingerprint(pem):
+        raise invalid(f"its issuer is not {subject}.<fingerprint of the registered key>")
+
+
+def _check_times(claims: dict[str, Any]) -> None:
+    issued, expires = _seconds(claims.get("iat")), _seconds(claims.get("exp"))
+    now = time.time()
+    if issued is None or expires is None:
+        raise invalid("it lacks iat or exp, or they are no times")
+    if issued > now + _CLOCK_SKEW_SECONDS:
+        raise invalid("it was issued in the future; check the client's clock")
+    if expires < now - _CLOCK_SKEW_SECONDS or issued < now - _MAX_SECONDS - _CLOCK_SKEW_SECONDS:
+        raise invalid("it has expired; sign a new one")
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if not math.isfinite(value):
+        return None
+    return value / 1000 if value > 1e11 else float(value)
+
+
+# -- Password of the local service's user: made on first start, kept in a file that only its owner can read --
+
+_RANDOM_BYTES = 24
+
+
+class Password:
+    """The password of one user.
+
+    :param user: user name; compared without regard to case, as Snowflake does.
+    :param secret: the password.
+    """
+
+    __slots__ = ("_secret", "user")
+
+    def __init__(self, user: str, secret: str) -> None:
+        self.user = user
+        self._secret = secret
+
+    def matches(self, user: str, password: str) -> bool:
+        """Return True for this user and exactly this password; the time taken tells nothing about either."""
+        same_user = hmac.compare_digest(user.upper().encode(), self.user.upper().encode())
+        same_secret = hmac.compare_digest(password.encode(), self._secret.encode())
+        return same_user and same_secret
+
+
+def ensure_password(home: DataDirectory, user: str) -> Password:
+    """Load the user's password, making one where there is none yet.
+
+    :param home: data directory; the file gets mode 0600.
+    :param user: user name.
+    """
+    if not home.password_file.exists():
+        write_file(home.password_file, f"{secrets.token_urlsafe(_RANDOM_BYTES)}\n".encode(), mode=0o600)
+    return Password(user, home.password_file.read_text().strip())
+
+
+# -- Programmatic access token and OAuth client of the local service, in files that only the owner reads --
+
+ACCESS_TOKEN_SECONDS = 3600
+ISSUER = "snowpipe-local-oauth"
+_CLIENT_FIELDS = ("client_id", "client_secret", "refresh_token")
+
+
+class TokenError(Exception):
+    """A token or client secret is not one of this service; the text says why, never what was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedSecrets:
+    """Secrets that the service handed out on its first start.
+
+    :param pat: programmatic access token of the user.
+    :param client_id: id of the one OAuth client.
+    :param client_secret: its secret.
+    :param refresh_token: token for the refresh flow; it does not expire.
+    """
+
+    pat: str = field(repr=False)
+    client_id: str
+    client_secret: str = field(repr=False)
+    refresh_token: str = field(repr=False)
+
+    def check_client(self, client_id: str, client_secret: str) -> None:
+        """Compare an OAuth client's id and secret in constant time.
+
+        :raises TokenError: when either is wrong.
+        """
+        same = [_same(client_id, self.client_id), _same(client_secret, self.client_secret)]
+        if not all(same):
+            raise TokenError("client id or client secret is wrong; read them from oauth_client.json")
+
+    def check_pat(self, token: str) -> None:
+        """Compare a programmatic access token in constant time.
+
+        :raises TokenError: when it is another one.
+        """
+        if not _same(token, self.pat):
+            raise TokenError("it is not the programmatic access token in demo_pat")
+
+    def check_refresh_token(self, token: str) -> None:
+        """Compare a refresh token in constant time.
+
+        :raises TokenError: when it is another one.
+        """
+        if not _same(token, self.refresh_token):
+            raise TokenError("the refresh token is wrong; read it from oauth_client.json")
+
+
+def issue_access_token(secret: bytes, user: str, scope: str = "") -> str:
+    """Return an OAuth access token that is good for :data:`ACCESS_TOKEN_SECONDS`.
+
+    :param secret: key that signs it.
+    :param user: user that it stands for.
+    :param scope: scopes of the request, of which ``session:role:NAME`` chooses the role.
+    """
+    now = int(time.time())
+    claims = {"iss": ISSUER, "sub": user, "scp": scope, "iat": now, "exp": now + ACCESS_TOKEN_SECONDS}
+    return jwt.encode(claims, secret, algorithm="HS256")
+
+
+def verify_access_token(secret: bytes, token: str) -> str:
+    """Return the user of an OAuth access token.
+
+    :raises TokenError: for a token that was not issued here, or that has expired.
+    """
+    try:
+        claims = jwt.decode(token, secret, algorithms=["HS256"], issuer=ISSUER)
+    except jwt.ExpiredSignatureError as error:
+        raise TokenError("it has expired; ask the token endpoint for another") from error
+    except jwt.InvalidTokenError as error:
+        raise TokenError("it was not issued by this service's /oauth/token-request") from error
+    return str(claims["sub"])
+
+
+def ensure_secrets(home: DataDirectory) -> IssuedSecrets:
+    """Load the secrets, creating them on first start.
+
+    :param home: data directory; the files get mode 0600.
+    :raises DataDirectoryError: when a file was damaged by hand.
+    """
+    if not home.pat_file.exists():
+        write_file(home.pat_file, f"{new_access_token()}\n".encode(), mode=0o600)
+    if not home.oauth_client_file.exists():
+        client = {
+            "client_id": f"snowpipe-local-{secrets.token_hex(6)}",
+            "client_secret": secrets.token_urlsafe(32),
+            "refresh_token": secrets.token_urlsafe(32),
+        }
+        write_file(home.oauth_client_file, json.dumps(client, indent=1).encode(), mode=0o600)
+    try:
+        client = json.loads(home.oauth_client_file.read_text())
+        values = [str(client[name]) for name in _CLIENT_FIELDS]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataDirectoryError(
+            f"{home.oauth_client_file} is not JSON with {', '.join(_CLIENT_FIELDS)}; delete it"
+        ) from error
+    return IssuedSecrets(home.pat_file.read_text().strip(), *values)
+
+
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(), expected.encode())
+
+
+# -- Account, users and credentials of the local service: key-pair JWT, PAT or OAuth in, scoped tokens out --
 
 KEY_PAIR, PAT, OAUTH = "KEYPAIR_JWT", "PROGRAMMATIC_ACCESS_TOKEN", "OAUTH"
 ACCOUNT = "LOCAL"
@@ -52,7 +300,7 @@ class Account:
     public_key_pem: str
     instance: str
     secret: bytes = field(repr=False)
-    issued: oauth.IssuedSecrets
+    issued: IssuedSecrets
     access: Access = field(repr=False, compare=False)
 
     @property
@@ -65,7 +313,7 @@ class Account:
 
         :raises Refusal: 401 ``JWT_TOKEN_INVALID`` that says what is wrong with the token.
         """
-        return key_pairs.verify(token, self.name, self._keys_of)
+        return verify(token, self.name, self._keys_of)
 
     def verify_password(self, name: str, password: str) -> str | None:
         """Return the user whose login name and password these are, or None; the time taken tells nothing."""
@@ -89,18 +337,18 @@ class Account:
             for known in user.access_tokens:
                 if known.digest == digest and not user.disabled:
                     if known.expires_on_ms is not None and known.expires_on_ms <= now:
-                        raise oauth.TokenError("it has expired; add another with ALTER USER .. ADD PAT")
+                        raise TokenError("it has expired; add another with ALTER USER .. ADD PAT")
                     return user.name, known.role
         self.issued.check_pat(token)
         if self.access.state.users[self.user].disabled:
-            raise oauth.TokenError("its user was disabled")
+            raise TokenError("its user was disabled")
         return self.user, None
 
     def role_in(self, token: str) -> str | None:
         """Return the role that a verified credential asks for or is restricted to, or None."""
         if self._kind(token) == PAT:
             return self._pat_owner(token)[1]
-        return key_pairs.role_in(token)
+        return role_in(token)
 
     def roles(self, user: str, token: str) -> frozenset[str]:
         """Return the roles that a call with a verified credential acts with.
@@ -136,11 +384,11 @@ class Account:
         try:
             if kind == PAT:
                 return self._pat_owner(token)[0], kind
-            user = oauth.verify_access_token(self.secret, token)
+            user = verify_access_token(self.secret, token)
             if user not in self.access.state.users or self.access.state.users[user].disabled:
-                raise oauth.TokenError("its user was dropped or disabled")
+                raise TokenError("its user was dropped or disabled")
             return user, kind
-        except oauth.TokenError as error:
+        except TokenError as error:
             code = "PAT_INVALID" if kind == PAT else "OAUTH_ACCESS_TOKEN_INVALID"
             raise Refusal(401, code, f"the {kind} token is invalid: {error}") from error
 
@@ -150,7 +398,7 @@ class Account:
         try:
             algorithm = jwt.get_unverified_header(token).get("alg")
         except jwt.InvalidTokenError as error:
-            raise key_pairs.invalid("it is not a JWT") from error
+            raise invalid("it is not a JWT") from error
         return KEY_PAIR if algorithm == "RS256" else OAUTH
 
     def issue_scoped_token(
@@ -240,7 +488,7 @@ class Account:
     def verify_any(self, token: str) -> str:
         """Verify a scoped or an original token, for the control calls that accept both."""
         kind = self._kind(token)
-        if kind != OAUTH or _issuer(token) == oauth.ISSUER:
+        if kind != OAUTH or _issuer(token) == ISSUER:
             return self.verify_original(token)[0]
         return self.verify_scoped_token(token)
 
@@ -289,14 +537,14 @@ def ensure_account(home: DataDirectory, access: Access | None = None) -> Account
         public_key_pem=stored["public_key"],
         instance=stored["instance"],
         secret=home.token_secret_file.read_bytes(),
-        issued=oauth.ensure_secrets(home),
+        issued=ensure_secrets(home),
         access=access,
     )
 
 
 def sign_key_pair_jwt(home: DataDirectory) -> str:
     """Sign a short-lived key-pair JWT as the service's own user, for ``snowpipe-local sql``."""
-    return key_pairs.sign(home)
+    return sign(home)
 
 
 def _issuer(token: str) -> object:

@@ -14,8 +14,7 @@ from weakref import WeakValueDictionary
 
 import duckdb
 
-from airflow_provider_snowpipe.local.access.access import Access
-from airflow_provider_snowpipe.local.access.check import insufficient
+from airflow_provider_snowpipe.local.access.access import Access, insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED, SHARED_DATABASE, Securable
 from airflow_provider_snowpipe.local.clock import Clock
 from airflow_provider_snowpipe.local.engine import values

@@ -38,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_disk_full(error: Exception) -> bool:
-    from airflow_provider_snowpipe.local.engine import disk
+    from airflow_provider_snowpipe.local.engine import spool
 
-    return disk.is_full(error)
+    return spool.is_full(error)
 
 
 def _parser() -> argparse.ArgumentParser:

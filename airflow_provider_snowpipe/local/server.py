@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local import openapi, tls
 from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.config import Declaration
-from airflow_provider_snowpipe.local.accounts import Account, ensure_account
+from airflow_provider_snowpipe.local.accounts import Account, Password, ensure_account, ensure_password
 from airflow_provider_snowpipe.local.admin.commands import Commands
 from airflow_provider_snowpipe.local.admin.listener import AdminSocket
 from airflow_provider_snowpipe.local.catalog import Catalog
@@ -53,7 +53,6 @@ from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.listener import Server, TimedProtocol
 from airflow_provider_snowpipe.local.loading.auto_ingest import FolderWatch
 from airflow_provider_snowpipe.local.loading.pipe_loads import PipeLoads
-from airflow_provider_snowpipe.local.passwords import Password, ensure_password
 from airflow_provider_snowpipe.local.proxy import ConnectProxy
 from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage

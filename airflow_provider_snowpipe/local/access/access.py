@@ -30,9 +30,11 @@ from airflow_provider_snowpipe.local.access.model import (
 )
 from airflow_provider_snowpipe.local.access.store import AccessState
 from airflow_provider_snowpipe.local.clock import Clock
+from airflow_provider_snowpipe.local.errors import SqlError, object_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 DEFAULT_USER = "DEMO"
 DEFAULT_WAREHOUSE = "LOCAL"
@@ -279,3 +281,38 @@ def _future_for(state: AccessState, target: Securable) -> list[FutureGrant]:
     matching = [f for f in state.future_grants.values() if f.kind == target.kind and f.scope.contains(target)]
     in_schema = [f for f in matching if f.scope.kind == "SCHEMA"]
     return in_schema or matching
+
+
+# -- Checks of privileges, with the errors that Snowflake gives ------------------------------------------
+
+
+def insufficient(target: Securable) -> SqlError:
+    """Return the error for an object that shows, but may not be used that way (003001)."""
+    named = "account 'LOCAL'" if target.kind == "ACCOUNT" else f"{target.kind.lower()} '{target.name}'"
+    return SqlError(
+        "003001", "42501", f"SQL access control error:\nInsufficient privileges to operate on {named}"
+    )
+
+
+def require(access: Access, roles: Iterable[str], privilege: str, target: Securable) -> None:
+    """Raise unless some of the roles hold a privilege on an object, and USAGE on what contains it.
+
+    An object on which the roles hold nothing at all stays hidden, as one that does not exist.
+
+    :param roles: active roles with all that they inherit.
+    :raises SqlError: 002003 for a hidden object, 003001 for one that shows but may not be used that way.
+    """
+    active = frozenset(roles)
+    for kind, depth in (("DATABASE", 1), ("SCHEMA", 2)):
+        above = Securable(kind, target.path[:depth])
+        if depth < target.depth and target.kind != "WAREHOUSE" and not access.allows(active, "USAGE", above):
+            raise _hidden(above)
+    if access.allows(active, privilege, target):
+        return
+    if target.kind != "ACCOUNT" and not access.held(active, target):
+        raise _hidden(target)
+    raise insufficient(target)
+
+
+def _hidden(target: Securable) -> SqlError:
+    return object_missing(target.kind.capitalize(), ".".join(target.path))

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.local.access.model import (
 from airflow_provider_snowpipe.local.access.store import AccessState
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError
-from airflow_provider_snowpipe.local.sql.objects import inside, locate
+from airflow_provider_snowpipe.local.sql.grants import inside, locate
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _PAT_NAME = "DECLARED"

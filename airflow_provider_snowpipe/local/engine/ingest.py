@@ -1,10 +1,10 @@
-"""One commit: rows of a group, tokens and counters of its channels, rejected rows; all or nothing."""
-
 # ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+"""One commit: rows of a group, tokens and counters of its channels, rejected rows; all or nothing."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 from collections.abc import Sequence
@@ -14,16 +14,191 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import numpy as np
 
-from airflow_provider_snowpipe.local.engine import coerce, evolve, transform
-from airflow_provider_snowpipe.local.engine.append import Append
-from airflow_provider_snowpipe.local.engine.channel import ELASTIC, ROW_SEQ_GAP, Channel
-from airflow_provider_snowpipe.local.engine.committed import Committed, advance
-from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
-from airflow_provider_snowpipe.local.engine.lines import RejectedLine, arrow_lines
-from airflow_provider_snowpipe.local.tables import Table
+from airflow_provider_snowpipe.local.engine import conversions
+from airflow_provider_snowpipe.local.engine.append import Append, RejectedLine, arrow_lines
+from airflow_provider_snowpipe.local.engine.channel import ELASTIC, ROW_SEQ_GAP, Channel, Committed, advance
+from airflow_provider_snowpipe.local.engine.conversions import NOT_AN_OBJECT, column_reasons, insert, required
+from airflow_provider_snowpipe.local.engine.pipe import PipeDefinition
+from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.types import BOOLEAN, NUMBER, TEXT, ColumnType
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.engine.database import Database
+
+
+# -- SQL of custom pipes: every row is transformed by itself, so that one bad row spoils no other --------
+
+
+def transforming_stage(table: Table, definition: PipeDefinition, source: str, target: str) -> str:
+    """Return a statement that transforms every line and marks the ones that cannot be stored.
+
+    TRY around a struct tells an expression that failed (no struct) from one that is NULL.
+
+    :param source: name of the relation with the columns ``i`` and ``l``.
+    :param target: temporary table to create: ``i``, ``t0``..., ``reason`` (NULL for good rows), ``payload``.
+    """
+    columns = _columns(table, definition)
+    values = "".join(
+        f", TRY(struct_pack(v := {expression})) AS t{index}"
+        for index, expression in enumerate(definition.expressions)
+    )
+    reasons = [NOT_AN_OBJECT]
+    reasons += [
+        column_reasons(
+            column,
+            f"t{index}.v",
+            failed=f"t{index} IS NULL",
+            why=f"the expression of the pipe failed or cannot be converted to {column.type}",
+        )
+        for index, column in enumerate(columns)
+    ]
+    reasons += [
+        required(column)
+        for column in table.columns
+        if not column.nullable and column.default is None and column not in columns
+    ]
+    return (
+        f"CREATE OR REPLACE TEMPORARY TABLE {target} AS "
+        f"SELECT *, CASE {' '.join(reasons)} END AS reason, "
+        f"CASE WHEN reason IS NOT NULL THEN l END AS payload FROM "
+        f"(SELECT i, l, j{values} FROM "
+        f"(SELECT i, l, CASE WHEN json_valid(l) THEN CASE WHEN json_type(l) = 'OBJECT' THEN l::JSON END END "
+        f"AS j FROM {source} OFFSET 0) OFFSET 0)"
+    )
+
+
+def transformed_insert(table: Table, definition: PipeDefinition, staged: str) -> str:
+    """Return the INSERT of the good rows that :func:`transforming_stage` left in its table."""
+    values = [f"t{index}.v" for index in range(len(definition.columns))]
+    good = f"{staged} WHERE reason IS NULL"
+    clusters = definition.cluster_at_ingest_time
+    return insert(table, _columns(table, definition), values, good, clusters=clusters)
+
+
+def _columns(table: Table, definition: PipeDefinition) -> list[Column]:
+    known = {column.name: column for column in table.columns}
+    return [known[name] for name in definition.columns]
+
+
+# -- Schema evolution: rows of a commit may add columns to their table and drop NOT NULL -----------------
+#
+# It runs in a transaction of its own ahead of the commit, under the database's write lock: a commit that
+# finds the new columns in place cannot fail for them, and one that is repeated finds nothing left to
+# change.
+
+MAX_NEW_COLUMNS = 100
+MAX_NAME_LENGTH = 255
+_VARIANT = ColumnType("VARIANT")
+_DATE = r"\d{4}-\d{2}-\d{2}"
+_TIMESTAMP = _DATE + r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
+_ZONE = r"(Z|[+-]\d{2}:?\d{2})"
+
+
+class EvolutionError(Exception):
+    """The rows ask for a change that Snowflake refuses; their channels become invalid."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """A table as it is to be, and the DuckDB statements that make it so."""
+
+    table: Table
+    statements: tuple[str, ...]
+
+
+def plan(cursor: duckdb.DuckDBPyConnection, table: Table, source: str, *, exact: bool) -> Change | None:
+    """Return what the rows change about their table, or None.
+
+    :param source: name of the relation with the column ``l``; lines that are no JSON objects are ignored.
+    :param exact: keys are compared with the case of columns (MATCH_BY_COLUMN_NAME = CASE_SENSITIVE).
+    :raises EvolutionError: for a name that no column can have, or too many new columns.
+    """
+    objects = (
+        f"(SELECT CASE WHEN json_valid(l) THEN CASE WHEN json_type(l) = 'OBJECT' THEN l::JSON END END AS j "
+        f"FROM {source})"
+    )
+    added = _added(cursor, table, objects, exact)
+    relaxed = _relaxed(cursor, table, objects, exact)
+    if not added and not relaxed:
+        return None
+    columns = tuple(
+        dataclasses.replace(column, nullable=True) if column.name in relaxed else column
+        for column in table.columns
+    )
+    statements = [f"ALTER TABLE {table.path} ALTER COLUMN {quote(name)} DROP NOT NULL" for name in relaxed]
+    statements += [f"ALTER TABLE {table.path} ADD COLUMN {column.ddl()}" for column in added]
+    return Change(dataclasses.replace(table, columns=(*columns, *added)), tuple(statements))
+
+
+def _added(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exact: bool) -> list[Column]:
+    known = {column.name.upper() for column in table.columns}
+    found = cursor.execute(
+        f"SELECT key, list(DISTINCT type), bool_and(regexp_full_match(atom, {literal(_DATE)})), "
+        f"bool_and(regexp_full_match(atom, {literal(_TIMESTAMP)})), "
+        f"bool_and(regexp_full_match(atom, {literal(_TIMESTAMP + _ZONE)})) "
+        f"FROM (SELECT e.key, e.type, e.value ->> '$' AS atom FROM {objects} AS o, json_each(o.j) AS e) "
+        f"GROUP BY key ORDER BY key"
+    ).fetchall()
+    columns: dict[str, Column] = {}
+    for key, types, dates, timestamps, zoned in found:
+        if key.upper() in known:
+            continue
+        if not key.strip() or len(key) > MAX_NAME_LENGTH:
+            raise EvolutionError(f"a key of {len(key)} characters cannot be a column's name")
+        kind = _infer(set(types) - {"NULL"}, dates, timestamps, zoned)
+        # DuckDB knows one column for all spellings; the first spelling names it.
+        name = key if exact else key.upper()
+        if key.upper() in columns:
+            kind = kind if kind == columns[key.upper()].type else TEXT
+            name = columns[key.upper()].name
+        columns[key.upper()] = Column(name, kind)
+    if len(columns) > MAX_NEW_COLUMNS:
+        raise EvolutionError(f"{len(columns)} new columns in one batch; at most {MAX_NEW_COLUMNS} are added")
+    return list(columns.values())
+
+
+def _infer(types: set[str], dates: bool | None, timestamps: bool | None, zoned: bool | None) -> ColumnType:
+    if types & {"OBJECT", "ARRAY"}:
+        return _VARIANT
+    if types == {"VARCHAR"}:
+        if dates:
+            return ColumnType("DATE")
+        if timestamps:
+            return ColumnType("TIMESTAMP_NTZ", precision=9)
+        return ColumnType("TIMESTAMP_TZ", precision=9) if zoned else TEXT
+    if types == {"BOOLEAN"}:
+        return BOOLEAN
+    if types and types <= {"BIGINT", "UBIGINT"}:
+        return NUMBER
+    if types and types <= {"BIGINT", "UBIGINT", "DOUBLE"}:
+        return ColumnType("FLOAT")
+    return TEXT
+
+
+def _relaxed(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exact: bool) -> list[str]:
+    required = [column for column in table.columns if not column.nullable]
+    if not required:
+        return []
+    same = "e.key = {name}" if exact else "upper(e.key) = upper({name})"
+    # A key that is present must have a value; one that is absent needs a default.
+    filled = ", ".join(
+        f"coalesce(bool_or(e.type <> 'NULL') FILTER ({same.format(name=literal(column.name))}), "
+        f"{'true' if column.default is not None else 'false'})"
+        for column in required
+    )
+    aliases = ", ".join(f"bool_and(f{index})" for index in range(len(required)))
+    names = ", ".join(f"f{index}" for index in range(len(required)))
+    # All rows are fetched: nothing can be registered while a result is open (observed with DuckDB 2.0.0).
+    (row,) = cursor.execute(
+        f"SELECT {aliases} FROM (SELECT {filled} FROM (SELECT row_number() OVER () AS n, j FROM {objects} "
+        f"WHERE j IS NOT NULL) AS o LEFT JOIN LATERAL (SELECT key, type FROM json_each(o.j)) AS e ON true "
+        f"GROUP BY o.n) AS filled({names})"
+    ).fetchall()
+    return [column.name for column, full in zip(required, row, strict=True) if full is False]
+
+
+# -- One commit: rows of a group, tokens and counters of its channels, rejected rows; all or nothing -----
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +261,10 @@ def _evolve(database: Database, group: list[Append]) -> list[Append]:
         try:
             # Another pipe of the same commit may have changed the table already.
             current = database.tables.find(table.schema, table.name) or table
-            change = evolve.plan(cursor, current, _SOURCE, exact=exact)
+            change = plan(cursor, current, _SOURCE, exact=exact)
             if change is not None:
                 database.tables.change(change.table, change.statements)
-        except (evolve.EvolutionError, duckdb.Error) as error:
+        except (EvolutionError, duckdb.Error) as error:
             log.warning("schema evolution of %s failed; its channels must be opened again: %s", table, error)
             failed |= {group[position].channel for position in positions}
     if failed:
@@ -207,8 +382,8 @@ def _insert(
         positions = sorted(positions, key=lambda position: group[position].channel.name)
     cursor.register(_SOURCE, arrow_lines([group[position].lines for position in positions]))
     if definition is not None and definition.columns:
-        cursor.execute(transform.transforming_stage(table, definition, _SOURCE, _STAGED))
-        cursor.execute(transform.transformed_insert(table, definition, _STAGED))
+        cursor.execute(transforming_stage(table, definition, _SOURCE, _STAGED))
+        cursor.execute(transformed_insert(table, definition, _STAGED))
         _note_rejected(cursor, group, positions, outcome)
         return
     exact = definition is not None and definition.case_sensitive
@@ -225,17 +400,17 @@ def _insert_strictly(
     cursor: duckdb.DuckDBPyConnection, table: Table, first: Append, exact: bool, clusters: bool
 ) -> None:
     try:
-        keys = coerce.KeyMap.of(table, _first_row_keys(first), case_sensitive=exact)
+        keys = conversions.KeyMap.of(table, _first_row_keys(first), case_sensitive=exact)
         if not keys.covers(table):
             # Rows after the first may hold more keys, which the strict transform would lose silently.
-            keys = coerce.KeyMap.of(
+            keys = conversions.KeyMap.of(
                 table,
-                [k for (k,) in cursor.execute(coerce.keys_query(_SOURCE)).fetchall()],
+                [k for (k,) in cursor.execute(conversions.keys_query(_SOURCE)).fetchall()],
                 case_sensitive=exact,
             )
         if not keys.columns or not keys.has_one_spelling_each():
             raise _StrictPathError(table)
-        cursor.execute(coerce.strict_insert(table, keys, _SOURCE, clusters=clusters))
+        cursor.execute(conversions.strict_insert(table, keys, _SOURCE, clusters=clusters))
     except (*_DATA_ERRORS, ValueError, RecursionError) as error:
         raise _StrictPathError(table) from error
 
@@ -248,10 +423,10 @@ def _first_row_keys(append: Append) -> list[str]:
 
 
 def _insert_isolated(cursor: duckdb.DuckDBPyConnection, table: Table, exact: bool, clusters: bool) -> None:
-    named = [key for (key,) in cursor.execute(coerce.lenient_keys_query(_SOURCE)).fetchall()]
-    keys = coerce.KeyMap.of(table, named, case_sensitive=exact)
-    cursor.execute(coerce.isolating_stage(table, keys, _SOURCE, _STAGED))
-    cursor.execute(coerce.isolated_insert(table, keys, _STAGED, clusters=clusters))
+    named = [key for (key,) in cursor.execute(conversions.lenient_keys_query(_SOURCE)).fetchall()]
+    keys = conversions.KeyMap.of(table, named, case_sensitive=exact)
+    cursor.execute(conversions.isolating_stage(table, keys, _SOURCE, _STAGED))
+    cursor.execute(conversions.isolated_insert(table, keys, _STAGED, clusters=clusters))
 
 
 def _note_rejected(

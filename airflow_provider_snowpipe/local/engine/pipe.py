@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass, field
 
-from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
+# -- What a custom streaming pipe does with a row: transformations, or columns matched by name -----------
+
+
+@dataclass(frozen=True, slots=True)
+class PipeDefinition:
+    """The COPY statement of a custom pipe, compiled.
+
+    :param text: the statement as it was written.
+    :param columns: columns that the expressions fill, in order; empty for a pipe that matches names.
+    :param expressions: one DuckDB expression a column, over the row ``j`` as JSON.
+    :param case_sensitive: a matching pipe compares names with their case.
+    :param cluster_at_ingest_time: rows of a commit are sorted by the clustering key of the table.
+    """
+
+    text: str
+    columns: tuple[str, ...] = ()
+    expressions: tuple[str, ...] = ()
+    case_sensitive: bool = False
+    cluster_at_ingest_time: bool = False
+
+    def to_json(self) -> str:
+        """Return the form that the hidden table keeps."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> PipeDefinition:
+        """Read the form that :meth:`to_json` writes."""
+        stored = json.loads(text)
+        return cls(
+            stored["text"],
+            tuple(stored["columns"]),
+            tuple(stored["expressions"]),
+            stored["case_sensitive"],
+            stored.get("cluster_at_ingest_time", False),
+        )
+
+
+# -- A streaming pipe: its name, the table it fills, and the key of its files ----------------------------
 
 DEFAULT_PIPE_SUFFIX = "-STREAMING"
 

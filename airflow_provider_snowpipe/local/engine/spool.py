@@ -7,20 +7,53 @@ the bound of memory. Committed rows are in the database files, which are not enc
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from airflow_provider_snowpipe.local.datadir import write_file
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, ServiceError
+
+# -- A disk without room: what is held back before it is full, and what happened when it is --------------
+
+# Kept free for the write-ahead log of a commit that has begun and for the small files of the service.
+RESERVED_BYTES = 16 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WORDS = ("No space left on device", "Disk quota exceeded")
+
+
+def has_room(folder: Path, size: int) -> bool:
+    """Return True when a folder's disk takes so many bytes and keeps its reserve."""
+    return shutil.disk_usage(folder).free >= size + RESERVED_BYTES
+
+
+def is_full(error: BaseException) -> bool:
+    """Return True for the failure of a write that found no room, also of the engine's."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return isinstance(error, duckdb.Error) and any(word in str(error) for word in _WORDS)
+
+
+def is_invalidated(error: BaseException) -> bool:
+    """Return True when the engine refuses a database whose checkpoint failed."""
+    return isinstance(error, duckdb.Error) and "has been invalidated" in str(error)
+
+
+# Bodies in flight on disk: each file is sealed with AES-256-GCM under the newest key of the data directory
+#
+# It covers what waits for its commit outside of memory: uploads of the SDK's file mode and queued appends
+# above the bound of memory. Committed rows are in the database files, which are not encrypted.
 
 _MAGIC = b"SPB1"
 _KEY_ID_BYTES, _NONCE_BYTES = 8, 12

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from airflow_provider_snowpipe.local.engine.committed import Committed
-from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
-from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.channel import Committed
+from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeDefinition, PipeKey
 from airflow_provider_snowpipe.local.tables import TEMPORARY, ClusteringKey, Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
 

@@ -7,9 +7,11 @@ Shapes are those of the documentation page "Snowpipe REST API"; snowflake-ingest
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote_plus
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.accounts import Account
@@ -18,14 +20,85 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.fronts.file_lists import WRONG, created_objects, read_files
-from airflow_provider_snowpipe.local.fronts.http import Request, Response
-from airflow_provider_snowpipe.local.fronts.injected import answer as fault_answer
+from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
+from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
 from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.loading.arrivals import arrived_in_bucket, split_by_pattern
+from airflow_provider_snowpipe.local.loading.auto_ingest import arrived_in_bucket, split_by_pattern
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
 from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, LoadEvent
 from airflow_provider_snowpipe.local.sql.pipe_functions import iso
+
+# -- Bodies that name files: lists for insertFiles, and events of S3 -------------------------------------
+
+WRONG = "390400"
+
+
+def read_files(request: Request) -> list[tuple[str, int | None]]:
+    """Return path and size or None of the files that a request names, as JSON or one a line.
+
+    :raises Refusal: 400 for a body of another shape.
+    """
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind == "text/plain":
+        content = decode_body(request.body, request.headers.get("content-encoding", ""))
+        try:
+            return [(line.strip(), None) for line in content.decode().splitlines() if line.strip()]
+        except UnicodeDecodeError as error:
+            raise Refusal(400, WRONG, "the list of files is not UTF-8") from error
+    files = request.json().get("files")
+    if not isinstance(files, list):
+        raise Refusal(400, WRONG, 'the body must be {"files": [{"path": "..", "size": 1}]}')
+    found: list[tuple[str, int | None]] = []
+    for entry in files:
+        path = entry.get("path") if isinstance(entry, dict) else None
+        size = entry.get("size") if isinstance(entry, dict) else None
+        if not isinstance(path, str) or not (size is None or _is_size(size)):
+            raise Refusal(400, WRONG, 'each file needs a "path", and a "size" in bytes or none')
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise Refusal(400, WRONG, "a path holds half of a surrogate pair") from error
+        found.append((path, size))
+    return found
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
+
+
+def created_objects(request: Request) -> list[tuple[str, str, int | None]]:
+    """Return bucket, key and size of the objects that a body of S3 events says were created.
+
+    The body may also be the notification of SNS around it.
+
+    :raises Refusal: 400 for a body of another shape.
+    """
+    body = request.json()
+    if isinstance(body.get("Message"), str):
+        try:
+            body = json.loads(body["Message"])
+        except ValueError as error:
+            raise Refusal(400, WRONG, "Message of the notification is not JSON") from error
+    records = body.get("Records") if isinstance(body, dict) else None
+    if not isinstance(records, list):
+        raise Refusal(400, WRONG, 'the body must be an S3 event: {"Records": [..]}')
+    found: list[tuple[str, str, int | None]] = []
+    for record in records:
+        try:
+            if "ObjectCreated" not in str(record["eventName"]):
+                continue
+            bucket, stored = record["s3"]["bucket"]["name"], record["s3"]["object"]
+            size = stored.get("size")
+            found.append((str(bucket), unquote_plus(stored["key"]), size if _is_size(size) else None))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Refusal(400, WRONG, "a record needs eventName, s3.bucket.name and s3.object.key") from error
+    return found
+
+
+# -- Snowpipe REST API: insertFiles, insertReport, loadHistoryScan, and events of S3 buckets -------------
+#
+# Shapes are those of the documentation page "Snowpipe REST API"; snowflake-ingest 1.0.13 works with them
+# (observed).
 
 MAX_FILES = 5000
 MAX_PATH_BYTES = 1024

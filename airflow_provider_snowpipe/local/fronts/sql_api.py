@@ -11,8 +11,7 @@ from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, unsupported
 from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.fronts.http import Request, Response
-from airflow_provider_snowpipe.local.fronts.injected import answer_to
+from airflow_provider_snowpipe.local.fronts.http import Request, Response, answer_to
 from airflow_provider_snowpipe.local.fronts.tokens import TOKEN_TYPE_HEADER
 from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
 from airflow_provider_snowpipe.local.sql.execution import (

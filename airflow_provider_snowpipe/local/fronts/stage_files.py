@@ -38,12 +38,12 @@ from airflow_provider_snowpipe.local.fronts.http import (
 )
 from airflow_provider_snowpipe.local.stages.files import (
     FolderArea,
+    Transfer,
     digest,
     make_private_folder,
     remember_digest,
 )
 from airflow_provider_snowpipe.local.stages.storage import Storage
-from airflow_provider_snowpipe.local.stages.transfer import Transfer
 
 log = logging.getLogger(__name__)
 

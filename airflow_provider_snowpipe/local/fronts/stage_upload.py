@@ -23,8 +23,7 @@ from zstandard import ZstdError
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolFile
 from airflow_provider_snowpipe.local.errors import Refusal
-from airflow_provider_snowpipe.local.fronts.encoding import decode_zstd
-from airflow_provider_snowpipe.local.fronts.http import Request, Response, json_value
+from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_zstd, json_value
 
 BUCKET = "snowpipe-local-stage"
 MAX_UPLOAD_BYTES = 256 << 20

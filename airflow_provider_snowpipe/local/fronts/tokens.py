@@ -5,10 +5,17 @@ from __future__ import annotations
 import base64
 from urllib.parse import parse_qs, unquote_plus
 
-from airflow_provider_snowpipe.local.accounts import KEY_PAIR, OAUTH, PAT, Account
+from airflow_provider_snowpipe.local.accounts import (
+    ACCESS_TOKEN_SECONDS,
+    KEY_PAIR,
+    OAUTH,
+    PAT,
+    Account,
+    TokenError,
+    issue_access_token,
+)
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
-from airflow_provider_snowpipe.local.oauth import ACCESS_TOKEN_SECONDS, TokenError, issue_access_token
 
 TOKEN_TYPE_HEADER = "x-snowflake-authorization-token-type"  # noqa: S105 - the name of a header
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"

@@ -2,18 +2,426 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
-from airflow_provider_snowpipe.local.loading.chunks import CSV, Chunk, FileShape, Position
-from airflow_provider_snowpipe.local.loading.csv_dialect import CsvDialect
-from airflow_provider_snowpipe.local.loading.csv_exact import split_exactly
-from airflow_provider_snowpipe.local.loading.csv_fields import Fields, split_fields
-from airflow_provider_snowpipe.local.loading.text import invalid_bytes, overwritten, utf8_blocks
+from airflow_provider_snowpipe.local.loading.chunks import (
+    CSV,
+    Chunk,
+    FileShape,
+    Position,
+    invalid_bytes,
+    overwritten,
+    utf8_blocks,
+)
+
+# -- How a CSV file is written: the bytes of its delimiters, quotes and escapes --------------------------
+
+# Stands for RECORD_DELIMITER = NONE: it is not in the file, and the end of the file counts as one.
+NO_DELIMITER = b"\x00\x1e\x00\x1e"
+
+
+@dataclass(frozen=True, slots=True)
+class CsvDialect:
+    r"""Delimiters and quoting of one file format.
+
+    :param field: field delimiter; empty for none.
+    :param record: record delimiter; ``\n`` also ends at ``\r\n``.
+    :param quote: one byte that may enclose fields; empty for none.
+    :param escape: escape inside enclosed fields; empty for none.
+    :param bare_escape: escape inside fields that are not enclosed; empty for none.
+    :param nulls: texts that stand for NULL.
+    :param empty_is_null: an empty field that is not enclosed is NULL.
+    :param trim: blanks around fields are removed.
+    :param skip_blank: empty lines are no records.
+    """
+
+    field: bytes = b","
+    record: bytes = b"\n"
+    quote: bytes = b""
+    escape: bytes = b""
+    bare_escape: bytes = b"\\"
+    nulls: tuple[bytes, ...] = (b"\\N",)
+    empty_is_null: bool = True
+    trim: bool = False
+    skip_blank: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> CsvDialect:
+        """Build a dialect from the options of a file format (documentation page "CREATE FILE FORMAT")."""
+        return cls(
+            field=_bytes(options.get("FIELD_DELIMITER", ",")),
+            record=_bytes(options.get("RECORD_DELIMITER", "\n")).replace(b"\r\n", b"\n") or NO_DELIMITER,
+            quote=_bytes(options.get("FIELD_OPTIONALLY_ENCLOSED_BY", "NONE")),
+            escape=_bytes(options.get("ESCAPE", "NONE")),
+            bare_escape=_bytes(options.get("ESCAPE_UNENCLOSED_FIELD", "\\")),
+            nulls=tuple(_bytes(text, none=False) for text in options.get("NULL_IF", ("\\N",))),
+            empty_is_null=bool(options.get("EMPTY_FIELD_AS_NULL", True)),
+            trim=bool(options.get("TRIM_SPACE", False)),
+            skip_blank=bool(options.get("SKIP_BLANK_LINES", False)),
+        )
+
+
+def _bytes(value: Any, *, none: bool = True) -> bytes:
+    if value is None or (none and str(value).upper() == "NONE"):
+        return b""
+    return str(value).encode()
+
+
+# -- Fast splitting of CSV into fields: NumPy finds the delimiters, one copy builds the Arrow strings ----
+
+Positions = npt.NDArray[np.int64]
+_RETURN = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Fields of the complete records in a block.
+
+    :param values: all fields one after the other; NULL where the dialect says so.
+    :param first: index of each record's first field.
+    :param count: number of each record's fields.
+    :param starts: byte offset of each field in the block.
+    :param consumed: bytes of the block up to the end of the last complete record.
+    :param broken: records that cannot be split, by number, with the reason.
+    """
+
+    values: pa.LargeStringArray
+    first: Positions
+    count: Positions
+    starts: Positions
+    consumed: int
+    broken: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Offsets of the bytes that give a block its structure."""
+
+    delimiters: Positions
+    ends: Positions
+    quotes: Positions
+    escapes: Positions
+
+
+def split_fields(block: bytes, dialect: CsvDialect) -> Fields | None:
+    """Split a block that a record delimiter ends; None when only the exact path can do it.
+
+    The exact path is needed for escapes inside enclosed fields, quotes in the middle of a field, and blanks
+    to remove around quotes or escapes.
+
+    :param block: complete records, and perhaps the start of one more.
+    """
+    is_escaped = bool(dialect.escape) and dialect.escape in block
+    if dialect.quote and dialect.quote in block and (dialect.trim or is_escaped):
+        return None
+    data = np.frombuffer(block, dtype=np.uint8)
+    marks = _marks(block, data, dialect)
+    if marks is None:
+        return None
+    if not marks.ends.size:
+        return Fields(pa.array([], pa.large_string()), *(np.empty(0, np.int64),) * 3, 0)
+    return _fields(data, marks, dialect)
+
+
+def find(block: bytes, data: npt.NDArray[np.uint8], token: bytes) -> Positions:
+    """Return the offsets of a token; overlapping ones count from the left."""
+    if not token:
+        return np.empty(0, np.int64)
+    if len(token) == 1:
+        return np.flatnonzero(data == token[0]).astype(np.int64)
+    return np.array([match.start() for match in re.finditer(re.escape(token), block)], dtype=np.int64)
+
+
+def active_escapes(escapes: Positions) -> Positions:
+    """Return the escapes that are not escaped themselves: every second one of a run."""
+    if not escapes.size:
+        return escapes
+    order = np.arange(escapes.size)
+    begins = np.concatenate(([True], np.diff(escapes) != 1))
+    in_run = order - np.maximum.accumulate(np.where(begins, order, 0))
+    return np.compress(in_run % 2 == 0, escapes)
+
+
+def _marks(block: bytes, data: npt.NDArray[np.uint8], dialect: CsvDialect) -> _Marks | None:
+    quotes = find(block, data, dialect.quote)
+    delimiters, ends, escapes = (
+        find(block, data, token) for token in (dialect.field, dialect.record, dialect.bare_escape)
+    )
+    if quotes.size:
+        toggles = np.zeros(len(data), dtype=np.uint8)
+        toggles[quotes] = 1
+        outside = np.bitwise_xor.accumulate(toggles) == 0
+        delimiters, ends, escapes = (marks[outside[marks]] for marks in (delimiters, ends, escapes))
+    escapes = active_escapes(escapes)
+    if escapes.size:
+        escaped = np.zeros(len(data) + 1, dtype=bool)
+        escaped[escapes + 1] = True
+        if dialect.trim or escaped[quotes].any():
+            return None
+        delimiters, ends = delimiters[~escaped[delimiters]], ends[~escaped[ends]]
+    if not ends.size:
+        return _Marks(delimiters, ends, quotes, escapes)
+    last = ends[-1]
+    return _Marks(delimiters[delimiters < last], ends, quotes[quotes < last], escapes[escapes < last])
+
+
+def _events(marks: _Marks, size: int) -> tuple[Positions, npt.NDArray[np.bool_]]:
+    """Return all delimiters in order, and which of them end a record."""
+    kinds = np.zeros(size, dtype=np.uint8)
+    kinds[marks.delimiters] = 1
+    kinds[marks.ends] = 2
+    events = np.flatnonzero(kinds)
+    return events, kinds[events] == 2
+
+
+def _fields(data: npt.NDArray[np.uint8], marks: _Marks, dialect: CsvDialect) -> Fields | None:
+    events, is_end = _events(marks, len(data))
+    sizes = np.where(is_end, len(dialect.record), len(dialect.field))
+    consumed = int(events[-1] + sizes[-1])
+    starts = np.concatenate(([0], events[:-1] + sizes[:-1]))
+    keep = np.ones(consumed, dtype=bool)
+    for offset in range(max(len(dialect.record), len(dialect.field))):
+        keep[(events + offset)[sizes > offset]] = False
+    stops = events.copy()
+    if dialect.record == b"\n":
+        returned = is_end & (events > starts) & (data[np.maximum(events - 1, 0)] == _RETURN)
+        if marks.escapes.size:
+            escaped = np.zeros(consumed + 1, dtype=bool)
+            escaped[marks.escapes + 1] = True
+            returned &= ~escaped[events - 1]
+        stops[returned] -= 1
+        keep[stops[returned]] = False
+    quoted = np.zeros(len(events), dtype=bool)
+    inner = marks.escapes
+    if marks.quotes.size:
+        quoted = (stops > starts) & (data[np.minimum(starts, len(data) - 1)] == dialect.quote[0])
+        doubled = _doubled_quotes(marks.quotes, starts[quoted], stops[quoted])
+        if doubled is None:
+            return None
+        keep[starts[quoted]] = False
+        keep[stops[quoted] - 1] = False
+        inner = np.concatenate((inner, doubled))
+    keep[inner] = False
+    inner_starts, inner_stops = starts + quoted, stops - quoted
+    lengths = inner_stops - inner_starts
+    if inner.size:
+        lengths -= np.bincount(np.searchsorted(starts, inner, side="right") - 1, minlength=len(starts))
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    absent = _nulls(data, inner_starts, inner_stops, quoted, dialect)
+    values = pa.LargeStringArray.from_buffers(
+        len(events),
+        pa.py_buffer(offsets),
+        pa.py_buffer(data[:consumed][keep]),
+        pa.py_buffer(np.packbits(~absent, bitorder="little")),
+    )
+    last_fields = np.flatnonzero(is_end)
+    first = np.concatenate(([0], last_fields[:-1] + 1))
+    count = last_fields - first + 1
+    if dialect.skip_blank:
+        filled = (count > 1) | (stops[first] > starts[first])
+        first, count = first[filled], count[filled]
+    if dialect.trim:
+        values = trimmed(values, dialect)
+    return Fields(values, first, count, starts, consumed)
+
+
+def _doubled_quotes(quotes: Positions, starts: Positions, stops: Positions) -> Positions | None:
+    """Return the first quote of each doubled pair; None when quotes stand elsewhere than around fields."""
+    opens, closes = quotes[0::2], quotes[1::2]
+    if len(opens) != len(closes):
+        return None
+    doubled = closes[:-1] + 1 == opens[1:]
+    real_opens = opens[np.concatenate(([True], ~doubled))]
+    real_closes = closes[np.concatenate((~doubled, [True]))]
+    if not (np.array_equal(real_opens, starts) and np.array_equal(real_closes, stops - 1)):
+        return None
+    return np.compress(doubled, closes[:-1])
+
+
+def _nulls(
+    data: npt.NDArray[np.uint8],
+    starts: Positions,
+    stops: Positions,
+    quoted: npt.NDArray[np.bool_],
+    dialect: CsvDialect,
+) -> npt.NDArray[np.bool_]:
+    lengths = stops - starts
+    absent = (lengths == 0) & ~quoted if dialect.empty_is_null else np.zeros(len(lengths), dtype=bool)
+    for text in dialect.nulls:
+        found = np.flatnonzero(lengths == len(text))
+        for offset, byte in enumerate(text):
+            found = found[data[starts[found] + offset] == byte]
+        absent[found] = True
+    return absent
+
+
+def trimmed(values: pa.LargeStringArray, dialect: CsvDialect) -> pa.LargeStringArray:
+    """Remove blanks around values, and look for NULLs again."""
+    cut = pc.utf8_trim(values, " \t")
+    texts = [text.decode() for text in dialect.nulls] + ([""] if dialect.empty_is_null else [])
+    absent = pc.is_in(cut, value_set=pa.array(texts, pa.large_string()))
+    return pc.if_else(absent, pa.scalar(None, pa.large_string()), cut)
+
+
+# -- Exact splitting of CSV into fields, one after the other: for what the fast path cannot decide -------
+
+_BLANKS = b" \t"
+
+
+class _IncompleteError(Exception):
+    """The block ends inside a record."""
+
+
+class _BrokenError(Exception):
+    """A record cannot be split."""
+
+
+@dataclass(slots=True)
+class _Scanner:
+    block: bytes
+    dialect: CsvDialect
+    values: list[bytes | None] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    after: re.Pattern[bytes] = field(init=False)
+    bare: re.Pattern[bytes] = field(init=False)
+    enclosed: re.Pattern[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        dialect = self.dialect
+        record = rb"\r?\n" if dialect.record == b"\n" else re.escape(dialect.record)
+        parts = [rb"(?P<end>" + record + rb")"]
+        if dialect.field:
+            parts.append(rb"(?P<field>" + re.escape(dialect.field) + rb")")
+        self.after = re.compile(rb"|".join(parts))
+        escape = rb"(?P<escape>" + re.escape(dialect.bare_escape) + rb")|" if dialect.bare_escape else b""
+        self.bare = re.compile(escape + rb"|".join(parts), re.DOTALL)
+        enclosed = [re.escape(dialect.quote)] + ([re.escape(dialect.escape)] if dialect.escape else [])
+        self.enclosed = re.compile(rb"|".join(enclosed))
+
+    def record(self, position: int) -> int:
+        """Read one record; return where the next one starts."""
+        while True:
+            self.starts.append(position)
+            position, is_last = self._field(position)
+            if is_last:
+                return position
+
+    def _field(self, position: int) -> tuple[int, bool]:
+        start = self._blanks(position)
+        if self.dialect.quote and self.block.startswith(self.dialect.quote, start):
+            return self._quoted(start)
+        return self._bare(position)
+
+    def _blanks(self, position: int) -> int:
+        while self.dialect.trim and self.block[position : position + 1] in (b" ", b"\t"):
+            position += 1
+        return position
+
+    def _bare(self, position: int) -> tuple[int, bool]:
+        parts: list[bytes] = []
+        start = position
+        while True:
+            match = self.bare.search(self.block, position)
+            if match is None:
+                raise _IncompleteError
+            if match.lastgroup == "escape":
+                parts.append(self.block[start : match.start()])
+                start, position = match.end(), match.end() + 1
+                continue
+            parts.append(self.block[start : match.start()])
+            self._store(b"".join(parts), self.block[self.starts[-1] : match.start()], quoted=False)
+            return match.end(), match.lastgroup == "end"
+
+    def _quoted(self, position: int) -> tuple[int, bool]:
+        parts: list[bytes] = []
+        position += 1
+        while True:
+            match = self.enclosed.search(self.block, position)
+            if match is None:
+                raise _IncompleteError
+            parts.append(self.block[position : match.start()])
+            following = self.block[match.end() : match.end() + 1]
+            if not following:
+                raise _IncompleteError
+            if match[0] == self.dialect.quote and following != self.dialect.quote:
+                break
+            parts.append(following)
+            position = match.end() + 1
+        position = self._blanks(match.end())
+        ended = self.after.match(self.block, position)
+        if ended is None and self.block[position:] == b"\r":
+            raise _IncompleteError
+        if ended is None:
+            found = self.block[position : position + 1].decode(errors="replace")
+            raise _BrokenError(
+                f"Found character '{found}' instead of field delimiter '{self.dialect.field.decode()}'"
+            )
+        value = b"".join(parts)
+        self._store(value, value, quoted=True)
+        return ended.end(), ended.lastgroup == "end"
+
+    def _store(self, value: bytes, raw: bytes, *, quoted: bool) -> None:
+        if self.dialect.trim:
+            value, raw = value.strip(_BLANKS), raw.strip(_BLANKS)
+        absent = raw in self.dialect.nulls or (not value and not quoted and self.dialect.empty_is_null)
+        self.values.append(None if absent else value)
+
+
+def split_exactly(block: bytes, dialect: CsvDialect, *, final: bool) -> Fields:
+    """Split a block field by field; a record that cannot be split ends at its line.
+
+    :param block: complete records, and perhaps the start of one more.
+    :param final: nothing follows; an incomplete record is a broken one.
+    """
+    scanner = _Scanner(block, dialect)
+    first: list[int] = []
+    count: list[int] = []
+    broken: dict[int, str] = {}
+    position = 0
+    while position < len(block):
+        before, begun = len(scanner.values), len(scanner.starts)
+        reason = None
+        try:
+            following = scanner.record(position)
+        except _IncompleteError:
+            if not final:
+                del scanner.values[before:], scanner.starts[begun:]
+                break
+            following, reason = len(block), "Unterminated enclosed field or missing record delimiter"
+        except _BrokenError as error:
+            skipped = block.find(dialect.record, position)
+            following = len(block) if skipped < 0 else skipped + len(dialect.record)
+            reason = str(error)
+        blank = block[position:following] in (b"\n", b"\r\n", dialect.record)
+        position = following
+        if reason is not None:
+            broken[len(first)] = reason
+            del scanner.values[before:], scanner.starts[begun + 1 :]
+            scanner.values.append(None)
+        elif blank and dialect.skip_blank:
+            continue
+        first.append(before)
+        count.append(len(scanner.values) - before)
+    return Fields(
+        pa.array(scanner.values, pa.large_binary()).cast(pa.large_string()),
+        np.array(first, dtype=np.int64),
+        np.array(count, dtype=np.int64),
+        np.array(scanner.starts, dtype=np.int64),
+        position,
+        broken,
+    )
+
+
+# -- CSV files as Arrow chunks of text columns -----------------------------------------------------------
 
 
 def read_csv(blocks: Iterable[bytes], options: Mapping[str, Any], width: int) -> Iterator[Chunk]:

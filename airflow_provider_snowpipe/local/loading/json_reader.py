@@ -11,10 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_provider_snowpipe.local.engine.lines import split_lines
-from airflow_provider_snowpipe.local.loading.chunks import JSON, Chunk, FileShape, Position
-from airflow_provider_snowpipe.local.loading.csv_fields import active_escapes, find
-from airflow_provider_snowpipe.local.loading.text import invalid_bytes, overwritten, utf8_blocks
+from airflow_provider_snowpipe.local.engine.append import split_lines
+from airflow_provider_snowpipe.local.loading.chunks import (
+    JSON,
+    Chunk,
+    FileShape,
+    Position,
+    invalid_bytes,
+    overwritten,
+    utf8_blocks,
+)
+from airflow_provider_snowpipe.local.loading.csv_reader import active_escapes, find
 
 _SHAPE = FileShape(JSON)
 _BLANKS = b" \t\r\n"

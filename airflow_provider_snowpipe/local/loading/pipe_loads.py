@@ -21,9 +21,9 @@ from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading import history, loader
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe, PipeFailure, QueuedFile
 from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, LoadEvent
+from airflow_provider_snowpipe.local.loading.loader import commit_load
 from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, CopyPlan, OnError
-from airflow_provider_snowpipe.local.loading.transaction import commit_load
-from airflow_provider_snowpipe.local.sql.copy_plan import compile_copy
+from airflow_provider_snowpipe.local.sql.copy_into import compile_copy
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 

@@ -1,22 +1,151 @@
-"""Which value of a record fills which column: by position, by name, or by the expressions of a statement."""
-
 # ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+"""Which value of a record fills which column: by position, by name, or by the expressions of a statement."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import duckdb
+import pyarrow as pa
 
-from airflow_provider_snowpipe.local.engine import coerce, conversions
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
+from airflow_provider_snowpipe.local.engine import conversions
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.loading import conversion
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, JSON, FileShape
 from airflow_provider_snowpipe.local.tables import Column, Table
+
+# -- DuckDB expressions that convert the values of files to the types of columns, as Snowflake's casts do --
+#
+# They build on the conversions of streamed rows, so that a value means the same whichever way it comes.
+
+_TIME_KINDS = {"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"}
+_FORMAT_OPTIONS = {"DATE": "DATE_FORMAT", "TIME": "TIME_FORMAT"}
+_FORMAT_PARTS = {
+    "YYYY": "%Y", "YY": "%y", "MM": "%m", "MON": "%b", "MMMM": "%B", "DD": "%d", "DY": "%a", "HH24": "%H",
+    "HH12": "%I", "AM": "%p", "PM": "%p", "MI": "%M", "SS": "%S", "TZHTZM": "%z", "TZH:TZM": "%z",
+    "TZH": "%z",
+}  # fmt: skip
+_FORMAT_TOKEN = re.compile(
+    r"\.?FF\d?|YYYY|YY|MMMM|MON|MM|DD|DY|HH24|HH12|AM|PM|MI|SS|TZH:?TZM|TZH|\"[^\"]*\"|.",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def text_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
+    """Return an expression that converts a text to a column's type; NULL when it cannot.
+
+    :param raw: expression of the text.
+    :param options: DATE_FORMAT, TIME_FORMAT, TIMESTAMP_FORMAT and BINARY_FORMAT of the file format.
+    """
+    kind = column.type.kind
+    if kind == "BINARY":
+        return _binary(raw, str(options.get("BINARY_FORMAT", "HEX")))
+    if kind in _TIME_KINDS:
+        return _time(column, raw, str(options.get(_FORMAT_OPTIONS.get(kind, "TIMESTAMP_FORMAT"), "AUTO")))
+    if column.type.is_semi_structured:
+        # Text of a CSV field is parsed, as PARSE_JSON would.
+        return json_value(column, f"TRY(CAST({raw} AS JSON))", options)
+    return conversions.try_convert(column, raw)
+
+
+def json_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
+    """Return an expression that converts a JSON value to a column's type; NULL when it cannot.
+
+    :param raw: expression of the JSON value.
+    :param options: as for :func:`text_value`.
+    """
+    if not column.type.is_semi_structured:
+        return text_value(column, f"({raw} ->> '$')", options)
+    present = f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END"
+    return conversions.try_convert(column, f"({present})")
+
+
+def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[str, Any]) -> str:
+    """Return an expression that converts a Parquet or ORC column to a table column's type; NULL if it cannot.
+
+    :param name: quoted name of the Arrow column.
+    :param kind: its Arrow type.
+    :param options: as for :func:`text_value`.
+    """
+    wanted = column.type
+    if wanted.is_semi_structured:
+        return conversions.try_convert(column, arrow_json(name, kind))
+    if _is_binary(kind) and wanted.kind == "BINARY":
+        return name
+    if pa.types.is_temporal(kind) and wanted.kind in _TIME_KINDS:
+        return (
+            f"TRY(_tz({name}))" if wanted.kind == "TIMESTAMP_TZ" else f"TRY_CAST({name} AS {wanted.duckdb})"
+        )
+    return text_value(column, arrow_text(name, kind), options)
+
+
+def arrow_text(name: str, kind: pa.DataType) -> str:
+    """Return an expression of an Arrow column's text; binary values are text too (BINARY_AS_TEXT = TRUE)."""
+    if _is_binary(kind):
+        return f"TRY(decode({name}))"
+    if pa.types.is_nested(kind):
+        return f"CAST(to_json({name}) AS VARCHAR)"
+    return f"CAST({name} AS VARCHAR)"
+
+
+def arrow_json(name: str, kind: pa.DataType) -> str:
+    """Return an expression of an Arrow column's value as JSON."""
+    return f"to_json({arrow_text(name, kind) if _is_binary(kind) else name})"
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def _binary(raw: str, written: str) -> str:
+    if written == "BASE64":
+        return f"TRY(from_base64({raw}))"
+    return f"encode({raw})" if written.startswith("UTF") else f"TRY(unhex({raw}))"
+
+
+def _time(column: Column, raw: str, written: str) -> str:
+    target, zoned = column.type.duckdb, column.type.kind == "TIMESTAMP_TZ"
+    if written != "AUTO":
+        parsed = f"try_strptime({raw}, {literal(strptime_format(written))})"
+        return _zoned(raw, parsed) if zoned else f"CAST({parsed} AS {target})"
+    return conversions.try_convert(column, raw)
+
+
+def _zoned(raw: str, parsed: str) -> str:
+    """A format gives the instant; its offset is the one at the end of the text."""
+    offset = f"regexp_extract({raw}, '[+-][0-9]{{2}}:?[0-9]{{2}}$')"
+    minutes = f"_read_tz('2000-01-01 00:00:00' || coalesce(nullif({offset}, ''), '+00')).o"
+    return f"_at_offset(CAST({parsed} AS TIMESTAMP WITH TIME ZONE), {minutes})"
+
+
+def strptime_format(written: str) -> str:
+    """Translate a Snowflake format such as ``DD.MM.YYYY HH24:MI:SS.FF`` to DuckDB's.
+
+    :raises SqlError: for an element that is not known here.
+    """
+    parts: list[str] = []
+    for part in _FORMAT_TOKEN.findall(written):
+        upper = part.upper()
+        if upper in _FORMAT_PARTS:
+            parts.append(_FORMAT_PARTS[upper])
+        elif upper.lstrip(".").startswith("FF"):
+            parts.append((".%n" if upper.endswith("9") else ".%f") if upper[0] == "." else "%f")
+        elif len(part) > 1:
+            parts.append(part.strip('"').replace("%", "%%"))
+        elif part.isalpha() and upper not in {"T", "Z"}:
+            raise unsupported(f"'{part}' in the date or time format {written}")
+        else:
+            parts.append("%%" if part == "%" else part)
+    return "".join(parts)
+
+
+# -- Which value of a record fills which column: by position, by name, or by the expressions of a statement --
 
 RECORDS = "_records"
 METADATA = (
@@ -178,9 +307,9 @@ class ByName:
         return name if self.exact else name.upper()
 
     def _keys(self, cursor: duckdb.DuckDBPyConnection) -> tuple[str, dict[str, Filled]]:
-        query = coerce.lenient_keys_query(f"(SELECT l FROM {RECORDS} WHERE l IS NOT NULL)")
+        query = conversions.lenient_keys_query(f"(SELECT l FROM {RECORDS} WHERE l IS NOT NULL)")
         named = [key for (key,) in cursor.execute(query).fetchall()]
-        keys = coerce.KeyMap.of(self.table, named, case_sensitive=self.exact)
+        keys = conversions.KeyMap.of(self.table, named, case_sensitive=self.exact)
         ranks = max((len(spellings) for _, spellings in keys.columns), default=0)
         structs = ""
         for rank in range(ranks):
@@ -205,7 +334,7 @@ class ByName:
             elif column.type.is_semi_structured:
                 converted = _json(column, self.options)(name)
             else:
-                converted = conversion.text_value(column, name, self.options)
+                converted = text_value(column, name, self.options)
             if column.default is None:
                 return converted
             return f"CASE WHEN {present} THEN {converted} ELSE {column.default} END"
@@ -229,14 +358,14 @@ def field_number(written: str) -> int:
 
 def text_field(column: Column, number: int, options: Mapping[str, Any]) -> Filled:
     """Return how a field of a CSV record fills a column."""
-    return Filled(column, lambda raw: conversion.text_value(column, raw, options), f"c{number}", number)
+    return Filled(column, lambda raw: text_value(column, raw, options), f"c{number}", number)
 
 
 def arrow_field(column: Column, number: int, shape: FileShape, options: Mapping[str, Any]) -> Filled:
     """Return how a Parquet or ORC column fills a column."""
     name, kind = f"c{number}", shape.types[number]
-    value = conversion.arrow_value(column, name, kind, options)
-    return Filled(column, lambda _raw: value, conversion.arrow_text(name, kind), number)
+    value = arrow_value(column, name, kind, options)
+    return Filled(column, lambda _raw: value, arrow_text(name, kind), number)
 
 
 def expression(column: Column, sql: str) -> Filled:
@@ -263,14 +392,14 @@ def whole_row(shape: FileShape) -> str:
     if shape.kind == JSON:
         return "j"
     fields = ", ".join(
-        f"{quote(name)} := {conversion.arrow_json(f'c{number}', kind)}"
+        f"{quote(name)} := {arrow_json(f'c{number}', kind)}"
         for number, (name, kind) in enumerate(zip(shape.names, shape.types, strict=True))
     )
     return f"to_json(struct_pack({fields}))"
 
 
 def _json(column: Column, options: Mapping[str, Any]) -> Callable[[str], str]:
-    return lambda raw: conversion.json_value(column, raw, options)
+    return lambda raw: json_value(column, raw, options)
 
 
 def _absent(column: Column) -> Filled:

@@ -1,31 +1,271 @@
-"""Records of one file in a temporary table: converted, and the ones that cannot be loaded marked."""
-
 # ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+"""Records of one file in a temporary table: converted, and the ones that cannot be loaded marked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bz2
+import contextlib
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
+import pyarrow as pa
+import zstandard
+from pyarrow import orc, parquet
 
 from airflow_provider_snowpipe.local.engine import conversions
-from airflow_provider_snowpipe.local.errors import unsupported
+from airflow_provider_snowpipe.local.errors import SqlError, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.loading import row_errors
-from airflow_provider_snowpipe.local.loading.chunks import CSV, Chunk
-from airflow_provider_snowpipe.local.loading.columns_reader import read_columns
-from airflow_provider_snowpipe.local.loading.compression import read_blocks
+from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, Chunk, FileShape, Position
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
 from airflow_provider_snowpipe.local.loading.json_reader import read_json
 from airflow_provider_snowpipe.local.loading.plan import CopyPlan
-from airflow_provider_snowpipe.local.loading.row_errors import RowError
 from airflow_provider_snowpipe.local.loading.selection import RECORDS, FileFacts, Filled, Projection
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.formats import FileFormat
 from airflow_provider_snowpipe.local.stages.location import StageLocation
-from airflow_provider_snowpipe.local.tables import Column
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, Table
+
+# -- Parquet and ORC files as Arrow chunks of their own columns ------------------------------------------
+
+_ROWS = 122_880
+
+
+def read_columns(path: Path, name: str, kind: str) -> Iterator[Chunk]:
+    """Yield the rows of a Parquet or ORC file.
+
+    :param path: readable local path.
+    :param name: name of the staged file, for messages.
+    :param kind: ``PARQUET`` or ``ORC``.
+    :raises SqlError: 100152 for a file of another format.
+    """
+    row = 0
+    try:
+        for batch in _parquet(path) if kind == "PARQUET" else _orc(path):
+            yield _chunk(batch, row)
+            row += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise SqlError("100152", "22000", f"Error parsing the {kind} file '{name}': {error}") from error
+
+
+def _parquet(path: Path) -> Iterator[pa.RecordBatch]:
+    with parquet.ParquetFile(path) as file:
+        yield from file.iter_batches(_ROWS)
+
+
+def _orc(path: Path) -> Iterator[pa.RecordBatch]:
+    file = orc.ORCFile(path)
+    for stripe in range(file.nstripes):
+        yield file.read_stripe(stripe)
+
+
+def _chunk(batch: pa.RecordBatch, row: int) -> Chunk:
+    shape = FileShape(COLUMNS, tuple(batch.schema.names), tuple(batch.schema.types))
+    size = batch.num_rows
+    columns = {"i": pa.array(np.arange(row, row + size, dtype=np.int64)), "x": pa.nulls(size, pa.string())}
+    columns |= {f"c{index}": column for index, column in enumerate(batch.columns)}
+
+    def locate(record: int, _field: int | None) -> Position:
+        return Position(record + 1, 1)
+
+    return Chunk(shape, pa.table(columns), locate)
+
+
+# -- Decompression of staged files, by the COMPRESSION of their file format or by their name -------------
+
+BLOCK_BYTES = 8 << 20
+_SUFFIXES = {
+    ".gz": "GZIP",
+    ".bz2": "BZ2",
+    ".br": "BROTLI",
+    ".zst": "ZSTD",
+    ".deflate": "DEFLATE",
+    ".raw_deflate": "RAW_DEFLATE",
+}
+_MAGIC = ((b"\x1f\x8b", "GZIP"), (b"\x28\xb5\x2f\xfd", "ZSTD"), (b"BZh", "BZ2"))
+_INFLATE_BITS = {"DEFLATE": zlib.MAX_WBITS, "RAW_DEFLATE": -zlib.MAX_WBITS}
+
+
+def detect(name: str, start: bytes) -> str:
+    """Return the compression of a file whose format says AUTO.
+
+    :param name: file name; its ending decides. Brotli and deflate are found by it only.
+    :param start: first bytes, which decide for a name without a known ending.
+    """
+    for suffix, kind in _SUFFIXES.items():
+        if name.lower().endswith(suffix):
+            return kind
+    return next((kind for magic, kind in _MAGIC if start.startswith(magic)), "NONE")
+
+
+def read_blocks(path: Path, name: str, compression: str) -> Iterator[bytes]:
+    """Yield a file's decompressed content in blocks of about 8 MB at most.
+
+    :param path: readable local path.
+    :param name: name of the staged file.
+    :param compression: AUTO, NONE or a method, upper case.
+    :raises SqlError: 100085 for content that is not of that compression; 000002 for a method unknown here.
+    """
+    with path.open("rb") as raw:
+        kind = detect(name, raw.read(4)) if compression == "AUTO" else compression
+        raw.seek(0)
+        try:
+            yield from _blocks(raw, kind)
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError, pa.ArrowException) as error:
+            raise SqlError(
+                "100085", "22000", f"Error decompressing file '{name}' with compression {kind}: {error}"
+            ) from error
+
+
+def _blocks(raw: Any, kind: str) -> Iterator[bytes]:
+    if kind in _INFLATE_BITS:
+        yield from _inflated(raw, _INFLATE_BITS[kind])
+        return
+    if kind not in _OPENERS:
+        raise unsupported(f"COMPRESSION = {kind}")
+    with contextlib.closing(_OPENERS[kind](raw)) as stream:
+        while block := stream.read(BLOCK_BYTES):
+            yield bytes(block)
+
+
+def _inflated(raw: Any, bits: int) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(bits)
+    rest = raw.read(1 << 20)
+    while rest and not inflater.eof:
+        block = inflater.decompress(rest, BLOCK_BYTES)
+        rest = inflater.unconsumed_tail or raw.read(1 << 20)
+        if block:
+            yield block
+    if not inflater.eof:
+        raise EOFError("the compressed stream is incomplete")
+
+
+_OPENERS: dict[str, Callable[[Any], Any]] = {
+    "NONE": lambda raw: raw,
+    "GZIP": lambda raw: gzip.GzipFile(fileobj=raw),
+    "BZ2": bz2.BZ2File,
+    "ZSTD": lambda raw: zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True),
+    "BROTLI": lambda raw: pa.CompressedInputStream(raw, "brotli"),
+}
+
+
+# -- What is wrong with a record, in Snowflake's words ---------------------------------------------------
+
+UNREADABLE, TOO_MANY_FIELDS, TOO_FEW_FIELDS = -1, -2, -3
+CONVERSION, TOO_LONG, MISSING = 0, 1, 2
+KINDS = 4
+_SHOWN_CHARACTERS = 100
+_CONTINUE = (
+    "If you would like to continue loading when an error is encountered, use other values such as "
+    "'SKIP_FILE' or 'CONTINUE' for the ON_ERROR option. For more information on loading options, please run "
+    "'info loading_data' in a SQL client."
+)
+# Numbers as in Snowflake's messages of failed loads.
+_UNCONVERTED = {
+    "NUMBER": ("100038", "Numeric value '{}' is not recognized"),
+    "FLOAT": ("100038", "Numeric value '{}' is not recognized"),
+    "BOOLEAN": ("100037", "Boolean value '{}' is not recognized"),
+    "DATE": ("100040", "Date '{}' is not recognized"),
+    "TIME": ("100108", "Time '{}' is not recognized"),
+    "BINARY": ("100115", "The following string is not a legal hex-encoded value: '{}'"),
+    "VARIANT": ("100069", "Error parsing JSON: {}"),
+    "OBJECT": ("100071", "Failed to cast variant value {} to OBJECT"),
+    "ARRAY": ("100071", "Failed to cast variant value {} to ARRAY"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """One record that could not be loaded.
+
+    :param code: Snowflake error number as six digits.
+    :param sqlstate: five-character SQLSTATE.
+    :param message: what is wrong.
+    :param row: number of the record, counting from 1.
+    :param line: line of the file.
+    :param character: character of the line.
+    :param column: column as FIRST_ERROR_COLUMN_NAME shows it, or None.
+    :param record: the record, as far as it is shown; None where nobody asked.
+    """
+
+    code: str
+    sqlstate: str
+    message: str
+    row: int
+    line: int
+    character: int
+    column: str | None
+    record: str | None = None
+
+    def abort(self, file: str) -> SqlError:
+        """Return the error of a statement that this record aborts."""
+        place = f"\n  File '{file}', line {self.line}, character {self.character}\n  Row {self.row}"
+        where = f"{place}, column {self.column}" if self.column else place
+        return SqlError(self.code, self.sqlstate, f"{self.message}{where}\n  {_CONTINUE}")
+
+
+def describe(
+    bad: int, shown: str | None, columns: tuple[Column, ...], fields: int, found: int
+) -> tuple[str, str, str]:
+    """Return number, SQLSTATE and message.
+
+    :param bad: reason code of the staged record.
+    :param shown: the value, or why the record is unreadable.
+    :param columns: columns that the statement fills.
+    :param fields: fields that a record must have.
+    :param found: fields that the record has.
+    """
+    text = (shown or "")[:_SHOWN_CHARACTERS]
+    if bad == UNREADABLE:
+        code = "100069" if text.startswith("Error parsing JSON") else "100016"
+        return code, "22P02" if code == "100069" else "22000", text
+    if bad in (TOO_MANY_FIELDS, TOO_FEW_FIELDS):
+        return (
+            "100080",
+            "22000",
+            f"Number of columns in file ({found}) does not match that of the corresponding table ({fields}), "
+            "use file format option error_on_column_count_mismatch=false to ignore this error",
+        )
+    column, kind = columns[bad // KINDS], bad % KINDS
+    if kind == MISSING:
+        return "100072", "22000", "NULL result in a non-nullable column"
+    if kind == TOO_LONG:
+        return (
+            "100074",
+            "54000",
+            f"User character length limit ({column.type.length}) exceeded by string '{text}'",
+        )
+    if shown is None:
+        return "100038", "22018", f"the expression for column {column.name} failed on this record"
+    code, message = _UNCONVERTED.get(column.type.kind, ("100035", "Timestamp '{}' is not recognized"))
+    return (
+        code,
+        "22018" if code == "100038" else "22007" if code in {"100035", "100040"} else "22000",
+        (message.format(text)),
+    )
+
+
+def column_name(table: Table, bad: int, columns: tuple[Column, ...], fields: int, found: int) -> str | None:
+    """Return the column of an error as Snowflake shows it: ``"TABLE"["COLUMN":number]``."""
+    if bad == UNREADABLE:
+        return None
+    shown = table.name.partition(TEMPORARY)[0]
+    if bad == TOO_MANY_FIELDS:
+        return f'"{shown}"[{fields + 1}]'
+    number = found if bad == TOO_FEW_FIELDS else bad // KINDS
+    if number >= len(columns):
+        return f'"{shown}"[{number + 1}]'
+    column = columns[number]
+    ordinal = 1 + next(n for n, known in enumerate(table.columns) if known.name == column.name)
+    return f'"{shown}"["{column.name}":{ordinal}]'
+
+
+# -- Records of one file in a temporary table: converted, and the ones that cannot be loaded marked ------
 
 STAGED = "_staged_records"
 LOADED_TYPES = ("CSV", "JSON", "PARQUET", "ORC")
@@ -122,9 +362,9 @@ class StagedRecords:
             f"LIMIT {self._most_errors - len(self.errors)}"
         ).fetchall()
         for record, bad, shown, found in rows:
-            code, sqlstate, message = row_errors.describe(bad, shown, columns, fields, found)
+            code, sqlstate, message = describe(bad, shown, columns, fields, found)
             place = chunk.locate(record, _field(bad, projection.filled, fields))
-            name = row_errors.column_name(self._plan.table, bad, columns, fields, found)
+            name = column_name(self._plan.table, bad, columns, fields, found)
             text = self._record_text(chunk, record - first) if self._with_records else None
             self.errors.append(
                 RowError(code, sqlstate, message, record + 1, place.line, place.character, name, text)
@@ -140,9 +380,9 @@ class StagedRecords:
 
 
 def _field(bad: int, filled: tuple[Filled, ...], fields: int) -> int | None:
-    if bad == row_errors.TOO_MANY_FIELDS:
+    if bad == TOO_MANY_FIELDS:
         return fields
-    return filled[bad // row_errors.KINDS].position if bad >= 0 else None
+    return filled[bad // KINDS].position if bad >= 0 else None
 
 
 def read_chunks(file_format: FileFormat, file: StagedFile, path: Path, width: int) -> Iterator[Chunk]:
@@ -197,7 +437,7 @@ def _query(chunk: Chunk, projection: Projection, plan: CopyPlan) -> str:
     )
     return (
         f"SELECT i, CAST(bad AS INTEGER) AS bad, CASE WHEN bad IS NULL THEN NULL WHEN bad < 0 THEN x ELSE "
-        f"CASE bad // {row_errors.KINDS} {shown} END END AS shown, "
+        f"CASE bad // {KINDS} {shown} END END AS shown, "
         f"CAST({'n' if counted else '0'} AS BIGINT) AS n, {names} "
         f"FROM (SELECT *, CASE {_reasons(projection, plan)} END AS bad "
         f"FROM (SELECT *, {', '.join(finals)} FROM (SELECT *, {', '.join(values)} "
@@ -212,17 +452,17 @@ def _cut(column: Column, value: str, plan: CopyPlan) -> str:
 
 
 def _reasons(projection: Projection, plan: CopyPlan) -> str:
-    parts = [f"WHEN x IS NOT NULL THEN {row_errors.UNREADABLE}"]
+    parts = [f"WHEN x IS NOT NULL THEN {UNREADABLE}"]
     if projection.fields is not None:
-        parts.append(f"WHEN n > {projection.fields} THEN {row_errors.TOO_MANY_FIELDS}")
-        parts.append(f"WHEN n < {projection.fields} THEN {row_errors.TOO_FEW_FIELDS}")
+        parts.append(f"WHEN n > {projection.fields} THEN {TOO_MANY_FIELDS}")
+        parts.append(f"WHEN n < {projection.fields} THEN {TOO_FEW_FIELDS}")
     for n, filled in enumerate(projection.filled):
-        code = n * row_errors.KINDS
+        code = n * KINDS
         failed = f"t{n} IS NULL" if filled.raw is None else f"r{n} IS NOT NULL AND v{n} IS NULL"
-        parts.append(f"WHEN {failed} THEN {code + row_errors.CONVERSION}")
+        parts.append(f"WHEN {failed} THEN {code + CONVERSION}")
         longer = conversions.too_long(filled.column, f"v{n}")
         if longer is not None:
-            parts.append(f"WHEN {longer} THEN {code + row_errors.TOO_LONG}")
+            parts.append(f"WHEN {longer} THEN {code + TOO_LONG}")
         if not filled.column.nullable:
-            parts.append(f"WHEN v{n} IS NULL THEN {code + row_errors.MISSING}")
+            parts.append(f"WHEN v{n} IS NULL THEN {code + MISSING}")
     return " ".join(parts)

@@ -14,8 +14,7 @@ import re
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.access import changes
-from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
-from airflow_provider_snowpipe.local.access.check import insufficient
+from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT, insufficient
 from airflow_provider_snowpipe.local.access.model import (
     ACCOUNTADMIN,
     SHARED,

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.identifiers import quote, read_path
-from airflow_provider_snowpipe.local.sql import clustering, ddl, iceberg, names, options, translate
+from airflow_provider_snowpipe.local.sql import ddl, iceberg, properties, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import plain
 from airflow_provider_snowpipe.local.sql.results import Result, status
@@ -64,7 +64,7 @@ def alter_table(session: Session, text: str, _bindings: Bindings) -> Result:
     session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     setting = _SET.match(action)
     if setting is not None:
-        return options.alter_table(session, database, table, setting[1].upper(), setting[2])
+        return ddl.alter_table(session, database, table, setting[1].upper(), setting[2])
     with database.write_lock:
         _change((session, database, table), action)
     return status(_DONE)
@@ -117,7 +117,7 @@ def _add(place: _Place, match: re.Match[str]) -> None:
 def _drop(place: _Place, match: re.Match[str]) -> None:
     _, database, table = place
     columns, statements = list(table.columns), []
-    for name in names.read_list(match["rest"]):
+    for name in properties.read_list(match["rest"]):
         known = next((column for column in columns if column.name == name), None)
         if known is None:
             if match["exists"]:
@@ -173,7 +173,7 @@ def _swap(place: _Place, match: re.Match[str]) -> None:
 def _cluster(place: _Place, match: re.Match[str]) -> None:
     session, database, table = place
     tree = translate.parse(f"SELECT {match[1][1:-1]}")
-    key = clustering.key_of(session, table, [part.unalias() for part in tree.expressions])
+    key = ddl.key_of(session, table, [part.unalias() for part in tree.expressions])
     database.tables.change(dataclasses.replace(table, clustering_key=key))
 
 

@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.local.errors import (
 )
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.objects import locate, names
+from airflow_provider_snowpipe.local.sql.grants import locate, names
 from airflow_provider_snowpipe.local.sql.properties import Head, plain, read_head, read_properties
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session

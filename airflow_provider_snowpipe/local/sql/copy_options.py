@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
 from airflow_provider_snowpipe.local.loading.plan import ABORT_STATEMENT, CONTINUE, SKIP_FILE, OnError
 from airflow_provider_snowpipe.local.loading.selection import METADATA
-from airflow_provider_snowpipe.local.stages import patterns
+from airflow_provider_snowpipe.local.stages import location
 from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_parameter, invalid_value
 
 MAX_FILES = 1000
@@ -121,7 +121,7 @@ def _files(value: Setting) -> tuple[str, ...]:
 def _pattern(value: Setting) -> str:
     if not isinstance(value, str):
         raise invalid_value("PATTERN", value, "a regular expression in quotes")
-    patterns.check(value)
+    location.check(value)
     return value
 
 

@@ -10,9 +10,8 @@ from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
 from airflow_provider_snowpipe.local.loading import loader
 from airflow_provider_snowpipe.local.loading.loader import read_file
 from airflow_provider_snowpipe.local.loading.plan import CopyPlan
-from airflow_provider_snowpipe.local.loading.row_errors import RowError
 from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition
-from airflow_provider_snowpipe.local.loading.staging import StagedRecords
+from airflow_provider_snowpipe.local.loading.staging import RowError, StagedRecords
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.files import StagedFile

@@ -1,38 +1,365 @@
-"""CREATE, DROP and TRUNCATE of databases, schemas and tables."""
-
 # ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+"""CREATE, DROP and TRUNCATE of databases, schemas and tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import uuid
+from collections.abc import Collection, Mapping, Sequence
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, read_path
-from airflow_provider_snowpipe.local.sql import (
-    clauses,
-    clustering,
-    functions,
-    iceberg,
-    lengths,
-    named_tables,
-    options,
-    reach,
-    sequences,
-    translate,
-)
+from airflow_provider_snowpipe.local.sql import engine_errors, functions, iceberg, sequences, translate
+from airflow_provider_snowpipe.local.sql import query as lengths
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.current import use_schema
-from airflow_provider_snowpipe.local.sql.properties import plain
+from airflow_provider_snowpipe.local.sql.properties import plain, read_head
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.sql.stages import with_settings
+from airflow_provider_snowpipe.local.stages.definition import StageDefinition
+from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value, read_settings
+from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
+
+# -- Options of tables at CREATE TABLE and by ALTER TABLE SET: errors, evolution, stage options, comment --
+#
+# Options of time travel and change tracking are accepted without effect.
+
+_FIELDS = {"ERROR_LOGGING": "error_logging", "ENABLE_SCHEMA_EVOLUTION": "schema_evolution"}
+_WITHOUT_EFFECT = frozenset(
+    {
+        "DATA_RETENTION_TIME_IN_DAYS",
+        "MAX_DATA_EXTENSION_TIME_IN_DAYS",
+        "CHANGE_TRACKING",
+        "DEFAULT_DDL_COLLATION",
+    }
+)
+_STAGE = ("STAGE_FILE_FORMAT", "STAGE_COPY_OPTIONS")
+# What sqlglot makes of words around a table that have their own reader, or no effect here.
+_OTHERS = (
+    exp.TemporaryProperty, exp.TransientProperty, exp.ClusterProperty, exp.Cluster, exp.Tags,
+    exp.CopyGrantsProperty, exp.SchemaCommentProperty, exp.VolatileProperty, exp.IcebergProperty,
+)  # fmt: skip
+_DONE = "Statement executed successfully."
+
+
+def take_stage_options(text: str) -> tuple[str, dict[str, Setting]]:
+    """Take STAGE_FILE_FORMAT and STAGE_COPY_OPTIONS out of a CREATE TABLE statement.
+
+    :returns: the statement without them, and the options.
+    """
+    found: dict[str, Setting] = {}
+    kept, position, depth, begin, name = [], 0, 0, -1, ""
+    for token in translate.tokens(text):
+        if depth == 0 and token.text.upper() in _STAGE and token.token_type == TokenType.VAR:
+            begin, name = token.start, token.text.upper()
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        if begin >= 0 and depth == 0 and token.token_type == TokenType.R_PAREN:
+            settings, rest = read_settings(text[begin : token.end + 1])
+            if rest or name in found or list(settings) != [name]:
+                raise compilation_error(f"syntax error in {name}.")
+            found |= settings
+            kept.append(text[position:begin])
+            position, begin = token.end + 1, -1
+    return "".join([*kept, text[position:]]), found
+
+
+def created_with(tree: exp.Create, table: Table, others: Collection[str] = ()) -> Table:
+    """Return a table with the options of its CREATE TABLE statement.
+
+    :param others: names of further options, which are read elsewhere.
+
+    :raises SqlError: for a value that is not TRUE or FALSE, 000002 for an option that is not known.
+    """
+    properties = tree.args.get("properties")
+    chosen: dict[str, bool] = {}
+    for setting in properties.expressions if properties else ():
+        if isinstance(setting, _OTHERS):
+            continue
+        name = setting.name.upper() if isinstance(setting, exp.Property) else ""
+        if name in _WITHOUT_EFFECT or name in others:
+            continue
+        if name not in _FIELDS:
+            raise unsupported(f"table option {name or setting.sql(dialect='snowflake')}")
+        value = setting.args["value"]
+        if not isinstance(value, exp.Boolean):
+            raise compilation_error(f"{name} must be TRUE or FALSE.")
+        chosen[_FIELDS[name]] = bool(value.this)
+    return dataclasses.replace(table, **chosen)  # type: ignore[arg-type]
+
+
+def keep_created(
+    session: Session, database: Database, table: Table, tree: exp.Create, staged: Mapping[str, Setting]
+) -> None:
+    """Keep the comments and the stage options of a table that was just created."""
+    now_ms = database.clock.now_ms()
+    comment = (
+        next(tree.args["properties"].find_all(exp.SchemaCommentProperty), None)
+        if tree.args.get("properties")
+        else None
+    )
+    if comment is not None:
+        database.objects.set_comment("TABLE", table.schema, table.name, comment.this.name, now_ms)
+    for definition in tree.this.expressions if isinstance(tree.this, exp.Schema) else ():
+        for constraint in definition.find_all(exp.CommentColumnConstraint):
+            key = column_key(table.name, definition.name)
+            database.objects.set_comment("COLUMN", table.schema, key, constraint.this.name, now_ms)
+    if staged:
+        _set_stage(session, database, table, staged)
+
+
+def alter_table(session: Session, database: Database, table: Table, verb: str, text: str) -> Result:
+    """ALTER TABLE name SET option = value .. and UNSET option, ..
+
+    :param verb: SET or UNSET.
+    :param text: what follows it.
+    """
+    settings = read_all(text) if verb == "SET" else {name.strip().upper(): None for name in text.split(",")}
+    chosen: dict[str, bool] = {}
+    staged: dict[str, Setting] = {}
+    for name, value in settings.items():
+        if name in _FIELDS:
+            if not isinstance(value, bool) and value is not None:
+                raise compilation_error(f"{name} must be TRUE or FALSE.")
+            chosen[_FIELDS[name]] = bool(value)
+        elif name in _STAGE and value is not None:
+            staged[name] = value
+        elif name == "COMMENT":
+            if not isinstance(value, str) and value is not None:
+                raise invalid_value("COMMENT", value, "a string")
+            now_ms = database.clock.now_ms()
+            database.objects.set_comment("TABLE", table.schema, table.name, str(value or ""), now_ms)
+        elif name not in _WITHOUT_EFFECT:
+            raise unsupported(f"table option {name}")
+    with database.write_lock:
+        if chosen:
+            database.tables.change(dataclasses.replace(table, **chosen))  # type: ignore[arg-type]
+        if staged:
+            _set_stage(session, database, table, staged)
+    return status(_DONE)
+
+
+def read_all(text: str) -> dict[str, Setting]:
+    """Read settings to the end of a text.
+
+    :raises SqlError: 001003 for anything that is no setting.
+    """
+    settings, rest = read_settings(text)
+    if rest or not settings:
+        raise compilation_error(f"syntax error: unexpected '{rest[:40]}', expected NAME = value.")
+    return settings
+
+
+def _set_stage(session: Session, database: Database, table: Table, staged: Mapping[str, Setting]) -> None:
+    known = database.objects.find(TABLE_OPTIONS, table.schema, table.name)
+    place = (database.name, table.schema, table.name, 0)
+    old = (
+        StageDefinition.from_json(*place, "", str(known.definition["stage"]))
+        if known is not None and "stage" in known.definition
+        else StageDefinition(*place)
+    )
+    stage = with_settings(session, old, staged)
+    definition = {**(known.definition if known else {}), "stage": stage.to_json()}
+    now_ms = database.clock.now_ms()
+    database.objects.put(SchemaObject(TABLE_OPTIONS, table.schema, table.name, now_ms, definition))
+
+
+# -- CLUSTER BY: the clustering key of a table, checked against its columns and translated for the ingest --
+
+
+def of_create(tree: exp.Create) -> list[exp.Expr]:
+    """Return the expressions of CLUSTER BY in a CREATE TABLE; none without it."""
+    properties = tree.args.get("properties")
+    for setting in properties.expressions if properties else ():
+        if isinstance(setting, exp.ClusterProperty):
+            return list(setting.expressions)
+    return []
+
+
+def key_of(session: Session, table: Table, written: Sequence[exp.Expr]) -> ClusteringKey:
+    """Check the expressions of CLUSTER BY and return the key.
+
+    :param table: the table with the columns that they may name.
+    :param written: one expression or more, as the statement has them.
+    :raises SqlError: for an unknown column, or an expression that has no one value a row.
+    """
+    texts, expressions = [], []
+    for each in written:
+        tree = each.copy()
+        if tree.find(exp.Subquery, exp.AggFunc, exp.Window):
+            raise compilation_error("CLUSTER BY takes columns and expressions over them.")
+        for name in tree.find_all(exp.Identifier):
+            if not name.args.get("quoted"):
+                name.set("this", name.this.upper())
+        texts.append(tree.sql(dialect="snowflake"))
+        translate.normalize_identifiers(tree)
+        _check_columns(table, tree)
+        expressions.append(translate.to_duckdb(translate.prepare(session, tree)))
+    if not texts:
+        raise compilation_error("CLUSTER BY needs a column or an expression.")
+    key = ClusteringKey(f"LINEAR({', '.join(texts)})", tuple(expressions))
+    # Compiled once here, so that no commit can fail for it.
+    session.cursor.execute(key.check(table.columns))
+    return key
+
+
+def _check_columns(table: Table, tree: exp.Expr) -> None:
+    known = {column.name for column in table.columns}
+    for column in tree.find_all(exp.Column):
+        if column.name not in known or column.table:
+            raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{column.name}'")
+
+
+# -- CREATE TABLE .. LIKE and CREATE TABLE .. CLONE ------------------------------------------------------
+
+_TEMPORARY = re.compile(r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL)\s+)?TEMP", re.IGNORECASE)
+
+
+def copy_table(session: Session, text: str, _bindings: Bindings) -> Result:
+    """CREATE [OR REPLACE] TABLE [IF NOT EXISTS] name LIKE | CLONE source; a clone has its rows too."""
+    session.commit()
+    head = read_head(text, "TABLE", parts=3)
+    word, _, rest = head.rest.partition(" ")
+    source_path, more = read_path(rest)
+    if more and not re.fullmatch(r"COPY\s+GRANTS", more, re.IGNORECASE):
+        raise unsupported(f"CREATE TABLE .. {word.upper()} .. {' '.join(more.split()[:2]).upper()}")
+    origin, schema, name = session.resolve(source_path)
+    source = origin.tables.find(schema, name)
+    if source is None:
+        raise object_missing("Table", f"{origin.name}.{schema}.{name}")
+    session.require("SELECT", "TABLE", origin.name, schema, name)
+    database, schema, name = session.place_new_table(head.path, temporary=bool(_TEMPORARY.match(text)))
+    session.require("CREATE TABLE", "SCHEMA", database.name, schema)
+    known = database.tables.find(schema, name)
+    if known is not None and head.tolerant:
+        return status(f"{head.name} already exists, statement succeeded.")
+    if known is not None and head.replace:
+        session.require("OWNERSHIP", "TABLE", database.name, schema, name)
+    if database is not origin and any("nextval" in (column.default or "") for column in source.columns):
+        raise unsupported("a copy of a table with sequences in another database")
+    made = dataclasses.replace(
+        source,
+        database=database.name,
+        schema=schema,
+        name=name,
+        created_on_ms=database.clock.now_ms(),
+        home=database.names.home(schema),
+        engine_name=database.tables.engine_name(schema, name),
+    )
+    statements = [f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})"]
+    if word.upper() == "CLONE":
+        statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
+    database.tables.create(made, statements, replace=head.replace)
+    session.created("TABLE", database.name, schema, name)
+    return status(f"Table {head.name} successfully created.")
+
+
+# -- What a statement of a fixed form may say after its first words: the rest is refused, not skipped ----
+
+_PART = r'(?:"(?:[^"]|"")+"|[\w$]+)'
+_NAME = rf"{_PART}(?:\s*\.\s*{_PART})*"
+_TEXT = r"'(?:[^'\\]|''|\\.)*'"
+_EXISTS = r"(?:IF\s+EXISTS\s+)?"
+_BLANK = re.compile(r"(?:\s+|--[^\n]*|//[^\n]*|/\*.*?\*/)+", re.DOTALL)
+_KINDS = r"(?:TABLE|VIEW|SCHEMA|DATABASE|SEQUENCE|STAGE|PIPE|FILE\s+FORMAT|ROLE|USER|WAREHOUSE)"
+_OTHER = r"(?!(?:LIKE|STARTS|LIMIT)\b)"
+_SCOPE = (
+    r"(?:IN|FOR)\s+(?:(?:ACCOUNT|SESSION)\b|(?:DATABASE|SCHEMA|TABLE|VIEW|PIPE|USER|WAREHOUSE|TASK)\b"
+    rf"(?:\s+{_OTHER}{_NAME})?|{_OTHER}{_NAME})"
+)
+_NARROWING = (rf"LIKE\s+{_TEXT}", rf"STARTS\s+WITH\s+{_TEXT}", rf"LIMIT\s+(?:\d+|NULL)(?:\s+FROM\s+{_TEXT})?")
+_OWNED = r"(?:TABLE|VIEW|PIPE|STAGE|FILE\s+FORMAT|SEQUENCE|SCHEMA|DATABASE|WAREHOUSE)"
+_GRANTS = (
+    rf"ON\s+(?:ACCOUNT|(?:{_OWNED}|USER|ROLE|INTEGRATION)\s+{_NAME})",
+    rf"(?:TO|OF)\s+(?:DATABASE\s+)?(?:(?:ROLE|USER)\s+)?{_NAME}",
+    rf"IN\s+(?:SCHEMA|DATABASE)\s+{_NAME}",
+)
+
+# Start of a statement, and the clauses that may follow it in any order, each once.
+_FORMS: tuple[tuple[re.Pattern[str], tuple[re.Pattern[str], ...]], ...] = tuple(
+    (
+        re.compile(head, re.IGNORECASE | re.DOTALL),
+        tuple(re.compile(clause, re.IGNORECASE | re.DOTALL) for clause in clauses),
+    )
+    for head, *clauses in (
+        (rf"DROP\s+(?:TABLE|VIEW|SCHEMA|DATABASE)\s+{_EXISTS}{_NAME}", r"(?:CASCADE|RESTRICT)\b"),
+        (rf"DROP\s+{_KINDS}\s+{_EXISTS}{_NAME}",),
+        (
+            rf"DESC(?:RIBE)?\s+{_KINDS}\s+{_NAME}",
+            r"TYPE\s*=\s*(?:COLUMNS|STAGE)\b",
+        ),
+        (rf"TRUNCATE\s+(?:TABLE\s+)?(?!ERROR_TABLE\s*\(){_EXISTS}{_NAME}",),
+        (rf"USE\s+(?:DATABASE|SCHEMA|ROLE|WAREHOUSE|SECONDARY\s+ROLES)\s+{_NAME}",),
+        (rf"USE\s+(?!(?:DATABASE|SCHEMA|ROLE|WAREHOUSE|SECONDARY)\s){_NAME}",),
+        (r"(?:COMMIT|ROLLBACK)(?:\s+WORK)?\b",),
+        (rf"(?:GRANT|REVOKE)\s+ROLE\s+{_NAME}\s+(?:TO|FROM)\s+(?:ROLE|USER)\s+{_NAME}",),
+        (rf"ALTER\s+(?:TABLE|STAGE|FILE\s+FORMAT)\s+{_EXISTS}{_NAME}\s+RENAME\s+TO\s+{_NAME}",),
+        (rf"ALTER\s+TABLE\s+{_EXISTS}{_NAME}\s+RENAME\s+COLUMN\s+{_PART}\s+TO\s+{_PART}",),
+        (rf"ALTER\s+TABLE\s+{_EXISTS}{_NAME}\s+SWAP\s+WITH\s+{_NAME}",),
+        (rf"ALTER\s+WAREHOUSE\s+{_EXISTS}(?:{_NAME}\s+)?(?:SUSPEND|RESUME)\b", r"IF\s+SUSPENDED\b"),
+        (rf"ALTER\s+SESSION\s+SET(?:\s+\w+\s*=\s*(?:{_TEXT}|[\w.+-]+)\s*,?)+",),
+        (r"ALTER\s+SESSION\s+UNSET\s+\w+(?:\s*,\s*\w+)*",),
+        (r"UNSET\s+(?:\(\s*\w+(?:\s*,\s*\w+)*\s*\)|\w+(?:\s*,\s*\w+)*)",),
+        (r"SHOW\s+(?:FUTURE\s+)?GRANTS\b", *_GRANTS, *_NARROWING),
+        (
+            r"SHOW\s+(?:TERSE\s+)?(?:(?:USER|EXTERNAL|MATERIALIZED|DYNAMIC|ICEBERG|FILE|PRIMARY|UNIQUE|IMPORTED|"
+            r"EXPORTED)\s+)?\w+",
+            r"HISTORY\b",
+            _SCOPE,
+            *_NARROWING,
+        ),
+    )
+)
+
+
+def check(text: str) -> None:
+    """Refuse words at the end of a statement that belong to nothing in it.
+
+    :param text: a statement without its closing semicolon; one of another form is not looked at.
+    :raises SqlError: 001003 that names the word and its place, as Snowflake does.
+    """
+    for head, clauses in _FORMS:
+        start = head.match(text)
+        if start is not None:
+            _check_rest(text, start.end(), list(clauses))
+            return
+
+
+def unread(text: str, position: int) -> None:
+    """Refuse what stands at a position of a statement.
+
+    :raises SqlError: 001003, unless there are only blanks and comments.
+    """
+    _check_rest(text, position, [])
+
+
+def _check_rest(text: str, position: int, clauses: list[re.Pattern[str]]) -> None:
+    while True:
+        blank = _BLANK.match(text, position)
+        position = blank.end() if blank else position
+        if position >= len(text):
+            return
+        found = next(((c, m) for c in clauses if (m := c.match(text, position))), None)
+        if found is None:
+            break
+        clauses.remove(found[0])
+        position = found[1].end()
+    word = re.match(rf"{_TEXT}|{_PART}|.", text[position:], re.DOTALL)
+    line = text.count("\n", 0, position) + 1
+    column = position - (text.rfind("\n", 0, position) + 1)
+    raise compilation_error(
+        f"syntax error line {line} at position {column} unexpected '{word[0][:80] if word else ''}'."
+    )
+
+
+# -- CREATE, DROP and TRUNCATE of databases, schemas and tables ------------------------------------------
 
 _HEAD = re.compile(
     r"(?:CREATE|DROP|TRUNCATE)\s+(?P<replace>OR\s+REPLACE\s+)?(?:\w+\s+)??(?:DATABASE|SCHEMA|TABLE)\s+"
@@ -188,7 +515,7 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
 def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS], with columns or AS SELECT."""
     session.commit()
-    text, staged = options.take_stage_options(text)
+    text, staged = take_stage_options(text)
     tree = translate.parse(_LINEAR.sub("CLUSTER BY (", text))
     if not isinstance(tree, exp.Create):
         raise unsupported("this form of CREATE TABLE")
@@ -212,18 +539,18 @@ def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
         table, statements = _as_select(session, database, schema, name, tree)
     else:
         table, statements = _with_columns(session, database, schema, name, tree.this)
-    table = options.created_with(tree, table, () if lake is None else iceberg.OPTIONS)
+    table = created_with(tree, table, () if lake is None else iceberg.OPTIONS)
     if lake is not None:
         table = dataclasses.replace(table, columns=iceberg.check(table.columns))
-    written = clustering.of_create(tree)
+    written = of_create(tree)
     if written:
-        table = dataclasses.replace(table, clustering_key=clustering.key_of(session, table, written))
+        table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
     database.tables.create(table, statements, replace=replace, lent=session.lent)
     session.created("TABLE", database.name, schema, name)
     if lake is not None:
         iceberg.keep(database, table, lake)
-    options.keep_created(session, database, table, tree, staged)
+    keep_created(session, database, table, tree, staged)
     made = status(f"Table {path[-1]} successfully created.")
     return made if tree.expression is None else _with_count(session, table, made)
 
@@ -256,7 +583,7 @@ def _with_columns(
         raise compilation_error(
             "CREATE TABLE needs columns with different names; the local service ignores case."
         )
-    table = named_tables.new(database, schema, name, columns)
+    table = translate.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
 
@@ -303,7 +630,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def _default(expression: exp.Expr) -> str:
-    reach.check(expression)
+    engine_errors.check(expression)
     if isinstance(expression, (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime)):
         return translate.to_duckdb(expression)
     return f"({translate.to_duckdb(functions.rewrite_all(expression.copy()))})"
@@ -333,7 +660,7 @@ def _as_select(
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
     if not isinstance(tree.this, exp.Schema):
-        table = named_tables.new(database, schema, name, tuple(found))
+        table = translate.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create, f"INSERT INTO {table.path} {sql}"]
     body = tree.this.copy()
@@ -371,7 +698,7 @@ def _container_comment(text: str) -> str:
         if found["name"].upper() == "COMMENT":
             comment = plain(found["value"])
         position = found.end()
-    clauses.unread(text, position)
+    unread(text, position)
     return comment
 
 

@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.stages import typed
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition
 from airflow_provider_snowpipe.local.stages.formats import read_file_format
-from airflow_provider_snowpipe.local.stages.named import find_format
+from airflow_provider_snowpipe.local.stages.location import find_format
 from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value, read_settings
 from airflow_provider_snowpipe.local.types import TEXT, TIMESTAMP_LTZ
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
@@ -11,17 +12,21 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.errors import (
+    SqlError,
     compilation_error,
     object_exists,
     unsupported,
 )
 from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.loading.auto_ingest import relative, unloaded
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
+from airflow_provider_snowpipe.local.loading.history import DAY_MS
+from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
 from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, OnError
 from airflow_provider_snowpipe.local.sql import pipes, shown_pipes
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.copy_plan import CompiledCopy, compile_copy
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.copy_into import CompiledCopy, compile_copy
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.settings import (
@@ -30,6 +35,50 @@ from airflow_provider_snowpipe.local.stages.settings import (
     invalid_value,
     read_settings,
 )
+
+# -- ALTER PIPE .. REFRESH: queues files that were staged before, or whose event was lost ----------------
+
+REFRESH_MS = 7 * DAY_MS
+
+
+def refresh(session: Session, database: Database, pipe: FilePipe, text: str) -> Result:
+    """REFRESH [PREFIX = '..'] [MODIFIED_AFTER = '..']: queue files of the last 7 days that are not loaded."""
+    session.require("OPERATE", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+    settings, rest = read_settings(text)
+    if rest:
+        raise compilation_error(f"syntax error: unexpected '{rest[:30]}'.")
+    for name, value in settings.items():
+        if name not in ("PREFIX", "MODIFIED_AFTER"):
+            raise invalid_parameter(name)
+        if not isinstance(value, str):
+            raise invalid_value(name, value, "a string")
+    plan = compile_pipe(session.catalog, database, pipe)
+    now_ms = database.clock.now_ms()
+    since_ms = now_ms - REFRESH_MS
+    if "MODIFIED_AFTER" in settings:
+        since_ms = max(since_ms, _epoch_ms(str(settings["MODIFIED_AFTER"])))
+    prefix = plan.location.path_of(str(settings.get("PREFIX", ""))) if settings.get("PREFIX") else ""
+    fresh = [
+        file
+        for file in unloaded(plan, pipe, session.cursor)
+        if file.modified_ms >= since_ms and file.path.startswith(prefix)
+    ]
+    names = [relative(plan, file) for file in fresh]
+    sizes = [file.size for file in fresh]
+    database.file_pipes.enqueue(pipe.key, zip(names, sizes, strict=True), now_ms)
+    session.catalog.files_queued.set()
+    return Result((ResultColumn("File"), ResultColumn("Status")), [(name, "SENT") for name in names], OTHER)
+
+
+def _epoch_ms(text: str) -> int:
+    try:
+        timestamp = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise invalid_value("MODIFIED_AFTER", text, "an ISO 8601 timestamp") from error
+    return int((timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+
+# -- CREATE, DROP, SHOW and DESCRIBE of pipes; file pipes here, streaming pipes by their own module ------
 
 _CREATE = re.compile(
     r"CREATE\s+(?P<replace>OR\s+REPLACE\s+)?PIPE\s+(?P<exists>IF\s+NOT\s+EXISTS\s+)?(?P<rest>.*)",
@@ -228,3 +277,93 @@ def _row(session: Session, database: Database, pipe: FilePipe) -> Sequence[Any]:
         pipe.integration, pipe.pattern, pipe.error_integration, "ROLE",
         failure.message if failure else None, "STAGE",
     )  # fmt: skip
+
+
+# -- ALTER PIPE: pausing and resuming, comments, REFRESH -------------------------------------------------
+
+STALE_MS = 14 * DAY_MS
+_DONE = "Statement executed successfully."
+
+
+def alter_pipe(session: Session, text: str, bindings: Bindings) -> Result:
+    """ALTER PIPE [IF EXISTS] name SET .. | UNSET .. | REFRESH .."""
+    found = find_named(session, text)
+    if found is None:
+        head = HEAD.match(text)
+        if head is not None and head["exists"]:
+            database, schema, name = session.resolve(read_path(head["rest"])[0])
+            if database.pipes.find(PipeKey(schema, name)) is None:
+                return status(_DONE)
+        return pipes.alter_pipe(session, text, bindings)
+    session.commit()
+    database, pipe, rest = found
+    verb, _, more = rest.partition(" ")
+    if verb.upper() == "SET":
+        _set(session, database, pipe, more)
+    elif verb.upper() == "UNSET":
+        _unset(session, database, pipe, more)
+    elif verb.upper() == "REFRESH":
+        return refresh(session, database, pipe, more)
+    else:
+        raise unsupported(f"ALTER PIPE .. {verb.upper()}")
+    return status(_DONE)
+
+
+def resume(session: Session, database: Database, pipe: FilePipe, *, forced: bool) -> None:
+    """End the pause of a pipe.
+
+    :param forced: also when it is stale, as SYSTEM$PIPE_FORCE_RESUME does.
+    :raises SqlError: for a pipe that was paused for 14 days.
+    """
+    now_ms = database.clock.now_ms()
+    if pipe.paused_on_ms is not None and now_ms - pipe.paused_on_ms >= STALE_MS and not forced:
+        raise SqlError(
+            "003605",
+            "55000",
+            f"Pipe {database.name}.{pipe.key.schema}.{pipe.key.name} is stale: it was paused for more than "
+            "14 days. Use SYSTEM$PIPE_FORCE_RESUME('pipe', 'staleness_check_override') to resume it.",
+        )
+    database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=None))
+    session.catalog.watch_changed()
+
+
+def _set(session: Session, database: Database, pipe: FilePipe, text: str) -> None:
+    settings, rest = read_settings(text)
+    if rest or not settings:
+        raise compilation_error(f"syntax error: unexpected '{rest[:30]}'.")
+    for name, value in settings.items():
+        current = database.file_pipes.find(pipe.key) or pipe
+        if name == "PIPE_EXECUTION_PAUSED":
+            if not isinstance(value, bool):
+                raise invalid_value(name, value, "TRUE or FALSE")
+            _pause_or_resume(session, database, current, paused=value)
+        elif name == "COMMENT":
+            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+            database.file_pipes.change(dataclasses.replace(current, comment=text_setting(settings, name)))
+        elif name in ("ERROR_INTEGRATION", "INTEGRATION"):
+            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+            changed = text_setting(settings, name)
+            field = name.lower()
+            database.file_pipes.change(dataclasses.replace(current, **{field: changed}))  # type: ignore[arg-type]
+        else:
+            raise invalid_parameter(name)
+
+
+def _unset(session: Session, database: Database, pipe: FilePipe, text: str) -> None:
+    for name in text.split(","):
+        current = database.file_pipes.find(pipe.key) or pipe
+        if name.strip().upper() == "PIPE_EXECUTION_PAUSED":
+            _pause_or_resume(session, database, current, paused=False)
+        elif name.strip().upper() == "COMMENT":
+            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+            database.file_pipes.change(dataclasses.replace(current, comment=None))
+        else:
+            raise invalid_parameter(name.strip())
+
+
+def _pause_or_resume(session: Session, database: Database, pipe: FilePipe, *, paused: bool) -> None:
+    session.require("OPERATE", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+    if not paused:
+        resume(session, database, pipe, forced=False)
+    elif pipe.paused_on_ms is None:
+        database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=database.clock.now_ms()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import re
 import uuid
@@ -13,15 +14,13 @@ import duckdb
 import sqlglot.errors
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.engine import disk
+from airflow_provider_snowpipe.local.engine import spool
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql import (
     account_usage,
-    alter_pipe,
     alter_table,
-    clauses,
     comments,
-    context,
     copy_into,
     ddl,
     error_table,
@@ -34,27 +33,177 @@ from airflow_provider_snowpipe.local.sql import (
     parameters,
     pipe_functions,
     query,
-    roles,
     sequences,
     show,
-    show_grants,
     show_objects,
-    stage_files,
     stages,
-    table_copies,
+    translate,
     users,
-    variables,
     views,
     warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.current import use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.engine_errors import disk_full, translate_error
-from airflow_provider_snowpipe.local.sql.inline import inline, inline_words
-from airflow_provider_snowpipe.local.sql.narrowing import narrowed
+from airflow_provider_snowpipe.local.sql.infer_schema import inline, inline_words
 from airflow_provider_snowpipe.local.sql.properties import plain
-from airflow_provider_snowpipe.local.sql.results import Result
+from airflow_provider_snowpipe.local.sql.results import USE, Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.split import strip_comments
+
+# -- Statements about the session: USE, ALTER SESSION, transactions --------------------------------------
+
+_DONE = "Statement executed successfully."
+_USE = re.compile(
+    r"USE\s+(?:(DATABASE|SCHEMA|ROLE|WAREHOUSE|SECONDARY\s+ROLES)\s+)?(.*)", re.IGNORECASE | re.DOTALL
+)
+_SET = re.compile(r"ALTER\s+SESSION\s+(SET|UNSET)\s+(.*)", re.IGNORECASE | re.DOTALL)
+_PARAMETER = re.compile(r"(\w+)\s*=\s*('(?:[^']|'')*'|[\w.+-]+)\s*,?\s*")
+
+
+def use(session: Session, text: str, _bindings: Bindings) -> Result:
+    """USE [DATABASE | SCHEMA | ROLE | WAREHOUSE] name, USE SECONDARY ROLES ALL | NONE."""
+    match = _USE.match(text)
+    if match is None or not match[2].strip():
+        raise compilation_error("syntax error: USE needs a name.")
+    kind = " ".join((match[1] or "").upper().split())
+    path, _ = read_path(match[2])
+    if kind == "SECONDARY ROLES":
+        if path not in (("ALL",), ("NONE",)):
+            raise compilation_error("syntax error: USE SECONDARY ROLES takes ALL or NONE.")
+        session.secondary_roles = path == ("ALL",)
+    elif kind == "ROLE":
+        use_role(session, path[-1])
+    elif kind == "WAREHOUSE":
+        use_warehouse(session, path[-1])
+    elif kind == "SCHEMA":
+        use_schema(session, path[0] if len(path) == 2 else None, path[-1])
+    else:
+        use_schema(session, path[0], path[1] if len(path) == 2 else None)
+    return dataclasses.replace(status(_DONE), statement_type=USE)
+
+
+def alter_session(session: Session, text: str, _bindings: Bindings) -> Result:
+    """ALTER SESSION SET | UNSET: parameters are remembered; few have an effect here.
+
+    A change of AUTOCOMMIT commits the open transaction ("Transactions", "Autocommit").
+    """
+    match = _SET.match(text)
+    if match is None:
+        raise compilation_error("syntax error: expected ALTER SESSION SET or UNSET.")
+    autocommit = session.autocommit
+    if match[1].upper() == "SET":
+        for name, value in _PARAMETER.findall(match[2]):
+            session.set_parameter(name.upper(), value.strip("'").replace("''", "'"))
+    else:
+        for name in match[2].split(","):
+            session.set_parameter(name.strip().upper(), None)
+    if session.autocommit != autocommit:
+        session.commit()
+    return status(_DONE)
+
+
+def begin(session: Session, text: str, _bindings: Bindings) -> Result:
+    """BEGIN [TRANSACTION | WORK]."""
+    if not re.fullmatch(
+        r"(?:BEGIN(?:\s+(?:WORK|TRANSACTION))?|START\s+TRANSACTION)(?:\s+NAME\s+\w+)?\s*", text, re.IGNORECASE
+    ):
+        raise unsupported("Snowflake Scripting (BEGIN .. END)")
+    session.begin()
+    return status(_DONE)
+
+
+def commit(session: Session, _text: str, _bindings: Bindings) -> Result:
+    """COMMIT; succeeds outside a transaction, as in Snowflake."""
+    session.commit()
+    return status(_DONE)
+
+
+def rollback(session: Session, _text: str, _bindings: Bindings) -> Result:
+    """ROLLBACK; succeeds outside a transaction, as in Snowflake."""
+    session.rollback()
+    return status(_DONE)
+
+
+# -- STARTS WITH and LIMIT of SHOW statements, the same for all of them ----------------------------------
+
+_STRING = r"'(?:[^']|'')*'"
+_CLAUSES = re.compile(
+    rf"(?:\s+STARTS\s+WITH\s+(?P<start>{_STRING}))?(?:\s+LIMIT\s+(?P<limit>\d+|NULL)(?:\s+FROM\s+(?P<after>{_STRING}))?)?"
+    r"\s*\Z",
+    re.IGNORECASE,
+)
+_Handler = Callable[[Session, str, Bindings], Result]
+
+
+def narrowed(show: _Handler) -> _Handler:
+    """Return a SHOW handler that also takes ``[STARTS WITH 'x'] [LIMIT n [FROM 'name']]``.
+
+    ``FROM`` takes the rows behind the first name that begins with the text, as Snowflake's paging does.
+    """
+
+    def handler(session: Session, text: str, bindings: Bindings) -> Result:
+        clauses = _CLAUSES.search(text)
+        if clauses is None or not clauses[0].strip():
+            return show(session, text, bindings)
+        result = show(session, text[: clauses.start()], bindings)
+        names = [column.name for column in result.columns]
+        if "name" not in names:
+            raise compilation_error("this SHOW statement has no names; LIMIT and STARTS WITH do not apply.")
+        at = names.index("name")
+        rows = list(result.rows)
+        if clauses["start"]:
+            rows = [row for row in rows if str(row[at]).startswith(plain(clauses["start"]))]
+        if clauses["after"]:
+            rows = [row for row in rows if str(row[at]) > plain(clauses["after"])]
+        if clauses["limit"] and clauses["limit"].upper() != "NULL":
+            rows = rows[: int(clauses["limit"])]
+        return dataclasses.replace(result, rows=rows)
+
+    return handler
+
+
+# -- Session variables: SET, UNSET, SHOW VARIABLES and ``$name`` in queries ------------------------------
+
+_VARIABLES_SET = re.compile(
+    r"SET\s+(?:(?P<one>\w+)|\((?P<many>[\w\s,]+)\))\s*=\s*(?P<value>.*)", re.IGNORECASE | re.DOTALL
+)
+_MOST = 256
+
+
+def set_variables(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SET name = expression, SET (a, b) = (x, y)."""
+    match = _VARIABLES_SET.match(text)
+    if match is None:
+        raise compilation_error("syntax error: expected SET name = expression.")
+    names = [name.strip().upper() for name in (match["one"] or match["many"]).split(",")]
+    value = match["value"].strip()
+    if match["many"] and value.startswith("(") and value.endswith(")"):
+        value = value[1:-1]
+    sql = translate.to_duckdb(translate.prepare(session, translate.parse(f"SELECT {value}")))
+    row = session.cursor.execute(sql).fetchone()
+    if row is None or len(row) != len(names):
+        raise compilation_error(f"SET of {len(names)} variables needs as many values.")
+    if len({*session.variables, *names}) > _MOST:
+        raise SqlError("000002", "0A000", f"a session has {_MOST} variables at most.")
+    session.variables.update(zip(names, row, strict=True))
+    return status(_DONE)
+
+
+def unset_variables(session: Session, text: str, _bindings: Bindings) -> Result:
+    """UNSET name, UNSET (a, b)."""
+    for name in re.sub(r"^UNSET\s+", "", text, flags=re.IGNORECASE).strip("() ").split(","):
+        session.variables.pop(name.strip().upper(), None)
+    return status(_DONE)
+
+
+def show_variables(session: Session, _text: str, _bindings: Bindings) -> Result:
+    """SHOW VARIABLES."""
+    rows = [(name, str(value)) for name, value in sorted(session.variables.items())]
+    return listing(("name", "value"), rows)
+
+
+# -- Entry of the SQL front: one statement in, one result or one Snowflake-shaped error out --------------
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +242,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
         (
             rf"CREATE\s+{_MODIFIERS}TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+(?:LIKE|CLONE)",
-            table_copies.copy_table,
+            ddl.copy_table,
         ),
         (rf"CREATE\s+{_MODIFIERS}(?:ICEBERG\s+)?TABLE", ddl.create_table),
         (rf"CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?{_MODIFIERS}VIEW", views.create_view),
@@ -123,7 +272,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"COPY\s+INTO", copy_into.copy_into),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", file_pipes.create_pipe),
         (r"DROP\s+PIPE", file_pipes.drop_pipe),
-        (r"ALTER\s+PIPE", alter_pipe.alter_pipe),
+        (r"ALTER\s+PIPE", file_pipes.alter_pipe),
         (r"SHOW\s+PIPES", file_pipes.show_pipes),
         (r"(?:DESCRIBE|DESC)\s+PIPE", file_pipes.describe_pipe),
         (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipe_functions.system_function),
@@ -137,10 +286,10 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"DROP\s+FILE\s+FORMAT", file_formats.drop_file_format),
         (r"SHOW\s+(?:TERSE\s+)?FILE\s+FORMATS", file_formats.show_file_formats),
         (r"(?:DESCRIBE|DESC)\s+FILE\s+FORMAT", file_formats.describe_file_format),
-        (r"PUT", stage_files.put),
-        (r"GET", stage_files.get),
-        (r"LIST|LS", stage_files.list_files),
-        (r"REMOVE|RM", stage_files.remove_files),
+        (r"PUT", stages.put),
+        (r"GET", stages.get),
+        (r"LIST|LS", stages.list_files),
+        (r"REMOVE|RM", stages.remove_files),
         (r"DROP\s+DATABASE", ddl.drop_database),
         (r"DROP\s+SCHEMA", ddl.drop_schema),
         (r"DROP\s+TABLE", ddl.drop_table),
@@ -153,15 +302,15 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"SHOW\s+(?:TERSE\s+)?DATABASES", show.show_databases),
         (r"SHOW\s+CHANNELS", show.show_channels),
         (r"SHOW\s+PARAMETERS", parameters.show_parameters),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?ROLE", roles.create_role),
-        (r"ALTER\s+ROLE", roles.alter_role),
-        (r"DROP\s+ROLE", roles.drop_role),
-        (r"SHOW\s+(?:TERSE\s+)?ROLES", roles.show_roles),
-        (r"(?:GRANT|REVOKE)\s+ROLE", roles.grant_role),
+        (r"CREATE\s+(?:OR\s+REPLACE\s+)?ROLE", users.create_role),
+        (r"ALTER\s+ROLE", users.alter_role),
+        (r"DROP\s+ROLE", users.drop_role),
+        (r"SHOW\s+(?:TERSE\s+)?ROLES", users.show_roles),
+        (r"(?:GRANT|REVOKE)\s+ROLE", users.grant_role),
         (r"(?:GRANT|REVOKE)\s+DATABASE\s+ROLE", account_usage.grant_viewer),
         (r"GRANT|REVOKE", grants.grant),
-        (r"SHOW\s+GRANTS", show_grants.show_grants),
-        (r"SHOW\s+FUTURE\s+GRANTS", show_grants.show_future_grants),
+        (r"SHOW\s+GRANTS", grants.show_grants),
+        (r"SHOW\s+FUTURE\s+GRANTS", grants.show_future_grants),
         (r"CREATE\s+(?:OR\s+REPLACE\s+)?USER", users.create_user),
         (r"ALTER\s+USER", users.alter_user),
         (r"DROP\s+USER", users.drop_user),
@@ -172,15 +321,15 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"DROP\s+WAREHOUSE", warehouses.drop_warehouse),
         (r"SHOW\s+WAREHOUSES", warehouses.show_warehouses),
         (r"(?:DESCRIBE|DESC)\s+WAREHOUSE", warehouses.describe_warehouse),
-        (r"USE", context.use),
-        (r"ALTER\s+SESSION", context.alter_session),
+        (r"USE", use),
+        (r"ALTER\s+SESSION", alter_session),
         (r"EXECUTE\s+IMMEDIATE", _execute_immediate),
-        (r"SET", variables.set_variables),
-        (r"UNSET", variables.unset_variables),
-        (r"SHOW\s+VARIABLES", variables.show_variables),
-        (r"BEGIN|START\s+TRANSACTION", context.begin),
-        (r"COMMIT", context.commit),
-        (r"ROLLBACK", context.rollback),
+        (r"SET", set_variables),
+        (r"UNSET", unset_variables),
+        (r"SHOW\s+VARIABLES", show_variables),
+        (r"BEGIN|START\s+TRANSACTION", begin),
+        (r"COMMIT", commit),
+        (r"ROLLBACK", rollback),
         (r"SELECT\b[^;]*?\bTABLE\s*\(\s*INFER_SCHEMA", infer_schema.select),
         (r"SELECT|WITH|VALUES", query.select),
         (r"INSERT|UPDATE|DELETE|MERGE", query.modify),
@@ -279,11 +428,11 @@ def snowflake_errors(session: Session) -> Iterator[None]:
     except RecursionError as error:
         raise compilation_error("the statement is nested too deeply.") from error
     except duckdb.Error as error:
-        if disk.is_invalidated(error):
+        if spool.is_invalidated(error):
             session.catalog.revive()
         raise translate_error(error) from error
     except OSError as error:
-        if disk.is_full(error):
+        if spool.is_full(error):
             raise disk_full() from error
         raise _internal(error) from error
     except Exception as error:
@@ -316,7 +465,7 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
         text, bindings = inline_words(text, bindings), Bindings({})
     elif _AS_WRITTEN.match(text) is None:
         text, bindings = iceberg.plain(session, inline(text, bindings)), Bindings({})
-        clauses.check(text)
+        ddl.check(text)
     elif bindings and _NAMED_BY_VALUE.search(text):
         # A name has to be known before the statement can be read.
         text, bindings = inline(text, bindings), Bindings({})

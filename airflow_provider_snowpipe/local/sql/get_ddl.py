@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.engine.pipe import PipeKey
 from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import quote, read_path
-from airflow_provider_snowpipe.local.sql import iceberg, objects
+from airflow_provider_snowpipe.local.sql import grants, iceberg
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.formats import OptionValue
 from airflow_provider_snowpipe.local.tables import Column
@@ -69,7 +69,7 @@ def _schema(session: Session, database: Database, schema: str, *, whole: bool) -
     yield f"create or replace schema {place};"
     for kind in _IN_SCHEMA:
         securable, _ = _KINDS[kind]
-        for name in objects.names(database, schema, securable):
+        for name in grants.names(database, schema, securable):
             is_custom = securable != "PIPE" or _has_text(database, schema, name)
             if is_custom and session.can_see(securable, database.name, schema, name):
                 yield _object(session, database, kind, (schema, name), whole=whole)
@@ -79,7 +79,7 @@ def _object(session: Session, database: Database, kind: str, place: tuple[str, s
     schema, name = place
     securable, write = _KINDS[kind]
     shown = name.partition("\x01")[0]
-    if name not in objects.names(database, schema, securable) or (
+    if name not in grants.names(database, schema, securable) or (
         name == shown and not session.can_see(securable, database.name, schema, name)
     ):
         raise object_missing(securable.capitalize(), f"{database.name}.{schema}.{shown}")

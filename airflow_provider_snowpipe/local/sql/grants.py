@@ -3,20 +3,231 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_snowpipe.local.access import changes
-from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
-from airflow_provider_snowpipe.local.access.check import insufficient
-from airflow_provider_snowpipe.local.access.model import OWNERSHIP, Securable, read_privileges
+from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT, insufficient
+from airflow_provider_snowpipe.local.access.model import (
+    OWNERSHIP,
+    PRIVILEGES,
+    SHARED,
+    Grant,
+    RoleGrant,
+    Securable,
+    read_privileges,
+)
 from airflow_provider_snowpipe.local.access.store import AccessState
-from airflow_provider_snowpipe.local.errors import compilation_error, missing_account_object, unsupported
-from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.pipe import PipeKey
+from airflow_provider_snowpipe.local.errors import (
+    compilation_error,
+    missing_account_object,
+    object_missing,
+    unsupported,
+)
+from airflow_provider_snowpipe.local.identifiers import quote, read_path
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.objects import inside, locate, read_kind
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
+
+# -- Objects by kind: which exist in a schema, and where a statement's name points -----------------------
+
+_NAMES: dict[str, Callable[[Database, str], Iterable[str]]] = {
+    "TABLE": lambda database, schema: [t.name for t in database.tables if t.schema == schema],
+    "PIPE": lambda database, schema: [key.name for key in _pipes(database) if key.schema == schema],
+    "STAGE": lambda database, schema: [s.name for s in database.stages.stages if s.schema == schema],
+    "FILE FORMAT": lambda database, schema: [f.name for f in database.stages.formats if f.schema == schema],
+    "VIEW": lambda database, schema: [view.name for view in database.objects.of("VIEW", schema)],
+    "SEQUENCE": lambda database, schema: [known.name for known in database.objects.of("SEQUENCE", schema)],
+}
+
+
+def _pipes(database: Database) -> list[PipeKey]:
+    return [pipe.key for pipe in database.pipes] + [pipe.key for pipe in database.file_pipes.pipes]
+
+
+def names(database: Database, schema: str, kind: str) -> list[str]:
+    """Return the names of the objects of a kind in a schema."""
+    found = _NAMES.get(kind)
+    return sorted(found(database, schema)) if found else []
+
+
+def read_kind(words: str) -> str:
+    """Return a kind of object, written in singular or plural.
+
+    :raises SqlError: 000002 for a kind that the local service has no privileges for.
+    """
+    word = " ".join(words.upper().split())
+    singular = word.removesuffix("S")
+    if singular in PRIVILEGES:
+        return singular
+    raise unsupported(f"grants on {word}")
+
+
+def locate(session: Session, kind: str, path: tuple[str, ...]) -> Securable:
+    """Return the object that a GRANT or SHOW GRANTS names.
+
+    :raises SqlError: 002003 when it does not exist, or stays hidden from the session's roles.
+    """
+    if kind == "WAREHOUSE":
+        if path[-1] not in session.catalog.access.state.warehouses:
+            raise object_missing("Warehouse", path[-1])
+        return Securable(kind, path[-1:])
+    if kind == "DATABASE":
+        if len(path) > 1:
+            raise compilation_error(f"'{'.'.join(path)}' is not a database name.")
+        return SHARED if path == SHARED.path else Securable(kind, (session.catalog.database(path[0]).name,))
+    if kind == "SCHEMA":
+        if len(path) > 2:
+            raise compilation_error(f"'{'.'.join(path)}' is not a schema name.")
+        database = session.catalog.database(path[0] if len(path) == 2 else session.current_database())
+        if path[-1] not in database.schemas:
+            raise object_missing("Schema", f"{database.name}.{path[-1]}")
+        return Securable(kind, (database.name, path[-1]))
+    database, schema, name = session.place(path)
+    if name not in names(database, schema, kind):
+        raise object_missing(kind.capitalize(), f"{database.name}.{schema}.{name}")
+    return Securable(kind, (database.name, schema, name))
+
+
+def inside(session: Session, kind: str, scope: Securable) -> list[Securable]:
+    """Return the objects of a kind in a database or schema."""
+    database = session.catalog.database(scope.path[0])
+    if kind == "SCHEMA":
+        return [Securable(kind, (database.name, schema)) for schema in sorted(database.schemas)]
+    schemas = scope.path[1:] if scope.kind == "SCHEMA" else sorted(database.schemas)
+    return [
+        Securable(kind, (database.name, schema, name))
+        for schema in schemas
+        for name in names(database, schema, kind)
+    ]
+
+
+# -- SHOW GRANTS and SHOW FUTURE GRANTS ------------------------------------------------------------------
+
+_SHOW = re.compile(
+    r"SHOW\s+GRANTS(?:\s+(?:ON\s+(?P<account>ACCOUNT)|ON\s+(?P<kind>FILE\s+FORMAT|\w+)\s+(?P<object>.*)"
+    r"|(?P<direction>TO|OF)\s+(?P<grantee>ROLE|USER)\s+(?P<name>.*)))?\s*\Z",
+    re.IGNORECASE | re.DOTALL,
+)
+_FUTURE = re.compile(
+    r"SHOW\s+FUTURE\s+GRANTS\s+(?:IN\s+(?P<scope>SCHEMA|DATABASE)|TO\s+ROLE)\s+(?P<name>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_GRANT_COLUMNS = (
+    "created_on", "privilege", "granted_on", "name", "granted_to", "grantee_name", "grant_option",
+    "granted_by",
+)  # fmt: skip
+_ROLE_COLUMNS = ("created_on", "role", "granted_to", "grantee_name", "granted_by")
+_FUTURE_COLUMNS = (
+    "created_on", "privilege", "grant_on", "name", "grant_to", "grantee_name", "grant_option",
+)  # fmt: skip
+_BARE = re.compile(r"[A-Z_][A-Z0-9_$]*")
+
+
+def show_grants(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW GRANTS [ON ACCOUNT | ON kind name | TO ROLE r | TO USER u | OF ROLE r]."""
+    match = _SHOW.match(text)
+    if match is None:
+        raise compilation_error(
+            "syntax error: expected SHOW GRANTS [ON kind name | TO ROLE | USER name | OF ROLE name]."
+        )
+    state = session.catalog.access.state
+    if match["account"]:
+        return _listed(_on(session, ACCOUNT_OBJECT))
+    if match["kind"]:
+        target = locate(session, read_kind(match["kind"]), read_path(match["object"])[0])
+        if not session.catalog.access.can_see(session.roles, target):
+            session.require("USAGE", target.kind, *target.path)
+        return _listed(_on(session, target))
+    name = read_path(match["name"])[0][-1] if match["name"] else session.user
+    to_user = (match["grantee"] or "USER").upper() == "USER"
+    if name not in (state.users if to_user else state.roles):
+        raise missing_account_object()
+    if to_user:
+        given = [g for g in state.role_grants.values() if (g.grantee_kind, g.grantee) == ("USER", name)]
+        return _roles(given)
+    if match["direction"].upper() == "OF":
+        return _roles([g for g in state.role_grants.values() if g.role == name])
+    inherited = [
+        Grant("USAGE", Securable("ROLE", (g.role,)), name, g.grantor, g.created_on_ms)
+        for g in state.role_grants.values()
+        if (g.grantee_kind, g.grantee) == ("ROLE", name)
+    ]
+    return _listed([*(grant for grant in state.grants.values() if grant.role == name), *inherited])
+
+
+def show_future_grants(session: Session, text: str, _bindings: Bindings) -> Result:
+    """SHOW FUTURE GRANTS IN SCHEMA s | IN DATABASE d | TO ROLE r."""
+    match = _FUTURE.match(text)
+    if match is None:
+        raise compilation_error(
+            "syntax error: expected SHOW FUTURE GRANTS IN SCHEMA | IN DATABASE | TO ROLE name."
+        )
+    state = session.catalog.access.state
+    path, _ = read_path(match["name"])
+    if match["scope"]:
+        scope = locate(session, match["scope"].upper(), path)
+        chosen = [g for g in state.future_grants.values() if g.scope == scope]
+    else:
+        chosen = [g for g in state.future_grants.values() if g.role == path[-1]]
+    rows = [
+        (
+            g.created_on_ms,
+            g.privilege,
+            g.kind.replace(" ", "_"),
+            f"{_written(g.scope)}.<{g.kind.replace(' ', '_')}>",
+            "ROLE",
+            g.role,
+            str(g.grant_option).lower(),
+        )
+        for g in sorted(chosen, key=lambda g: (g.scope.path, g.kind, g.role, g.privilege))
+    ]
+    return listing(_FUTURE_COLUMNS, rows)
+
+
+def _on(session: Session, target: Securable) -> list[Grant]:
+    access = session.catalog.access
+    found = [grant for key, grant in access.state.grants.items() if key[0] == target]
+    if target.kind != "ACCOUNT" and not any(grant.privilege == OWNERSHIP for grant in found):
+        owner = access.owner(target)
+        found.append(Grant(OWNERSHIP, target, owner, owner, 0, True))
+    return found
+
+
+def _listed(grants: Iterable[Grant]) -> Result:
+    ordered = sorted(grants, key=lambda g: (g.target.kind, g.target.path, g.privilege, g.role))
+    rows = [
+        (
+            g.created_on_ms,
+            g.privilege,
+            g.target.kind.replace(" ", "_"),
+            _written(g.target) or "LOCAL",
+            "ROLE",
+            g.role,
+            str(g.grant_option).lower(),
+            g.grantor,
+        )
+        for g in ordered
+    ]
+    return listing(_GRANT_COLUMNS, rows)
+
+
+def _roles(given: Iterable[RoleGrant]) -> Result:
+    rows: list[tuple[Any, ...]] = [
+        (g.created_on_ms, g.role, g.grantee_kind, g.grantee, g.grantor)
+        for g in sorted(given, key=lambda g: (g.role, g.grantee_kind, g.grantee))
+    ]
+    return listing(_ROLE_COLUMNS, rows)
+
+
+def _written(target: Securable) -> str:
+    return ".".join(name if _BARE.fullmatch(name) else quote(name) for name in target.path)
+
+
+# -- GRANT and REVOKE of privileges on objects -----------------------------------------------------------
 
 _DONE = "Statement executed successfully."
 _STATEMENT = re.compile(

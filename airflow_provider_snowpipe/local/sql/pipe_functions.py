@@ -11,9 +11,8 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
 from airflow_provider_snowpipe.local.sql import streaming_functions
-from airflow_provider_snowpipe.local.sql.alter_pipe import STALE_MS, resume
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.file_pipes import find_file_pipe
+from airflow_provider_snowpipe.local.sql.file_pipes import STALE_MS, find_file_pipe, resume
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 

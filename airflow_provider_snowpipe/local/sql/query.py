@@ -7,7 +7,7 @@ import datetime as dt
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -15,15 +15,134 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.engine.conversions import MACROS, cut
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
-from airflow_provider_snowpipe.local.sql import lengths, named_tables, results, translate
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.sql import functions, results, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import NUMBER, ColumnType
+from airflow_provider_snowpipe.local.types import MAX_VARCHAR, NUMBER, ColumnType
+
+# -- Lengths of VARCHAR and BINARY, and text for BINARY, in what DML writes ("String & binary data types") --
+
+# Key of a placeholder's number among the metadata of its node.
+_BOUND = "number"
+# A text that the engine reads as Snowflake does.
+_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)?|\d\d:\d\d:\d\d|true|false")
+# A list of one, so that the value is computed once.
+_CHECKED = (
+    "list_transform([{value}], lambda x: CASE WHEN {size}(x) > {most} "
+    "THEN error('{kind} ''' || {shown} || ''' is too long and would be truncated') ELSE x END)[1]"
+)
+
+
+def is_plain(value: Any, kind: str) -> bool:
+    """Return True for a bound value that the engine by itself reads as Snowflake does.
+
+    :param kind: type word of the column that it is for.
+    """
+    return not isinstance(value, str) or (kind != "TIMESTAMP_TZ" and _PLAIN.fullmatch(value) is not None)
+
+
+def enforce(database: Database, tree: exp.Expr, typed: Collection[int] = ()) -> None:
+    """Let a prepared INSERT, UPDATE or MERGE check what it writes; a table without limits stays as it is.
+
+    :param typed: numbers of the placeholders whose values need no reading (:func:`is_plain`).
+    :raises SqlError: 100078 for a literal that is too long, 100115 for one that is no hexadecimal text.
+    """
+    target = translate.target_of(tree)
+    table = translate.find(database, target) if target is not None else None
+    if table is None:
+        return
+    names = [column.name for column in table.columns]
+    limited = {column.name: column for column in table.columns if _is_limited(column)}
+    if not limited:
+        return
+    for change in tree.find_all(exp.Insert, exp.Update):
+        if isinstance(change, exp.Update):
+            for part in change.expressions:
+                if isinstance(part, exp.EQ) and part.this.name in limited:
+                    part.set("expression", _guard(part.expression, limited[part.this.name]))
+        elif isinstance(change, exp.Insert):
+            listed = change.this.expressions if isinstance(change.this, (exp.Tuple, exp.Schema)) else []
+            _enforce_rows(change, [part.name for part in listed] or names, limited, typed)
+
+
+def _enforce_rows(
+    insert: exp.Insert, names: list[str], limited: dict[str, Column], typed: Collection[int]
+) -> None:
+    source = insert.expression
+    if isinstance(source, (exp.Values, exp.Tuple)):
+        for row in source.expressions if isinstance(source, exp.Values) else [source]:
+            values = row.expressions if isinstance(row, exp.Tuple) else [row.this]
+            for name, value in zip(names, list(values), strict=False):
+                is_read = name in limited and limited[name].type.kept_micros == 1
+                if is_read and limited[name].type.kind in MACROS and value.meta.get(_BOUND) in typed:
+                    continue
+                if name in limited:
+                    value.replace(_guard(value, limited[name]))
+        return
+    if isinstance(source, exp.Query) and limited.keys() & set(names):
+        insert.set("expression", _enforced(source, names, limited))
+
+
+def checked(query: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
+    """Return a prepared query that checks what it writes into these columns, all of them in their order."""
+    limited = {column.name: column for column in columns if _is_limited(column)}
+    return _enforced(query, [column.name for column in columns], limited) if limited else query
+
+
+def _enforced(query: exp.Expr, names: list[str], limited: dict[str, Column]) -> exp.Expr:
+    given = [exp.to_identifier(f"_{number}", quoted=True) for number in range(len(names))]
+    columns = [exp.Column(this=name.copy()) for name in given]
+    alias = exp.TableAlias(this=exp.to_identifier("_new", quoted=True), columns=given)
+    return exp.select(
+        *(
+            _guard(value, limited[name]) if name in limited else value
+            for name, value in zip(names, columns, strict=True)
+        )
+    ).from_(exp.Subquery(this=query.copy(), alias=alias))
+
+
+def _is_limited(column: Column) -> bool:
+    if column.type.kind in {"BINARY", *MACROS}:
+        return True
+    return column.type.kind == "VARCHAR" and (column.type.length or MAX_VARCHAR) < MAX_VARCHAR
+
+
+def _guard(value: exp.Expr, column: Column) -> exp.Expr:
+    if isinstance(value, (exp.Null, exp.Var, exp.Boolean)):
+        return value
+    if column.type.kind in MACROS:
+        if (
+            isinstance(value, exp.Literal)
+            and column.type.kind != "TIMESTAMP_TZ"
+            and column.type.kept_micros == 1
+            and _PLAIN.fullmatch(value.name)
+        ):
+            return value
+        return functions.fill(cut(column, f"{MACROS[column.type.kind]}(_0)"), [value])
+    most, is_text = column.type.length, column.type.kind == "VARCHAR"
+    if isinstance(value, exp.Literal):
+        if is_text:
+            if len(value.name) > (most or 0):
+                raise SqlError("100078", "22000", f"String '{value.name}' is too long and would be truncated")
+            return value
+        value = functions.binary_of(value)
+    checked = _CHECKED.format(
+        value="CAST(_0 AS VARCHAR)" if is_text else "_binary(_0)",
+        size="length" if is_text else "octet_length",
+        most=most,
+        kind="String" if is_text else "Binary value",
+        shown="left(x, 200)" if is_text else "left(hex(x), 200)",
+    )
+    return functions.fill(checked, [value])
+
+
+# -- SELECT and DML: transpiled to DuckDB, run in the session's cursor -----------------------------------
 
 _COUNTS = {
     "INSERT": "number_of_rows_inserted",
@@ -196,8 +315,8 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     replaced = _replaced(session, database, tree) if overwrite else None
     targets = _bound_columns(database, tree)
     rows = bindings.rows(targets)
-    typed = {n for n, kind in targets.items() if all(lengths.is_plain(row[n], kind) for row in rows)}
-    lengths.enforce(database, tree, typed)
+    typed = {n for n, kind in targets.items() if all(is_plain(row[n], kind) for row in rows)}
+    enforce(database, tree, typed)
     sql = translate.to_duckdb(tree)
     if isinstance(tree, exp.Merge):
         sql += " RETURNING merge_action"
@@ -240,7 +359,7 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     """Return the types of the columns that an INSERT of one row of placeholders fills, by their numbers."""
     values = tree.expression if isinstance(tree, exp.Insert) else None
     table = translate.target_of(tree)
-    known = named_tables.find(database, table) if table is not None else None
+    known = translate.find(database, table) if table is not None else None
     if not isinstance(values, exp.Values) or len(values.expressions) != 1 or known is None:
         return {}
     listed = [part.name for part in tree.this.expressions] if isinstance(tree.this, exp.Schema) else []
@@ -250,14 +369,14 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     for name, value in zip(names, values.expressions[0].expressions, strict=False):
         if isinstance(value, exp.Parameter) and value.name.isdigit():
             found[int(value.name) - 1] = types.get(name, "")
-            value.meta[lengths.NUMBER] = int(value.name) - 1
+            value.meta[_BOUND] = int(value.name) - 1
     return found
 
 
 def _replaced(session: Session, database: Database, tree: exp.Expr) -> Table:
     """Return the table whose rows an INSERT OVERWRITE replaces."""
     target = translate.target_of(tree)
-    table = named_tables.find(database, target) if target is not None else None
+    table = translate.find(database, target) if target is not None else None
     if table is None:
         raise unsupported("INSERT OVERWRITE into something that is not a table")
     session.require("DELETE", "TABLE", database.name, table.schema, table.name)
@@ -287,7 +406,7 @@ def _target(session: Session, tree: exp.Expr) -> Database:
     target = translate.target_of(tree)
     if target is None:
         raise unsupported(f"{tree.key.upper()} into something that is not a table")
-    return named_tables.database_of(session, target)
+    return translate.database_of(session, target)
 
 
 def counts(tree: exp.Expr, changed: Mapping[str, int] = MappingProxyType({})) -> Result:

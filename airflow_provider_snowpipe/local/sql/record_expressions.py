@@ -13,7 +13,7 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal
-from airflow_provider_snowpipe.local.loading import conversion
+from airflow_provider_snowpipe.local.loading import selection
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, FileShape
 from airflow_provider_snowpipe.local.loading.selection import (
     METADATA,
@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
     text_field,
     whole_row,
 )
-from airflow_provider_snowpipe.local.sql import reach, timestamps, translate
+from airflow_provider_snowpipe.local.sql import engine_errors, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
 from airflow_provider_snowpipe.local.tables import Column
@@ -83,7 +83,7 @@ def read_expressions(text: str) -> list[exp.Expr]:
             "SQL compilation error:\nCOPY statement only supports simple SELECT from stage statements "
             "for import.",
         )
-    reach.check(tree)
+    engine_errors.check(tree)
     tree = tree.transform(_without_alias)
     found = list(tree.expressions)
     for projection in found:
@@ -146,12 +146,12 @@ class _Compiler:
             name, kind = self._arrow_column(keys[0])
             if name is None or kind is None:
                 return Filled(column, lambda _raw: "NULL", "CAST(NULL AS VARCHAR)")
-            sql = conversion.arrow_value(column, name, kind, self.options)
-            return Filled(column, lambda _raw: sql, conversion.arrow_text(name, kind))
+            sql = selection.arrow_value(column, name, kind, self.options)
+            return Filled(column, lambda _raw: sql, selection.arrow_text(name, kind))
         json = self._json(tree)
         return Filled(
             column,
-            lambda raw: conversion.json_value(column, raw, self.options),
+            lambda raw: selection.json_value(column, raw, self.options),
             f"CASE WHEN json_type({json}) <> 'NULL' THEN {json} END",
         )
 
@@ -165,7 +165,7 @@ class _Compiler:
             root = whole_row(self.shape)
         if self.shape.kind == COLUMNS and keys and isinstance(keys[0], str):
             name, kind = self._arrow_column(keys[0])
-            root = "CAST(NULL AS JSON)" if name is None or kind is None else conversion.arrow_json(name, kind)
+            root = "CAST(NULL AS JSON)" if name is None or kind is None else selection.arrow_json(name, kind)
             keys = keys[1:]
         if not keys:
             return f"({root})"

@@ -14,9 +14,8 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote, quote_path
-from airflow_provider_snowpipe.local.loading import conversion, row_errors
+from airflow_provider_snowpipe.local.loading import selection, staging
 from airflow_provider_snowpipe.local.loading.chunks import CSV, JSON, Chunk
-from airflow_provider_snowpipe.local.loading.row_errors import RowError
 from airflow_provider_snowpipe.local.loading.selection import (
     METADATA,
     RECORDS,
@@ -26,16 +25,16 @@ from airflow_provider_snowpipe.local.loading.selection import (
     text_field,
     whole_row,
 )
-from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES, facts_of, read_chunks
+from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES, RowError, facts_of, read_chunks
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.formats import FileFormat
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
+    require_read,
     resolve_file_format,
     resolve_location,
 )
-from airflow_provider_snowpipe.local.stages.privileges import require_read
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
 
@@ -209,7 +208,7 @@ def _expressions(
         values = [field.value(str(field.raw)) for field in filled]
     else:
         source = json_source(file_format) if chunk.shape.kind == JSON else RECORDS
-        document = conversion.json_value(columns[0], f"({whole_row(chunk.shape)})", file_format)
+        document = selection.json_value(columns[0], f"({whole_row(chunk.shape)})", file_format)
         values = [f"CAST({document} AS VARCHAR)"]
     values += [facts.metadata[name] for name in METADATA]
     return source, [f"{value} AS {quote(column.name)}" for value, column in zip(values, columns, strict=True)]
@@ -218,7 +217,7 @@ def _expressions(
 def _unreadable(
     location: StageLocation, file: StagedFile, chunk: Chunk, record: int, reason: str
 ) -> SqlError:
-    code, sqlstate, message = row_errors.describe(row_errors.UNREADABLE, reason, (), 0, 0)
+    code, sqlstate, message = staging.describe(staging.UNREADABLE, reason, (), 0, 0)
     place = chunk.locate(record, None)
     error = RowError(code, sqlstate, message, record + 1, place.line, place.character, None)
     return error.abort(location.listed_name(file))

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.errors import (
     object_exists,
     object_missing,
 )
-from airflow_provider_snowpipe.local.sql import names, translate
+from airflow_provider_snowpipe.local.sql import properties, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.properties import plain, read_head
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
@@ -148,7 +148,7 @@ def _columns(session: Session, query: str, listed: str | None) -> list[Column]:
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     columns = [Column(row[0], ColumnType.from_duckdb(str(row[1]))) for row in described]
     if listed is not None:
-        chosen = names.read_list(re.sub(r"\s+COMMENT\s+'(?:[^']|'')*'", "", listed, flags=re.IGNORECASE))
+        chosen = properties.read_list(re.sub(r"\s+COMMENT\s+'(?:[^']|'')*'", "", listed, flags=re.IGNORECASE))
         if len(chosen) != len(columns):
             raise SqlError(
                 "002020",

@@ -4,23 +4,122 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.definition import StageDefinition
+from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
 from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
-from airflow_provider_snowpipe.local.stages.formats import OptionValue
-from airflow_provider_snowpipe.local.stages.named import find_stage, resolve_file_format, stage_format
-from airflow_provider_snowpipe.local.stages.patterns import match_whole
-from airflow_provider_snowpipe.local.stages.s3 import loopback_endpoint
+from airflow_provider_snowpipe.local.stages.formats import FileFormat, OptionValue, read_file_format
 from airflow_provider_snowpipe.local.stages.settings import Setting, Word, invalid_value, read_literal
-from airflow_provider_snowpipe.local.stages.storage import table_identity, user_identity
+from airflow_provider_snowpipe.local.stages.storage import loopback_endpoint, table_identity, user_identity
+
+# -- Named stages and file formats, found by name: temporary ones of the session first -------------------
+
+
+def resolve_file_format(
+    session: Session, settings: Mapping[str, Setting], stage_format: Mapping[str, OptionValue] | None = None
+) -> FileFormat:
+    """Resolve FILE_FORMAT: options of the statement, FORMAT_NAME, the stage's format, defaults.
+
+    Each completes what the one before it left open.
+
+    :param settings: what stands between the parentheses.
+    :param stage_format: :attr:`StageLocation.file_format`.
+    :raises SqlError: for an unknown format, option or value.
+    """
+    inherited = [stage_format] if stage_format else []
+    own = dict(settings)
+    named = own.pop("FORMAT_NAME", None)
+    if named is not None:
+        found = find_format(session, format_path(named))
+        if not found.temporary:
+            session.require("USAGE", "FILE FORMAT", found.database, found.schema, found.name)
+        inherited.insert(0, found.settings)
+    return read_file_format(own, *inherited)
+
+
+def format_path(value: Setting) -> tuple[str, ...]:
+    """Return the dotted name that FORMAT_NAME holds, as identifier or as string.
+
+    :raises SqlError: for something else.
+    """
+    if not isinstance(value, str) or not value:
+        raise invalid_value("FORMAT_NAME", value, "the name of a file format")
+    path, rest = read_path(value)
+    if rest:
+        raise invalid_value("FORMAT_NAME", value, "the name of a file format")
+    return path
+
+
+def find_stage(session: Session, path: tuple[str, ...]) -> StageDefinition:
+    """Return a named stage, temporary ones of the session first.
+
+    :raises SqlError: when it does not exist.
+    """
+    database, schema, name = session.resolve(path)
+    found = session.temporary.stages.get((database.name, schema, name)) or database.stages.stage(schema, name)
+    if found is None:
+        raise object_missing("Stage", f"{database.name}.{schema}.{name}")
+    return found
+
+
+def find_format(session: Session, path: tuple[str, ...]) -> FileFormatDefinition:
+    """Return a named file format, temporary ones of the session first.
+
+    :raises SqlError: when it does not exist.
+    """
+    database, schema, name = session.resolve(path)
+    key = (database.name, schema, name)
+    found = session.temporary.formats.get(key) or database.stages.format(schema, name)
+    if found is None:
+        raise object_missing("File format", ".".join(key))
+    return found
+
+
+def stage_format(session: Session, stage: StageDefinition) -> dict[str, OptionValue]:
+    """Return the format options of a stage, with TYPE; empty when it has none."""
+    if stage.format_name:
+        path = (stage.database, stage.schema, *stage.format_name)[-3:]
+        inherited = find_format(session, path).settings
+        return {**inherited, **stage.file_format}
+    return dict(stage.file_format)
+
+
+# -- PATTERN of COPY, pipes, LIST, GET and REMOVE: RE2, in time that grows with the path only, everywhere --
+
+
+def match_whole(pattern: str, paths: Sequence[str]) -> list[bool]:
+    """Return for each path whether a regular expression matches the whole of it.
+
+    :raises SqlError: 100048 for what is no regular expression of RE2 (it has no look-around).
+    """
+    try:
+        # The empty path makes Arrow look at the pattern even when there is no other.
+        found = pc.match_substring_regex(pa.array([*paths, ""]), rf"\A(?:{pattern})\z")
+    except pa.ArrowInvalid as error:
+        raise SqlError("100048", "2201B", f"Invalid regular expression: '{pattern}': {error}") from error
+    return [bool(value) for value in found.to_pylist()[:-1]]
+
+
+def check(pattern: str) -> None:
+    """Refuse a pattern before it is kept.
+
+    :raises SqlError: as :func:`match_whole`.
+    """
+    match_whole(pattern, [])
+
+
+# -- References to staged files: ``@stage/path``, ``@~/path``, ``@%table/path`` and bare URLs, resolved --
 
 _CREDENTIALS = ("AWS_KEY_ID", "AWS_SECRET_KEY", "AWS_TOKEN")
 # A path ends at a blank, or at what can follow a reference in a statement.
@@ -277,3 +376,36 @@ __all__ = [
     "resolve_location",
     "with_settings",
 ]
+
+
+# -- Who may read and write staged files ("Access control privileges", stage privileges) -----------------
+
+
+def require_read(session: Session, location: StageLocation) -> None:
+    """Raise unless the session may list, download and load the files of a location.
+
+    :raises SqlError: without READ on an internal stage, USAGE on an external one, OWNERSHIP of a table.
+    """
+    _require(session, location, "READ")
+
+
+def require_write(session: Session, location: StageLocation) -> None:
+    """Raise unless the session may upload or delete files of a location.
+
+    :raises SqlError: without WRITE on an internal stage, USAGE on an external one, OWNERSHIP of a table.
+    """
+    _require(session, location, "WRITE")
+
+
+def securable(stage: StageDefinition) -> Securable:
+    """Return a stage as an object of access control."""
+    return Securable("STAGE", (stage.database, stage.schema, stage.name))
+
+
+def _require(session: Session, location: StageLocation, privilege: str) -> None:
+    if location.table is not None:
+        session.require("OWNERSHIP", "TABLE", *location.table)
+    elif location.stage is not None and location.kind != "URL" and not location.stage.temporary:
+        needed = "USAGE" if location.is_external else privilege
+        stage = location.stage
+        session.require(needed, "STAGE", stage.database, stage.schema, stage.name)

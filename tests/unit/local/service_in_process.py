@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.access import Access
-from airflow_provider_snowpipe.local.accounts import ensure_account, sign_key_pair_jwt
+from airflow_provider_snowpipe.local.accounts import ensure_account, ensure_password, sign_key_pair_jwt
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
-from airflow_provider_snowpipe.local.passwords import ensure_password
 from airflow_provider_snowpipe.local.server import Service
 from airflow_provider_snowpipe.local.stages.storage import Storage
 

@@ -13,12 +13,10 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.append import Append, split_lines
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
-from airflow_provider_snowpipe.local.engine.lines import split_lines
-from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeDefinition, PipeKey
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.limits import Limits

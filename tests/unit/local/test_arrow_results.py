@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
-from airflow_provider_snowpipe.local.sql.arrow_results import encode_stream
-from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
+from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, encode_stream
 from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 from airflow_provider_snowpipe.local.types import ColumnType
 

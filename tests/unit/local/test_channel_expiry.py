@@ -8,11 +8,10 @@ import pytest
 
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.clock import Clock
-from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.append import Append, split_lines
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, MISSING, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
-from airflow_provider_snowpipe.local.engine.lines import split_lines
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.limits import Limits

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from airflow_provider_snowpipe.local.engine.append import Append
+from airflow_provider_snowpipe.local.engine.append import Append, split_lines
 from airflow_provider_snowpipe.local.engine.channel import (
     INVALID_ROW_SEQUENCER,
     MISSING,
@@ -13,9 +13,9 @@ from airflow_provider_snowpipe.local.engine.channel import (
     STALE,
     UNCOMMITTED,
     Channel,
+    Committed,
+    advance,
 )
-from airflow_provider_snowpipe.local.engine.committed import Committed, advance
-from airflow_provider_snowpipe.local.engine.lines import split_lines
 from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import RATE_LIMITED, Limits

@@ -9,10 +9,10 @@ from airflow_provider_snowpipe.local.engine.channel import (
     INVALID_ROW_SEQUENCER,
     MISSING,
     STALE,
+    TOO_MANY_CHANNELS,
     UNCOMMITTED,
     Channel,
 )
-from airflow_provider_snowpipe.local.engine.channels import TOO_MANY_CHANNELS
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
 from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.errors import Refusal

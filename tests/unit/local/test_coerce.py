@@ -8,8 +8,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from airflow_provider_snowpipe.local.engine import coerce, conversions, values
-from airflow_provider_snowpipe.local.engine.lines import arrow_lines, split_lines
+from airflow_provider_snowpipe.local.engine import conversions, values
+from airflow_provider_snowpipe.local.engine.append import arrow_lines, split_lines
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
@@ -112,7 +112,7 @@ def _load(cursor: duckdb.DuckDBPyConnection, *rows: str) -> None:
 
 def _strict(cursor: duckdb.DuckDBPyConnection, table: Table, *keys: str) -> list[tuple[Any, ...]] | str:
     try:
-        cursor.execute(coerce.strict_insert(table, coerce.KeyMap.of(table, keys), "lines"))
+        cursor.execute(conversions.strict_insert(table, conversions.KeyMap.of(table, keys), "lines"))
     except (duckdb.DataError, duckdb.InvalidInputException, duckdb.IntegrityError):
         return REJECTED
     rows = cursor.execute(f"SELECT * FROM {table.path}").fetchall()
@@ -123,11 +123,11 @@ def _strict(cursor: duckdb.DuckDBPyConnection, table: Table, *keys: str) -> list
 def _isolated(
     cursor: duckdb.DuckDBPyConnection, table: Table
 ) -> tuple[list[tuple[Any, ...]], list[tuple[int, str]]]:
-    keys = coerce.KeyMap.of(
-        table, [k for (k,) in cursor.execute(coerce.lenient_keys_query("lines")).fetchall()]
+    keys = conversions.KeyMap.of(
+        table, [k for (k,) in cursor.execute(conversions.lenient_keys_query("lines")).fetchall()]
     )
-    cursor.execute(coerce.isolating_stage(table, keys, "lines", "staged"))
-    cursor.execute(coerce.isolated_insert(table, keys, "staged"))
+    cursor.execute(conversions.isolating_stage(table, keys, "lines", "staged"))
+    cursor.execute(conversions.isolated_insert(table, keys, "staged"))
     bad = cursor.execute("SELECT i, reason FROM staged WHERE reason IS NOT NULL ORDER BY i").fetchall()
     return cursor.execute(f"SELECT * FROM {table.path}").fetchall(), bad
 

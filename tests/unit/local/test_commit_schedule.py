@@ -10,13 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_provider_snowpipe.local.engine.append import Append
-from airflow_provider_snowpipe.local.engine.channel import Channel
-from airflow_provider_snowpipe.local.engine.committed import Committed
-from airflow_provider_snowpipe.local.engine.definition import PipeDefinition
-from airflow_provider_snowpipe.local.engine.lines import Lines
-from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
-from airflow_provider_snowpipe.local.engine.schedule import (
+from airflow_provider_snowpipe.local.engine.append import Append, Lines
+from airflow_provider_snowpipe.local.engine.channel import Channel, Committed
+from airflow_provider_snowpipe.local.engine.committer import (
     GROUP_APPENDS,
     GROUP_BYTES,
     LINGER_SECONDS,
@@ -24,6 +20,7 @@ from airflow_provider_snowpipe.local.engine.schedule import (
     Group,
     Schedule,
 )
+from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeDefinition, PipeKey
 
 KEY = PipeKey("PUBLIC", "T-STREAMING")
 STORED = Committed(1, 1, 0, None, 0, 0, 0, None, None, None, None, None, 0)

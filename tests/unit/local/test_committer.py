@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.local.engine import committer, ingest, schedule
+from airflow_provider_snowpipe.local.engine import committer, ingest
 from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import UNCOMMITTED, Channel
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
@@ -194,7 +194,7 @@ class TestTime:
         made.start()
         committed(append)
 
-        assert clock.commits == [pytest.approx(append.received_at + schedule.LINGER_SECONDS, abs=0.002)]
+        assert clock.commits == [pytest.approx(append.received_at + committer.LINGER_SECONDS, abs=0.002)]
 
     def test_a_delay_holds_a_commit_back_and_is_looked_at_again_and_again(self, made, clock, engine):
         engine.faults.commit_delay = 1.0
@@ -203,7 +203,9 @@ class TestTime:
         made.start()
         committed(append)
 
-        assert clock.commits == [pytest.approx(append.received_at + 1.0 + schedule.LINGER_SECONDS, abs=0.002)]
+        assert clock.commits == [
+            pytest.approx(append.received_at + 1.0 + committer.LINGER_SECONDS, abs=0.002)
+        ]
         assert clock.waits[:20] == [committer._DELAY_POLL_SECONDS] * 20
 
     def test_an_idle_committer_checkpoints_after_its_time_and_only_what_is_new(
@@ -240,7 +242,7 @@ class TestTime:
 
     def test_the_last_64_commits_are_remembered(self, made, engine, monkeypatch):
         monkeypatch.setattr(committer, "commit_group", lambda *_: None)
-        monkeypatch.setattr(schedule, "GROUP_APPENDS", 1)
+        monkeypatch.setattr(committer, "GROUP_APPENDS", 1)
         table = engine.table()
         appends = [sized(table, table.open(f"c{size}"), size) for size in range(30, 96)]
         for append in appends:
@@ -251,7 +253,7 @@ class TestTime:
         assert [record.size for record in made.records] == list(range(32, 96))
 
     def test_a_commit_of_a_busy_channel_is_its_own(self, made, clock, engine, monkeypatch):
-        monkeypatch.setattr(schedule, "OWN_BYTES_PER_SECOND", 100)
+        monkeypatch.setattr(committer, "OWN_BYTES_PER_SECOND", 100)
         table = engine.table()
         busy, quiet = table.open("busy"), table.open("quiet")
         appends = [sized(table, quiet, 50), sized(table, busy, 400)]
@@ -328,7 +330,7 @@ class TestCommits:
         assert made.backlog() == {}
 
     def test_a_commit_that_is_held_is_made_when_the_committer_stops(self, engine, quick, monkeypatch):
-        monkeypatch.setattr(schedule, "LINGER_SECONDS", 0.0)
+        monkeypatch.setattr(committer, "LINGER_SECONDS", 0.0)
         table = engine.table()
         channel = table.open()
         looked: list[float] = []

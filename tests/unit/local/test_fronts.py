@@ -7,8 +7,8 @@ import zstandard
 
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal
-from airflow_provider_snowpipe.local.fronts import encoding as encodings
 from airflow_provider_snowpipe.local.fronts import http
+from airflow_provider_snowpipe.local.fronts import http as encodings
 from airflow_provider_snowpipe.local.fronts.stage_upload import BUCKET, Stage, decode_aws_chunked
 
 

@@ -7,7 +7,7 @@ import logging
 import duckdb
 import pytest
 
-from airflow_provider_snowpipe.local.engine import evolve, ingest
+from airflow_provider_snowpipe.local.engine import ingest
 from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import ROW_SEQ_GAP, Channel
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN, TABLE_MISSING, commit_group
@@ -467,7 +467,7 @@ class TestEvolution:
         assert table.rows() == [(1, None, None), (2, "x", True)]
         assert table.token() == "2"
 
-    @pytest.mark.parametrize("error", [evolve.EvolutionError("no"), duckdb.Error("no")], ids=repr)
+    @pytest.mark.parametrize("error", [ingest.EvolutionError("no"), duckdb.Error("no")], ids=repr)
     def test_rows_whose_columns_cannot_be_added_are_left_out_with_their_channels(
         self, engine, table, monkeypatch, error
     ):
@@ -478,7 +478,7 @@ class TestEvolution:
         def refuse(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(evolve, "plan", refuse)
+        monkeypatch.setattr(ingest, "plan", refuse)
         commit(table, *appends)
 
         assert (evolving.rows(), evolving.token(), code(channel)) == ([], None, MUST_REOPEN)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.local.engine.lines import arrow_lines, split_lines
+from airflow_provider_snowpipe.local.engine.append import arrow_lines, split_lines
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.local.loading.csv_dialect import CsvDialect
-from airflow_provider_snowpipe.local.loading.csv_exact import split_exactly
-from airflow_provider_snowpipe.local.loading.csv_fields import Fields, split_fields
-from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
+from airflow_provider_snowpipe.local.loading.csv_reader import (
+    CsvDialect,
+    Fields,
+    read_csv,
+    split_exactly,
+    split_fields,
+)
 
 QUOTED = CsvDialect(quote=b'"')
 

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_snowpipe.local.fronts import stage_files
 from airflow_provider_snowpipe.local.fronts.stage_files import BUCKET, StageFilesFront
+from airflow_provider_snowpipe.local.stages.files import Transfer
 from airflow_provider_snowpipe.local.stages.storage import Storage
-from airflow_provider_snowpipe.local.stages.transfer import Transfer
 
 UPLOAD = Transfer(True, "s1", "in/", ("/tmp/x",))  # noqa: S108
 DOWNLOAD = Transfer(False, "s1", "in/", ("in/a",), local_folder="/tmp")  # noqa: S108
