@@ -100,11 +100,12 @@ _TYPES = [
     ("DAY", "DATE", "date'0001-01-01'", "{}::VARCHAR", "0001-01-01"),
     (
         *("NTZ", "TIMESTAMP_NTZ(9)", "timestamp_ntz'1969-12-31 23:59:59.999999'"),
-        *("{}::VARCHAR", "1969-12-31 23:59:59.999999"),
+        *("TO_VARCHAR({}, 'YYYY-MM-DD HH24:MI:SS.FF6')", "1969-12-31 23:59:59.999999"),
     ),
     (
         *("TZ", "TIMESTAMP_TZ(9)", "timestamp'2024-02-29 23:59:59.123456+05:30'"),
-        *("CONVERT_TIMEZONE('UTC', {})::VARCHAR", "2024-02-29 18:29:59.123456"),
+        "TO_VARCHAR(CONVERT_TIMEZONE('UTC', {}), 'YYYY-MM-DD HH24:MI:SS.FF6')",
+        "2024-02-29 18:29:59.123456",
     ),
     ("NOTHING", "VARCHAR", "null", "{}", None),
 ]

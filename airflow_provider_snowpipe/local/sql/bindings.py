@@ -62,9 +62,9 @@ def _kind(entry: Mapping[str, Any], value: Any, target: str | None) -> str:
     kind = str(entry["type"]).upper()
     if target == "BINARY" and kind == "TEXT":
         return target
-    if target == "DATE" and kind == "TEXT":
-        return kind
     is_number = isinstance(value, str) and value.lstrip("-").split(" ")[0].isdigit()
+    if target == "DATE" and kind == "TEXT":
+        return "DATE_AS_NUMBER" if is_number else kind
     return target if target in _TIMES and kind not in _READERS and is_number else kind
 
 
@@ -108,6 +108,14 @@ def _date(text: str) -> dt.date:
     return dt.date.fromisoformat(text)
 
 
+def _date_as_number(text: str) -> dt.date:
+    # Text of a number is seconds up to nanoseconds, by its size ("TO_DATE", "Usage notes").
+    number, unit = int(text), 1
+    while abs(number) >= 31_536_000_000 * unit and unit < 10**9:
+        unit *= 1000
+    return (_EPOCH + dt.timedelta(seconds=number // unit)).date()
+
+
 def _time(text: str) -> dt.time:
     return (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text)
 
@@ -119,6 +127,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "BOOLEAN": lambda text: text.lower() in {"true", "1"},
     "BINARY": bytes.fromhex,
     "DATE": _date,
+    "DATE_AS_NUMBER": _date_as_number,
     "TIME": _time,
     "TIMESTAMP_NTZ": _timestamp_ntz,
     "TIMESTAMP_LTZ": _timestamp_utc,
