@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, Load
 from airflow_provider_snowpipe.local.loading.loader import commit_load
 from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, CopyPlan, OnError
 from airflow_provider_snowpipe.local.sql.copy_into import compile_copy
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 
@@ -137,7 +138,7 @@ def compile_pipe(catalog: Catalog, database: Database, pipe: FilePipe) -> CopyPl
     session = Session(catalog, DEFAULT_USER, database.name, pipe.key.schema, role=owner)
     session.secondary_roles = False
     try:
-        return compile_copy(session, pipe.copy_body, default=OnError(SKIP_FILE)).plan
+        return compile_copy(session, Reader(pipe.copy_body), default=OnError(SKIP_FILE)).plan
     finally:
         session.close()
 

@@ -9,7 +9,6 @@ Everything in the database SNOWFLAKE is read-only. The views have no latency her
 from __future__ import annotations
 
 import functools
-import re
 
 from sqlglot import exp
 
@@ -24,11 +23,10 @@ from airflow_provider_snowpipe.local.access.model import (
 )
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error, missing_account_object, object_missing
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.history import DAY_MS
 from airflow_provider_snowpipe.local.sql import query_history
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.copy_history import COPY_COLUMNS, LOAD_COLUMNS, query
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import TEMPORARY
@@ -45,8 +43,6 @@ _VIEWS = {
         AND pipe_name IS NULL AND {{condition}}""",
 }
 _NOT_TEMPORARY = f"NOT contains(table_name, chr({ord(TEMPORARY)}))"
-_GRANT = re.compile(r"(?P<verb>GRANT|REVOKE)\s+DATABASE\s+ROLE\s+(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
-_GRANTEE = re.compile(r"(?:TO|FROM)\s+ROLE\s+(?P<role>.*)", re.IGNORECASE | re.DOTALL)
 
 
 def relation(session: Session, schema: str, name: str) -> exp.Expr:
@@ -76,17 +72,17 @@ def _places(database: Database, view: str) -> tuple[str, ...]:
     return (history.relation, history.of_dropped_tables) if view == "COPY_HISTORY" else (history.relation,)
 
 
-def grant_viewer(session: Session, text: str, _bindings: Bindings) -> Result:
+def grant_viewer(session: Session, reader: Reader) -> Result:
     """GRANT DATABASE ROLE SNOWFLAKE.name TO ROLE r, and REVOKE .. FROM ROLE r."""
+    path = reader.path()
+    if len(path) != 2:
+        raise compilation_error("expected GRANT DATABASE ROLE SNOWFLAKE.name TO ROLE name.")
+    reader.expect("TO ROLE" if reader.verb == "GRANT" else "FROM ROLE")
+    role = reader.name()
+    reader.end()
     session.commit()
-    match = _GRANT.match(text)
-    path, rest = read_path(match["rest"]) if match is not None else ((), "")
-    grantee = _GRANTEE.match(rest)
-    if match is None or grantee is None or len(path) != 2:
-        raise compilation_error("syntax error: expected GRANT DATABASE ROLE SNOWFLAKE.name TO ROLE name.")
     if path[0] != SHARED_DATABASE or path[1] not in SHARED_ROLES:
         raise object_missing("Database role", ".".join(path))
-    role = read_path(grantee["role"])[0][-1]
     access = session.catalog.access
     if role not in access.state.roles:
         raise missing_account_object()
@@ -95,7 +91,7 @@ def grant_viewer(session: Session, text: str, _bindings: Bindings) -> Result:
     ):
         raise insufficient(SHARED)
     with access.change() as state:
-        if match["verb"].upper() == "GRANT":
+        if reader.verb == "GRANT":
             changes.grant(
                 state, ["USAGE"], shared_role(path[1]), role, session.role, access.now_ms(), option=False
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+import functools
 import uuid
 from collections.abc import Callable
 
@@ -18,73 +18,78 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import quote, read_path
-from airflow_provider_snowpipe.local.sql import ddl, iceberg, properties, translate
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.properties import plain
+from airflow_provider_snowpipe.local.identifiers import quote
+from airflow_provider_snowpipe.local.sql import ddl, iceberg, translate
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
 _DONE = "Statement executed successfully."
-_HEAD = re.compile(r"ALTER\s+TABLE\s+(?P<exists>IF\s+EXISTS\s+)?(?P<name>.*)", re.IGNORECASE | re.DOTALL)
-_SET = re.compile(r"(SET|UNSET)\s+(.*)", re.IGNORECASE | re.DOTALL)
-_ADD = re.compile(
-    r"ADD\s+(?:COLUMN\s+)?(?P<exists>IF\s+NOT\s+EXISTS\s+)?(?P<rest>.*)", re.IGNORECASE | re.DOTALL
-)
-_CONSTRAINT = re.compile(r"(?:ADD|DROP)\s+(?:CONSTRAINT|PRIMARY\s+KEY|UNIQUE|FOREIGN\s+KEY)\b", re.IGNORECASE)
-_DROP = re.compile(r"DROP\s+(?:COLUMN\s+)?(?P<exists>IF\s+EXISTS\s+)?(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
-_RENAME_COLUMN = re.compile(r"RENAME\s+COLUMN\s+(.*?)\s+TO\s+(.*)", re.IGNORECASE | re.DOTALL)
-_RENAME = re.compile(r"RENAME\s+TO\s+(.*)", re.IGNORECASE | re.DOTALL)
-_SWAP = re.compile(r"SWAP\s+WITH\s+(.*)", re.IGNORECASE | re.DOTALL)
-_CLUSTER = re.compile(r"CLUSTER\s+BY\s+(?:LINEAR\s*)?(\(.*\))\s*\Z", re.IGNORECASE | re.DOTALL)
-_UNCLUSTER = re.compile(r"DROP\s+CLUSTERING\s+KEY\s*\Z", re.IGNORECASE)
-_RECLUSTER = re.compile(r"(?:SUSPEND|RESUME)\s+RECLUSTER\s*\Z", re.IGNORECASE)
-_COLUMN = re.compile(r"(?:ALTER|MODIFY)\s+(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
-_WORD = re.compile(r"(?:COLUMN\s+)?(.*)", re.IGNORECASE | re.DOTALL)
-_TYPE = re.compile(r"(?:SET\s+DATA\s+)?TYPE\s+(.*)", re.IGNORECASE | re.DOTALL)
-_COLUMN_COMMENT = re.compile(r"(?:COMMENT\s+('(?:[^']|'')*')|UNSET\s+COMMENT)\s*\Z", re.IGNORECASE)
 _Place = tuple[Session, Database, Table]
 
 
-def alter_table(session: Session, text: str, _bindings: Bindings) -> Result:
+def alter_table(session: Session, reader: Reader) -> Result:
     """ALTER TABLE [IF EXISTS] name ADD | DROP | RENAME | ALTER | CLUSTER BY | SWAP WITH | SET | UNSET .."""
     session.commit()
-    head = _HEAD.match(text)
-    if head is None:
-        raise compilation_error("syntax error in ALTER TABLE.")
-    path, action = read_path(head["name"])
-    database, schema, name = session.resolve(path)
+    head = reader.target()
+    database, schema, name = session.resolve(head.path)
     table = database.tables.find(schema, name)
     if table is None:
-        if head["exists"]:
+        if head.is_tolerant:
             return status(_DONE)
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", "TABLE", database.name, schema, name)
-    setting = _SET.match(action)
-    if setting is not None:
-        return ddl.alter_table(session, database, table, setting[1].upper(), setting[2])
+    action = reader.accept(*_ACTIONS)
+    if not action:
+        raise unsupported(f"ALTER TABLE .. {reader.rest()[:40].upper()}")
     with database.write_lock:
-        _change((session, database, table), action)
+        _ACTIONS[action]((session, database, table), reader)
     return status(_DONE)
 
 
-def _change(place: _Place, action: str) -> None:
-    if _CONSTRAINT.match(action) or _RECLUSTER.match(action):
-        # Keys are not enforced in Snowflake either, and nothing here clusters rows again.
-        return
-    for pattern, work in _ACTIONS:
-        match = pattern.match(action)
-        if match is not None:
-            work(place, match)
-            return
-    raise unsupported(f"ALTER TABLE .. {' '.join(action.split()[:2]).upper()}")
+def _set(place: _Place, reader: Reader) -> None:
+    settings = reader.settings(needed=True)
+    reader.end()
+    ddl.alter_table(*place, settings)
 
 
-def _add(place: _Place, match: re.Match[str]) -> None:
+def _unset(place: _Place, reader: Reader) -> None:
+    names = reader.names()
+    reader.end()
+    ddl.alter_table(*place, dict.fromkeys(names))
+
+
+def _add_key(kind: str, _place: _Place, reader: Reader) -> None:
+    """Keys are not enforced in Snowflake either."""
+    tree = translate.parse(f"CREATE TABLE t (c INT, {kind} {reader.rest()})")
+    if (
+        not isinstance(tree, exp.Create)
+        or not isinstance(tree.this, exp.Schema)
+        or tree.expression is not None
+    ):
+        raise compilation_error("syntax error in ALTER TABLE .. ADD.")
+
+
+def _drop_key(kind: str, _place: _Place, reader: Reader) -> None:
+    if kind == "CONSTRAINT":
+        reader.name()
+    reader.name_list()
+    reader.accept("CASCADE", "RESTRICT")
+    reader.end()
+
+
+def _ignore(_place: _Place, reader: Reader) -> None:
+    """Nothing here clusters rows again."""
+    reader.end()
+
+
+def _add(place: _Place, reader: Reader) -> None:
     session, database, table = place
-    tree = translate.parse(f"CREATE TABLE t ({match['rest']})")
+    reader.accept("COLUMN")
+    is_tolerant = bool(reader.accept("IF NOT EXISTS"))
+    tree = translate.parse(f"CREATE TABLE t ({reader.rest()})")
     body = tree.this
     # A closing parenthesis among the columns makes another statement of them.
     if not isinstance(tree, exp.Create) or not isinstance(body, exp.Schema) or tree.expression is not None:
@@ -96,7 +101,7 @@ def _add(place: _Place, match: re.Match[str]) -> None:
         if not isinstance(definition, exp.ColumnDef):
             raise unsupported("ALTER TABLE .. ADD of something that is not a column")
         if any(known.name.upper() == definition.name.upper() for known in columns):
-            if match["exists"]:
+            if is_tolerant:
                 continue
             raise SqlError(
                 "001430", "42601", f"SQL compilation error:\ncolumn '{definition.name}' already exists"
@@ -114,13 +119,17 @@ def _add(place: _Place, match: re.Match[str]) -> None:
     database.tables.change(dataclasses.replace(table, columns=tuple(columns)), statements)
 
 
-def _drop(place: _Place, match: re.Match[str]) -> None:
+def _drop(place: _Place, reader: Reader) -> None:
     _, database, table = place
+    reader.accept("COLUMN")
+    is_tolerant = bool(reader.accept("IF EXISTS"))
     columns, statements = list(table.columns), []
-    for name in properties.read_list(match["rest"]):
+    names = reader.names()
+    reader.end()
+    for name in names:
         known = next((column for column in columns if column.name == name), None)
         if known is None:
-            if match["exists"]:
+            if is_tolerant:
                 continue
             raise _no_column(name)
         if len(columns) == 1:
@@ -130,9 +139,12 @@ def _drop(place: _Place, match: re.Match[str]) -> None:
     database.tables.change(dataclasses.replace(table, columns=tuple(columns)), statements)
 
 
-def _rename_column(place: _Place, match: re.Match[str]) -> None:
+def _rename_column(place: _Place, reader: Reader) -> None:
     _, database, table = place
-    old, new = read_path(match[1])[0][-1], read_path(match[2])[0][-1]
+    old = reader.name()
+    reader.expect("TO")
+    new = reader.name()
+    reader.end()
     _find(table, old)
     if any(column.name.upper() == new.upper() != old.upper() for column in table.columns):
         raise SqlError("001430", "42601", f"SQL compilation error:\ncolumn '{new}' already exists")
@@ -143,9 +155,11 @@ def _rename_column(place: _Place, match: re.Match[str]) -> None:
     database.tables.change(dataclasses.replace(table, columns=columns), [statement])
 
 
-def _rename(place: _Place, match: re.Match[str]) -> None:
+def _rename(place: _Place, reader: Reader) -> None:
     session, database, table = place
-    target, schema, name = session.resolve(read_path(match[1])[0])
+    path = reader.path()
+    reader.end()
+    target, schema, name = session.resolve(path)
     if (target, schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. RENAME TO another schema")
     _refuse_custom_pipes(database, table)
@@ -153,9 +167,11 @@ def _rename(place: _Place, match: re.Match[str]) -> None:
     _grants_follow(session, table, name)
 
 
-def _swap(place: _Place, match: re.Match[str]) -> None:
+def _swap(place: _Place, reader: Reader) -> None:
     session, database, table = place
-    target, schema, name = session.resolve(read_path(match[1])[0])
+    path = reader.path()
+    reader.end()
+    target, schema, name = session.resolve(path)
     other = target.tables.find(schema, name)
     if other is None:
         raise object_missing("Table", f"{target.name}.{schema}.{name}")
@@ -170,52 +186,73 @@ def _swap(place: _Place, match: re.Match[str]) -> None:
     database.tables.rename(between, dataclasses.replace(table, name=other.name))
 
 
-def _cluster(place: _Place, match: re.Match[str]) -> None:
+def _cluster(place: _Place, reader: Reader) -> None:
     session, database, table = place
-    tree = translate.parse(f"SELECT {match[1][1:-1]}")
+    reader.accept("LINEAR")
+    tree = translate.parse(f"SELECT {reader.parenthesized()}")
+    reader.end()
     key = ddl.key_of(session, table, [part.unalias() for part in tree.expressions])
     database.tables.change(dataclasses.replace(table, clustering_key=key))
 
 
-def _uncluster(place: _Place, _match: re.Match[str]) -> None:
+def _uncluster(place: _Place, reader: Reader) -> None:
+    reader.end()
     _, database, table = place
     database.tables.change(dataclasses.replace(table, clustering_key=None))
 
 
-def _columns(place: _Place, match: re.Match[str]) -> None:
+def _columns(place: _Place, reader: Reader) -> None:
     _, database, table = place
-    for part in ddl.split_commas(
-        match["rest"].strip().strip("()") if match["rest"][:1] == "(" else match["rest"]
-    ):
-        word = _WORD.match(part.strip())
-        path, change = read_path(word[1] if word else part)
+    is_enclosed = reader.accept_sign("(")
+    changes = [_read_change(reader)]
+    while reader.accept_sign(","):
+        changes.append(_read_change(reader))
+    if is_enclosed:
+        reader.expect_sign(")")
+    reader.end()
+    for name, change, written in changes:
         known = database.tables.find(table.schema, table.name) or table
-        column = _find(known, path[-1])
-        comment = _COLUMN_COMMENT.match(change)
-        if comment is not None:
-            key, text = column_key(table.name, column.name), plain(comment[1]) if comment[1] else ""
-            database.objects.set_comment("COLUMN", table.schema, key, text, database.clock.now_ms())
+        column = _find(known, name)
+        if change.endswith("COMMENT"):
+            key = column_key(table.name, name)
+            database.objects.set_comment("COLUMN", table.schema, key, written, database.clock.now_ms())
             continue
-        changed, statement = _column(known, column, change)
+        changed, statement = _changed(column, change, written)
         columns = tuple(changed if each is column else each for each in known.columns)
-        database.tables.change(dataclasses.replace(known, columns=columns), [statement])
+        start = f"ALTER TABLE {known.path} ALTER COLUMN {quote(name)}"
+        database.tables.change(dataclasses.replace(known, columns=columns), [f"{start} {statement}"])
 
 
-def _column(table: Table, column: Column, change: str) -> tuple[Column, str]:
-    start = f"ALTER TABLE {table.path} ALTER COLUMN {quote(column.name)}"
-    word = " ".join(change.upper().split())
-    if word in {"SET NOT NULL", "NOT NULL"}:
-        return dataclasses.replace(column, nullable=False), f"{start} SET NOT NULL"
-    if word == "DROP NOT NULL":
-        return dataclasses.replace(column, nullable=True), f"{start} DROP NOT NULL"
-    if word == "DROP DEFAULT":
-        return dataclasses.replace(column, default=None, default_text=None), f"{start} DROP DEFAULT"
-    kind = _TYPE.match(change)
-    if kind is None:
-        raise unsupported(f"ALTER TABLE .. ALTER COLUMN .. {word[:30]}")
-    definition = translate.parse(f"CREATE TABLE t (c {kind[1]})").find(exp.ColumnDef)
-    if definition is None or definition.kind is None:
-        raise compilation_error(f"'{kind[1][:30]}' is no data type.")
+def _read_change(reader: Reader) -> tuple[str, str, str]:
+    """Read ``[COLUMN] name change``: the name, the words of the change, and its comment or type."""
+    reader.accept("COLUMN")
+    name = reader.name()
+    change = reader.accept(
+        "UNSET COMMENT", "COMMENT", "SET NOT NULL", "NOT NULL", "DROP NOT NULL", "DROP DEFAULT",
+        "SET DATA TYPE", "TYPE",
+    )  # fmt: skip
+    if not change:
+        raise unsupported(f"ALTER TABLE .. ALTER COLUMN .. {reader.rest()[:30].upper()}")
+    written = reader.string() if change == "COMMENT" else ""
+    return name, change, reader.until(",", ")") if change.endswith("TYPE") else written
+
+
+def _changed(column: Column, change: str, written: str) -> tuple[Column, str]:
+    """Return the column after a change, and what the engine does for it."""
+    if change in {"SET NOT NULL", "NOT NULL"}:
+        return dataclasses.replace(column, nullable=False), "SET NOT NULL"
+    if change == "DROP NOT NULL":
+        return dataclasses.replace(column, nullable=True), "DROP NOT NULL"
+    if change == "DROP DEFAULT":
+        return dataclasses.replace(column, default=None, default_text=None), "DROP DEFAULT"
+    kind = _wider(column, written)
+    return dataclasses.replace(column, type=kind), f"SET DATA TYPE {kind.duckdb}"
+
+
+def _wider(column: Column, written: str) -> ColumnType:
+    definition = translate.parse(f"CREATE TABLE t (c {written})").find(exp.ColumnDef)
+    if definition is None or definition.kind is None or definition.constraints:
+        raise compilation_error(f"'{written[:30]}' is no data type.")
     wanted = ColumnType.from_sqlglot(definition.kind)
     if not _is_wider(column.type, wanted):
         raise SqlError(
@@ -223,7 +260,7 @@ def _column(table: Table, column: Column, change: str) -> tuple[Column, str]:
             "22000",
             f"SQL compilation error:\ncannot change column {column.name} from type {column.type} to {wanted}",
         )
-    return dataclasses.replace(column, type=wanted), f"{start} SET DATA TYPE {wanted.duckdb}"
+    return wanted
 
 
 def _is_wider(old: ColumnType, new: ColumnType) -> bool:
@@ -258,13 +295,22 @@ def _grants_follow(session: Session, table: Table, name: str) -> None:
     )
 
 
-_ACTIONS: tuple[tuple[re.Pattern[str], Callable[[_Place, re.Match[str]], None]], ...] = (
-    (_UNCLUSTER, _uncluster),
-    (_CLUSTER, _cluster),
-    (_ADD, _add),
-    (_DROP, _drop),
-    (_RENAME_COLUMN, _rename_column),
-    (_RENAME, _rename),
-    (_SWAP, _swap),
-    (_COLUMN, _columns),
-)
+_KEYS = ("CONSTRAINT", "PRIMARY KEY", "UNIQUE", "FOREIGN KEY")
+# The first that fits.
+_ACTIONS: dict[str, Callable[[_Place, Reader], None]] = {
+    "SET": _set,
+    "UNSET": _unset,
+    "DROP CLUSTERING KEY": _uncluster,
+    "CLUSTER BY": _cluster,
+    **{f"ADD {kind}": functools.partial(_add_key, kind) for kind in _KEYS},
+    **{f"DROP {kind}": functools.partial(_drop_key, kind) for kind in _KEYS},
+    "SUSPEND RECLUSTER": _ignore,
+    "RESUME RECLUSTER": _ignore,
+    "ADD": _add,
+    "DROP": _drop,
+    "RENAME COLUMN": _rename_column,
+    "RENAME TO": _rename,
+    "SWAP WITH": _swap,
+    "ALTER": _columns,
+    "MODIFY": _columns,
+}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.engine.schema_objects import column_key
@@ -13,88 +11,64 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.grants import locate, names
-from airflow_provider_snowpipe.local.sql.properties import Head, plain, read_head, read_properties
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 
 _DONE = "Statement executed successfully."
-_RENAME = re.compile(r"RENAME\s+TO\s+(.*)", re.IGNORECASE | re.DOTALL)
-_COMMENT = re.compile(
-    r"COMMENT\s+(?P<exists>IF\s+EXISTS\s+)?ON\s+(?P<kind>FILE\s+FORMAT|\w+)\s+(?P<name>.+?)\s+IS\s+"
-    r"(?P<text>'(?:[^']|'')*'|\$\$.*?\$\$)\s*\Z",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
-def comment_on(session: Session, text: str, _bindings: Bindings) -> Result:
+def comment_on(session: Session, reader: Reader) -> Result:
     """COMMENT [IF EXISTS] ON kind name IS '..', for databases, schemas, columns and what schemas hold."""
+    is_tolerant = bool(reader.accept("IF EXISTS"))
+    reader.expect("ON")
+    kind = reader.accept("FILE FORMAT") or reader.name()
+    path = reader.path(4)
+    reader.expect("IS")
+    text = reader.string()
+    reader.end()
     session.commit()
-    match = _COMMENT.match(text)
-    if match is None:
-        raise compilation_error("syntax error: expected COMMENT ON kind name IS 'text'.")
-    kind = " ".join(match["kind"].upper().split())
-    path, _ = read_path(match["name"])
     try:
         if kind == "COLUMN":
-            _on_column(session, path, plain(match["text"]))
+            _on_column(session, path, text)
         else:
-            _on_object(session, kind, path, plain(match["text"]))
+            _on_object(session, kind, path, text)
     except SqlError as error:
-        if match["exists"] and error.code == "002003":
+        if is_tolerant and error.code == "002003":
             return status(_DONE)
         raise
     return status(_DONE)
 
 
-def alter_schema(session: Session, text: str, _bindings: Bindings) -> Result:
-    """ALTER SCHEMA [IF EXISTS] name RENAME TO new | SET COMMENT = '..' | UNSET COMMENT."""
+def alter_container(session: Session, reader: Reader) -> Result:
+    """ALTER DATABASE | SCHEMA [IF EXISTS] name RENAME TO new | SET COMMENT = '..' | UNSET COMMENT."""
+    kind = reader.kind
+    most = 1 if kind == "DATABASE" else 2
+    head = reader.target(most)
+    verb = reader.accept("RENAME TO", "SET", "UNSET COMMENT")
+    new = reader.path(most) if verb == "RENAME TO" else ()
+    properties = {"COMMENT": ""} if verb == "UNSET COMMENT" else reader.properties()
+    if not verb or (verb == "SET" and set(properties) != {"COMMENT"}):
+        raise unsupported(
+            f"ALTER {kind} .. {verb or reader.rest()[:30].upper()} {', '.join(properties)}".rstrip()
+        )
+    reader.end()
     session.commit()
-    head = read_head(text, "SCHEMA", parts=2)
-    renaming = _RENAME.match(head.rest)
-    if renaming:
-        return _rename(session, "SCHEMA", head, renaming[1])
-    return _alter(session, "SCHEMA", head.path, head.rest, tolerant=head.tolerant)
-
-
-def alter_database(session: Session, text: str, _bindings: Bindings) -> Result:
-    """ALTER DATABASE [IF EXISTS] name RENAME TO new | SET COMMENT = '..' | UNSET COMMENT."""
-    session.commit()
-    head = read_head(text, "DATABASE")
-    renaming = _RENAME.match(head.rest)
-    if renaming:
-        return _rename(session, "DATABASE", head, renaming[1])
-    return _alter(session, "DATABASE", head.path, head.rest, tolerant=head.tolerant)
-
-
-def _alter(session: Session, kind: str, path: tuple[str, ...], action: str, *, tolerant: bool) -> Result:
-    verb, _, rest = action.partition(" ")
-    if verb.upper() not in {"SET", "UNSET"}:
-        raise unsupported(f"ALTER {kind} .. {' '.join(action.split()[:2]).upper()}")
-    properties = read_properties(rest) if verb.upper() == "SET" else {rest.strip().upper(): ""}
-    if set(properties) != {"COMMENT"}:
-        raise unsupported(f"ALTER {kind} .. {verb.upper()} {', '.join(properties)}")
     try:
-        _on_object(session, kind, path, properties["COMMENT"])
+        if verb == "RENAME TO":
+            _rename(session, kind, head.path, new)
+        else:
+            _on_object(session, kind, head.path, properties["COMMENT"])
     except SqlError as error:
-        if not tolerant or error.code != "002003":
+        if not head.is_tolerant or error.code != "002003":
             raise
     return status(_DONE)
 
 
-def _rename(session: Session, kind: str, head: Head, text: str) -> Result:
-    new, rest = read_path(text)
-    if rest or len(new) > (1 if kind == "DATABASE" else 2):
-        raise compilation_error(f"syntax error after RENAME TO: '{text[:50]}' names no {kind.lower()}.")
-    try:
-        old = locate(session, kind, head.path).path
-        session.require("OWNERSHIP", kind, *old)
-    except SqlError as error:
-        if head.tolerant and error.code == "002003":
-            return status(_DONE)
-        raise
+def _rename(session: Session, kind: str, path: tuple[str, ...], new: tuple[str, ...]) -> None:
+    old = locate(session, kind, path).path
+    session.require("OWNERSHIP", kind, *old)
     if kind == "DATABASE":
         session.require_global("CREATE DATABASE")
     else:
@@ -104,7 +78,6 @@ def _rename(session: Session, kind: str, head: Head, text: str) -> Result:
             raise unsupported(f"ALTER SCHEMA .. RENAME TO another database, from {old[0]} to {new[0]}")
         session.require("CREATE SCHEMA", "DATABASE", old[0])
     session.catalog.rename(Rename(old, new))
-    return status(_DONE)
 
 
 def _on_object(session: Session, kind: str, path: tuple[str, ...], text: str) -> None:

@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import duckdb
-import sqlglot
-from sqlglot import TokenType, exp
-from sqlglot.errors import SqlglotError
+from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
-from airflow_provider_snowpipe.local.identifiers import quote_path, read_path
+from airflow_provider_snowpipe.local.identifiers import quote_path
 from airflow_provider_snowpipe.local.loading import history, loader
 from airflow_provider_snowpipe.local.loading.loader import FileOutcome, commit_load
 from airflow_provider_snowpipe.local.loading.plan import CopyPlan, OnError
 from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition, Selection, field_number
 from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.copy_options import CopyOptions, read_copy_options
 from airflow_provider_snowpipe.local.sql.copy_validation import validate
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.record_expressions import ByExpression, read_expressions
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.formats import FileFormat
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
+    read_location,
     require_read,
     resolve_file_format,
     resolve_location,
     with_settings,
 )
-from airflow_provider_snowpipe.local.stages.settings import read_settings
+from airflow_provider_snowpipe.local.stages.settings import Setting
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT
 
 # -- Compilation of COPY INTO table: the text of a statement becomes a plan ------------------------------
 
-_FROM = re.compile(r"FROM\b\s*", re.IGNORECASE)
-_SELECT = re.compile(r"\(\s*SELECT\b", re.IGNORECASE)
-_ALIAS = re.compile(r'(?:AS\s+)?(?:"[^"]+"|[A-Za-z_][\w$]*)\s*', re.IGNORECASE)
+_CLAUSES = ("WHERE", "JOIN", "GROUP", "ORDER", "LIMIT", "QUALIFY", "HAVING", "UNION", "CROSS", "LATERAL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +57,28 @@ class CompiledCopy:
 class _Source:
     location: StageLocation
     select: str | None
-    inner: str
-    rest: str
+    inner: Mapping[str, Setting]
 
 
-def compile_copy(session: Session, text: str, *, default: OnError | None = None) -> CompiledCopy:
+def compile_copy(session: Session, reader: Reader, *, default: OnError | None = None) -> CompiledCopy:
     """Compile ``[db.][schema.]table [(columns)] [FROM ..] [options]``.
 
-    :param text: the statement after COPY INTO.
+    :param reader: after COPY INTO.
     :param default: ON_ERROR when neither statement nor stage says anything.
     :raises SqlError: for everything that is wrong before a file is looked at.
     """
-    path, rest = read_path(text)
-    database, schema, name = session.resolve(path)
+    if reader.is_sign("@") or reader.is_at_string:
+        raise unsupported("COPY INTO a location (unloading)")
+    database, schema, name = session.resolve(reader.path())
     table = database.tables.find(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("INSERT", "TABLE", database.name, schema, name)
-    names, rest = _listed_columns(rest)
-    source = _source(session, table, rest)
-    settings, rest = read_settings(source.rest)
-    if rest:
-        raise compilation_error(f"syntax error: unexpected '{rest[:40]}'.")
-    inner, _ = read_settings(source.inner)
-    inner = {name: value for name, value in inner.items() if name not in settings}
+    names = reader.name_list()
+    source = _source(session, table, reader)
+    settings = reader.settings()
+    reader.end()
+    inner = {name: value for name, value in source.inner.items() if name not in settings}
     inherited = {
         name: value
         for name, value in source.location.copy_options.items()
@@ -116,83 +110,28 @@ def compile_copy(session: Session, text: str, *, default: OnError | None = None)
     return CompiledCopy(plan, options)
 
 
-def is_unload(text: str) -> bool:
-    """Return True for ``COPY INTO @stage`` and ``COPY INTO 's3://..'``; takes the text after COPY INTO."""
-    return text.lstrip()[:1] in ("@", "'")
-
-
-def _listed_columns(text: str) -> tuple[list[str] | None, str]:
-    if not text.startswith("("):
-        return None, text
-    names: list[str] = []
-    rest = text[1:]
-    while True:
-        path, rest = read_path(rest)
-        names.append(path[-1])
-        if rest.startswith(")"):
-            return names, rest[1:].strip()
-        if not rest.startswith(","):
-            raise compilation_error(f"syntax error: unexpected '{rest[:30]}'.")
-        rest = rest[1:]
-
-
-def _source(session: Session, table: Table, text: str) -> _Source:
-    match = _FROM.match(text)
-    if match is None:
+def _source(session: Session, table: Table, reader: Reader) -> _Source:
+    if not reader.accept("FROM"):
         # Without FROM the files of the table's own stage are loaded.
         reference = f"@{quote_path(table.database, table.schema)}.%{quote_path(table.name)}"
-        return _Source(resolve_location(session, reference)[0], None, "", text)
-    text = text[match.end() :]
-    if not _SELECT.match(text):
-        location, rest = resolve_location(session, text)
-        return _Source(location, None, "", rest)
-    select, inside, rest = _subselect(text)
-    location, inside = resolve_location(session, inside)
-    inner = ""
-    if inside.startswith("("):
-        inner, inside = _parenthesized(inside)
-    alias = _ALIAS.match(inside)
-    left = inside[alias.end() :] if alias else inside
-    if left.strip():
-        raise unsupported(f"{left.split()[0].upper()} in the SELECT of COPY INTO")
-    return _Source(location, select, inner, rest)
-
-
-def _subselect(text: str) -> tuple[str, str, str]:
-    """Split ``(SELECT list FROM source) rest`` into list, source and rest."""
-    depth, begin = 0, 0
-    from_at: tuple[int, int] | None = None
-    for token in _tokens(text):
-        if token.token_type == TokenType.L_PAREN:
-            depth += 1
-        elif token.token_type == TokenType.R_PAREN:
-            depth -= 1
-            if depth == 0:
-                if from_at is None:
-                    break
-                after = text[from_at[1] + 1 : token.start]
-                return text[begin : from_at[0]].strip(), after.strip(), text[token.end + 1 :].strip()
-        elif depth == 1 and token.token_type == TokenType.SELECT:
-            begin = token.end + 1
-        elif depth == 1 and token.token_type == TokenType.FROM and from_at is None:
-            from_at = (token.start, token.end)
-    raise compilation_error("syntax error in the SELECT of COPY INTO.")
-
-
-def _parenthesized(text: str) -> tuple[str, str]:
-    depth = 0
-    for token in _tokens(text):
-        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
-        if depth == 0:
-            return text[1 : token.start], text[token.end + 1 :].strip()
-    raise compilation_error("syntax error: a parenthesis is not closed.")
-
-
-def _tokens(text: str) -> list[sqlglot.Token]:
-    try:
-        return list(sqlglot.tokenize(text, dialect="snowflake"))
-    except SqlglotError as error:
-        raise compilation_error(f"syntax error: {error}") from error
+        return _Source(resolve_location(session, reference)[0], None, {})
+    if not reader.accept_sign("("):
+        return _Source(read_location(session, reader), None, {})
+    reader.expect("SELECT")
+    select = reader.until("FROM")
+    reader.expect("FROM")
+    location = read_location(session, reader)
+    inner: Mapping[str, Setting] = {}
+    if reader.accept_sign("("):
+        inner = reader.settings()
+        reader.expect_sign(")")
+    if reader.accept("AS") or not reader.is_sign(")"):
+        if reader.word in _CLAUSES:
+            raise unsupported(f"{reader.word} in the SELECT of COPY INTO")
+        reader.name()
+    if not reader.accept_sign(")"):
+        raise unsupported(f"{reader.word} in the SELECT of COPY INTO")
+    return _Source(location, select, inner)
 
 
 def _selection(
@@ -273,7 +212,6 @@ def relocated(plan: CopyPlan, location: StageLocation) -> CopyPlan:
 
 # -- COPY INTO table: one transaction, one row of result for each file -----------------------------------
 
-_COPY = re.compile(r"COPY\s+INTO\b\s*", re.IGNORECASE)
 _COLUMNS = (
     ResultColumn("file", TEXT),
     ResultColumn("status", TEXT),
@@ -285,15 +223,9 @@ _COLUMNS = (
 )
 
 
-def copy_into(session: Session, text: str, _bindings: Bindings) -> Result:
+def copy_into(session: Session, reader: Reader) -> Result:
     """COPY INTO table."""
-    match = _COPY.match(text)
-    if match is None:
-        raise compilation_error("syntax error in COPY INTO.")
-    body = text[match.end() :]
-    if is_unload(body):
-        raise unsupported("COPY INTO a location (unloading)")
-    compiled = compile_copy(session, body)
+    compiled = compile_copy(session, reader)
     if compiled.options.validation is not None:
         return validate(session, compiled.plan, compiled.options.validation)
     if not session.autocommit:

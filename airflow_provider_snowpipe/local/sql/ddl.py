@@ -8,23 +8,22 @@ import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlglot import TokenType, exp
+from sqlglot import exp
 
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
-from airflow_provider_snowpipe.local.identifiers import literal, read_path
+from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql import engine_errors, functions, iceberg, sequences, translate
 from airflow_provider_snowpipe.local.sql import query as lengths
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.current import use_schema
-from airflow_provider_snowpipe.local.sql.properties import plain, read_head
+from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.stages import with_settings
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
-from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value, read_settings
+from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value
 from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
 from airflow_provider_snowpipe.local.types import ColumnType
 
@@ -50,25 +49,24 @@ _OTHERS = (
 _DONE = "Statement executed successfully."
 
 
-def take_stage_options(text: str) -> tuple[str, dict[str, Setting]]:
+def take_stage_options(reader: Reader) -> tuple[str, dict[str, Setting]]:
     """Take STAGE_FILE_FORMAT and STAGE_COPY_OPTIONS out of a CREATE TABLE statement.
 
     :returns: the statement without them, and the options.
     """
     found: dict[str, Setting] = {}
-    kept, position, depth, begin, name = [], 0, 0, -1, ""
-    for token in translate.tokens(text):
-        if depth == 0 and token.text.upper() in _STAGE and token.token_type == TokenType.VAR:
-            begin, name = token.start, token.text.upper()
-        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
-        if begin >= 0 and depth == 0 and token.token_type == TokenType.R_PAREN:
-            settings, rest = read_settings(text[begin : token.end + 1])
-            if rest or name in found or list(settings) != [name]:
-                raise compilation_error(f"syntax error in {name}.")
-            found |= settings
-            kept.append(text[position:begin])
-            position, begin = token.end + 1, -1
-    return "".join([*kept, text[position:]]), found
+    text, kept, position = reader.text, [], 0
+    reader.seek(0)
+    while True:
+        reader.until(*_STAGE)
+        kept.append(text[position : reader.position])
+        if reader.is_at_end:
+            return "".join(kept), found
+        settings = reader.settings(needed=True)
+        if set(settings) & set(found) or not set(settings) <= {*_STAGE}:
+            raise compilation_error(f"syntax error in {', '.join(settings)}.")
+        found |= settings
+        position = reader.position
 
 
 def created_with(tree: exp.Create, table: Table, others: Collection[str] = ()) -> Table:
@@ -115,13 +113,13 @@ def keep_created(
         _set_stage(session, database, table, staged)
 
 
-def alter_table(session: Session, database: Database, table: Table, verb: str, text: str) -> Result:
+def alter_table(
+    session: Session, database: Database, table: Table, settings: Mapping[str, Setting | None]
+) -> Result:
     """ALTER TABLE name SET option = value .. and UNSET option, ..
 
-    :param verb: SET or UNSET.
-    :param text: what follows it.
+    :param settings: None for an option that is unset.
     """
-    settings = read_all(text) if verb == "SET" else {name.strip().upper(): None for name in text.split(",")}
     chosen: dict[str, bool] = {}
     staged: dict[str, Setting] = {}
     for name, value in settings.items():
@@ -144,17 +142,6 @@ def alter_table(session: Session, database: Database, table: Table, verb: str, t
         if staged:
             _set_stage(session, database, table, staged)
     return status(_DONE)
-
-
-def read_all(text: str) -> dict[str, Setting]:
-    """Read settings to the end of a text.
-
-    :raises SqlError: 001003 for anything that is no setting.
-    """
-    settings, rest = read_settings(text)
-    if rest or not settings:
-        raise compilation_error(f"syntax error: unexpected '{rest[:40]}', expected NAME = value.")
-    return settings
 
 
 def _set_stage(session: Session, database: Database, table: Table, staged: Mapping[str, Setting]) -> None:
@@ -219,28 +206,27 @@ def _check_columns(table: Table, tree: exp.Expr) -> None:
 
 # -- CREATE TABLE .. LIKE and CREATE TABLE .. CLONE ------------------------------------------------------
 
-_TEMPORARY = re.compile(r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL)\s+)?TEMP", re.IGNORECASE)
 
-
-def copy_table(session: Session, text: str, _bindings: Bindings) -> Result:
+def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS] name LIKE | CLONE source; a clone has its rows too."""
+    word = reader.expect("LIKE", "CLONE")
+    source_path = reader.path()
+    if reader.word in {"AT", "BEFORE"}:
+        raise unsupported(f"CREATE TABLE .. {word} .. {reader.word}")
+    reader.accept("COPY GRANTS")
+    reader.end()
     session.commit()
-    head = read_head(text, "TABLE", parts=3)
-    word, _, rest = head.rest.partition(" ")
-    source_path, more = read_path(rest)
-    if more and not re.fullmatch(r"COPY\s+GRANTS", more, re.IGNORECASE):
-        raise unsupported(f"CREATE TABLE .. {word.upper()} .. {' '.join(more.split()[:2]).upper()}")
     origin, schema, name = session.resolve(source_path)
     source = origin.tables.find(schema, name)
     if source is None:
         raise object_missing("Table", f"{origin.name}.{schema}.{name}")
     session.require("SELECT", "TABLE", origin.name, schema, name)
-    database, schema, name = session.place_new_table(head.path, temporary=bool(_TEMPORARY.match(text)))
+    database, schema, name = session.place_new_table(head.path, temporary=reader.is_temporary)
     session.require("CREATE TABLE", "SCHEMA", database.name, schema)
     known = database.tables.find(schema, name)
-    if known is not None and head.tolerant:
+    if known is not None and head.is_tolerant:
         return status(f"{head.name} already exists, statement succeeded.")
-    if known is not None and head.replace:
+    if known is not None and reader.is_replacing:
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     if database is not origin and any("nextval" in (column.default or "") for column in source.columns):
         raise unsupported("a copy of a table with sequences in another database")
@@ -254,118 +240,15 @@ def copy_table(session: Session, text: str, _bindings: Bindings) -> Result:
         engine_name=database.tables.engine_name(schema, name),
     )
     statements = [f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})"]
-    if word.upper() == "CLONE":
+    if word == "CLONE":
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
-    database.tables.create(made, statements, replace=head.replace)
+    database.tables.create(made, statements, replace=reader.is_replacing)
     session.created("TABLE", database.name, schema, name)
     return status(f"Table {head.name} successfully created.")
 
 
-# -- What a statement of a fixed form may say after its first words: the rest is refused, not skipped ----
-
-_PART = r'(?:"(?:[^"]|"")+"|[\w$]+)'
-_NAME = rf"{_PART}(?:\s*\.\s*{_PART})*"
-_TEXT = r"'(?:[^'\\]|''|\\.)*'"
-_EXISTS = r"(?:IF\s+EXISTS\s+)?"
-_BLANK = re.compile(r"(?:\s+|--[^\n]*|//[^\n]*|/\*.*?\*/)+", re.DOTALL)
-_KINDS = r"(?:TABLE|VIEW|SCHEMA|DATABASE|SEQUENCE|STAGE|PIPE|FILE\s+FORMAT|ROLE|USER|WAREHOUSE)"
-_OTHER = r"(?!(?:LIKE|STARTS|LIMIT)\b)"
-_SCOPE = (
-    r"(?:IN|FOR)\s+(?:(?:ACCOUNT|SESSION)\b|(?:DATABASE|SCHEMA|TABLE|VIEW|PIPE|USER|WAREHOUSE|TASK)\b"
-    rf"(?:\s+{_OTHER}{_NAME})?|{_OTHER}{_NAME})"
-)
-_NARROWING = (rf"LIKE\s+{_TEXT}", rf"STARTS\s+WITH\s+{_TEXT}", rf"LIMIT\s+(?:\d+|NULL)(?:\s+FROM\s+{_TEXT})?")
-_OWNED = r"(?:TABLE|VIEW|PIPE|STAGE|FILE\s+FORMAT|SEQUENCE|SCHEMA|DATABASE|WAREHOUSE)"
-_GRANTS = (
-    rf"ON\s+(?:ACCOUNT|(?:{_OWNED}|USER|ROLE|INTEGRATION)\s+{_NAME})",
-    rf"(?:TO|OF)\s+(?:DATABASE\s+)?(?:(?:ROLE|USER)\s+)?{_NAME}",
-    rf"IN\s+(?:SCHEMA|DATABASE)\s+{_NAME}",
-)
-
-# Start of a statement, and the clauses that may follow it in any order, each once.
-_FORMS: tuple[tuple[re.Pattern[str], tuple[re.Pattern[str], ...]], ...] = tuple(
-    (
-        re.compile(head, re.IGNORECASE | re.DOTALL),
-        tuple(re.compile(clause, re.IGNORECASE | re.DOTALL) for clause in clauses),
-    )
-    for head, *clauses in (
-        (rf"DROP\s+(?:TABLE|VIEW|SCHEMA|DATABASE)\s+{_EXISTS}{_NAME}", r"(?:CASCADE|RESTRICT)\b"),
-        (rf"DROP\s+{_KINDS}\s+{_EXISTS}{_NAME}",),
-        (
-            rf"DESC(?:RIBE)?\s+{_KINDS}\s+{_NAME}",
-            r"TYPE\s*=\s*(?:COLUMNS|STAGE)\b",
-        ),
-        (rf"TRUNCATE\s+(?:TABLE\s+)?(?!ERROR_TABLE\s*\(){_EXISTS}{_NAME}",),
-        (rf"USE\s+(?:DATABASE|SCHEMA|ROLE|WAREHOUSE|SECONDARY\s+ROLES)\s+{_NAME}",),
-        (rf"USE\s+(?!(?:DATABASE|SCHEMA|ROLE|WAREHOUSE|SECONDARY)\s){_NAME}",),
-        (r"(?:COMMIT|ROLLBACK)(?:\s+WORK)?\b",),
-        (rf"(?:GRANT|REVOKE)\s+ROLE\s+{_NAME}\s+(?:TO|FROM)\s+(?:ROLE|USER)\s+{_NAME}",),
-        (rf"ALTER\s+(?:TABLE|STAGE|FILE\s+FORMAT)\s+{_EXISTS}{_NAME}\s+RENAME\s+TO\s+{_NAME}",),
-        (rf"ALTER\s+TABLE\s+{_EXISTS}{_NAME}\s+RENAME\s+COLUMN\s+{_PART}\s+TO\s+{_PART}",),
-        (rf"ALTER\s+TABLE\s+{_EXISTS}{_NAME}\s+SWAP\s+WITH\s+{_NAME}",),
-        (rf"ALTER\s+WAREHOUSE\s+{_EXISTS}(?:{_NAME}\s+)?(?:SUSPEND|RESUME)\b", r"IF\s+SUSPENDED\b"),
-        (rf"ALTER\s+SESSION\s+SET(?:\s+\w+\s*=\s*(?:{_TEXT}|[\w.+-]+)\s*,?)+",),
-        (r"ALTER\s+SESSION\s+UNSET\s+\w+(?:\s*,\s*\w+)*",),
-        (r"UNSET\s+(?:\(\s*\w+(?:\s*,\s*\w+)*\s*\)|\w+(?:\s*,\s*\w+)*)",),
-        (r"SHOW\s+(?:FUTURE\s+)?GRANTS\b", *_GRANTS, *_NARROWING),
-        (
-            r"SHOW\s+(?:TERSE\s+)?(?:(?:USER|EXTERNAL|MATERIALIZED|DYNAMIC|ICEBERG|FILE|PRIMARY|UNIQUE|IMPORTED|"
-            r"EXPORTED)\s+)?\w+",
-            r"HISTORY\b",
-            _SCOPE,
-            *_NARROWING,
-        ),
-    )
-)
-
-
-def check(text: str) -> None:
-    """Refuse words at the end of a statement that belong to nothing in it.
-
-    :param text: a statement without its closing semicolon; one of another form is not looked at.
-    :raises SqlError: 001003 that names the word and its place, as Snowflake does.
-    """
-    for head, clauses in _FORMS:
-        start = head.match(text)
-        if start is not None:
-            _check_rest(text, start.end(), list(clauses))
-            return
-
-
-def unread(text: str, position: int) -> None:
-    """Refuse what stands at a position of a statement.
-
-    :raises SqlError: 001003, unless there are only blanks and comments.
-    """
-    _check_rest(text, position, [])
-
-
-def _check_rest(text: str, position: int, clauses: list[re.Pattern[str]]) -> None:
-    while True:
-        blank = _BLANK.match(text, position)
-        position = blank.end() if blank else position
-        if position >= len(text):
-            return
-        found = next(((c, m) for c in clauses if (m := c.match(text, position))), None)
-        if found is None:
-            break
-        clauses.remove(found[0])
-        position = found[1].end()
-    word = re.match(rf"{_TEXT}|{_PART}|.", text[position:], re.DOTALL)
-    line = text.count("\n", 0, position) + 1
-    column = position - (text.rfind("\n", 0, position) + 1)
-    raise compilation_error(
-        f"syntax error line {line} at position {column} unexpected '{word[0][:80] if word else ''}'."
-    )
-
-
 # -- CREATE, DROP and TRUNCATE of databases, schemas and tables ------------------------------------------
 
-_HEAD = re.compile(
-    r"(?:CREATE|DROP|TRUNCATE)\s+(?P<replace>OR\s+REPLACE\s+)?(?:\w+\s+)??(?:DATABASE|SCHEMA|TABLE)\s+"
-    r"(?P<exists>IF\s+(?:NOT\s+)?EXISTS\s+)?(?P<name>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
 # The form that SHOW TABLES prints, which sqlglot does not read.
 _LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
 # Accepted because they change nothing about the rows; kept out of the stored table.
@@ -378,26 +261,24 @@ _IGNORED_CONSTRAINTS = (
 )
 
 
-_MANAGED = re.compile(r"WITH\s+MANAGED\s+ACCESS\b\s*", re.IGNORECASE)
 # Taken without effect, but for COMMENT.
-_CONTAINER_PROPERTY = re.compile(
-    r"\s*(?P<name>COMMENT|DATA_RETENTION_TIME_IN_DAYS|MAX_DATA_EXTENSION_TIME_IN_DAYS|DEFAULT_DDL_COLLATION|"
-    r"LOG_LEVEL|TRACE_LEVEL|LOG_EVENT_LEVEL)\s*=\s*(?P<value>'(?:[^'\\]|''|\\.)*'|\w+)",
-    re.IGNORECASE | re.DOTALL,
-)
+_CONTAINER_OPTIONS = frozenset(
+    {"COMMENT", "DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "DEFAULT_DDL_COLLATION",
+     "LOG_LEVEL", "TRACE_LEVEL", "LOG_EVENT_LEVEL"}
+)  # fmt: skip
 
 
-def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
+def create_database(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] DATABASE [IF NOT EXISTS] name."""
+    head = reader.target(1)
+    name, comment = head.name, _container_comment(reader)
     session.commit()
-    replace, tolerant, path = _head(text, parts=1)
-    name, comment = path[0], _container_comment(text)
     exists = session.catalog.find(name) is not None
     session.require_global("CREATE DATABASE")
-    if exists and tolerant:
+    if exists and head.is_tolerant:
         use_schema(session, name, None)
         return status(f"{name} already exists, statement succeeded.")
-    if exists and replace:
+    if exists and reader.is_replacing:
         session.require("OWNERSHIP", "DATABASE", name)
         session.catalog.drop_database(name)
     session.catalog.create_database(name)
@@ -410,17 +291,17 @@ def create_database(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"Database {name} successfully created.")
 
 
-def create_schema(session: Session, text: str, _bindings: Bindings) -> Result:
+def create_schema(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] SCHEMA [IF NOT EXISTS] [database.]name."""
+    head = reader.target(2)
+    comment = _container_comment(reader)
     session.commit()
-    replace, tolerant, path = _head(text, parts=2)
-    database, name = session.resolve_schema(path)
-    comment = _container_comment(text)
+    database, name = session.resolve_schema(head.path)
     session.require("CREATE SCHEMA", "DATABASE", database.name)
     if name in database.schemas:
-        if tolerant:
+        if head.is_tolerant:
             return status(f"{name} already exists, statement succeeded.")
-        if replace:
+        if reader.is_replacing:
             session.require("OWNERSHIP", "SCHEMA", database.name, name)
             database.drop_schema(name)
     database.create_schema(name)
@@ -431,10 +312,11 @@ def create_schema(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"Schema {name} successfully created.")
 
 
-def drop_database(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_database(session: Session, reader: Reader) -> Result:
     """DROP DATABASE [IF EXISTS] name."""
+    head = _dropped(reader, 1)
+    tolerant, path = head.is_tolerant, head.path
     session.commit()
-    _, tolerant, path = _head(text, parts=1)
     if session.catalog.find(path[0]) is None and tolerant and path[0] != SHARED_DATABASE:
         return already_dropped(path[0])
     session.catalog.database(path[0])
@@ -446,10 +328,11 @@ def drop_database(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"{path[0]} successfully dropped.")
 
 
-def drop_schema(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_schema(session: Session, reader: Reader) -> Result:
     """DROP SCHEMA [IF EXISTS] [database.]name."""
+    head = _dropped(reader, 2)
+    tolerant, path = head.is_tolerant, head.path
     session.commit()
-    _, tolerant, path = _head(text, parts=2)
     database, name = session.resolve_schema(path)
     if name not in database.schemas:
         if tolerant:
@@ -463,10 +346,11 @@ def drop_schema(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"{name} successfully dropped.")
 
 
-def drop_table(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_table(session: Session, reader: Reader) -> Result:
     """DROP TABLE [IF EXISTS] name; its default pipe and channels go with it."""
+    head = _dropped(reader, 3)
+    tolerant, path = head.is_tolerant, head.path
     session.commit()
-    _, tolerant, path = _head(text, parts=3)
     try:
         database, schema, name = session.resolve(path)
         if database.tables.find(schema, name) is not None:
@@ -488,16 +372,14 @@ def _drop(session: Session, database: Database, schema: str, name: str) -> None:
         session.dropped("PIPE", database.name, pipe.schema, pipe.name)
 
 
-def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
+def truncate_table(session: Session, reader: Reader) -> Result:
     """TRUNCATE TABLE [IF EXISTS] name: DML ("Transactions", "Terminology"); channels keep their tokens."""
-    match = re.match(r"TRUNCATE\s+(?:TABLE\s+)?(IF\s+EXISTS\s+)?(.*)", text, re.IGNORECASE | re.DOTALL)
-    if match is None:
-        raise compilation_error("syntax error in TRUNCATE.")
-    path, _ = read_path(match[2])
-    database, schema, name = session.resolve(path)
+    head = reader.target()
+    reader.end()
+    database, schema, name = session.resolve(head.path)
     table = database.tables.find(schema, name)
     if table is None:
-        if match[1]:
+        if head.is_tolerant:
             return status("Statement executed successfully.")
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     session.require("TRUNCATE", "TABLE", database.name, schema, name)
@@ -512,15 +394,16 @@ def truncate_table(session: Session, text: str, _bindings: Bindings) -> Result:
     return dataclasses.replace(status("Statement executed successfully."), changed={"deleted": deleted})
 
 
-def create_table(session: Session, text: str, _bindings: Bindings) -> Result:
+def create_table(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS], with columns or AS SELECT."""
+    head = reader.target()
+    if reader.word in {"LIKE", "CLONE"}:
+        return _copy_table(session, head, reader)
     session.commit()
-    text, staged = take_stage_options(text)
+    text, staged = take_stage_options(reader)
     tree = translate.parse(_LINEAR.sub("CLUSTER BY (", text))
-    if not isinstance(tree, exp.Create):
-        raise unsupported("this form of CREATE TABLE")
     named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-    if not isinstance(named, exp.Table):
+    if not isinstance(tree, exp.Create) or not isinstance(named, exp.Table):
         raise unsupported("this form of CREATE TABLE")
     translate.normalize_identifiers(named)
     path = tuple(part.name for part in named.parts)
@@ -618,17 +501,6 @@ def read_column(
     return Column(definition.name, column_type, nullable, default, written)
 
 
-def split_commas(text: str) -> list[str]:
-    """Split a text at the commas outside of parentheses and strings."""
-    parts, depth, start = [], 0, 0
-    for match in re.finditer(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[(),]", text):
-        depth += {"(": 1, ")": -1}.get(match[0], 0)
-        if match[0] == "," and depth == 0:
-            parts.append(text[start : match.start()])
-            start = match.end()
-    return [*parts, text[start:]]
-
-
 def _default(expression: exp.Expr) -> str:
     engine_errors.check(expression)
     if isinstance(expression, (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime)):
@@ -679,34 +551,26 @@ def _as_select(
     return table, [*statements, f"INSERT INTO {table.path} {checked}"]
 
 
-def _container_comment(text: str) -> str:
+def _container_comment(reader: Reader) -> str:
     """Read what CREATE DATABASE or SCHEMA says after the name, and return its COMMENT.
 
-    :raises SqlError: 001003 for words that belong to nothing, 000002 for CLONE and other properties.
+    :raises SqlError: 001003 for words that belong to nothing, 000002 for CLONE.
     """
-    match = _HEAD.match(text)
-    assert match is not None  # noqa: S101 - the caller has read the name
-    _, rest = read_path(match["name"])
-    managed = _MANAGED.match(rest)
-    rest = rest[managed.end() :] if managed else rest
-    copied = re.match(r"CLONE|FROM\s+SHARE", rest, re.IGNORECASE)
+    reader.accept("WITH MANAGED ACCESS")
+    copied = reader.accept("CLONE", "FROM SHARE")
     if copied:
-        raise unsupported(f"CREATE .. {copied[0].upper()}")
-    comment = ""
-    position = len(text.rstrip()) - len(rest)
-    while found := _CONTAINER_PROPERTY.match(text, position):
-        if found["name"].upper() == "COMMENT":
-            comment = plain(found["value"])
-        position = found.end()
-    unread(text, position)
-    return comment
+        raise unsupported(f"CREATE .. {copied}")
+    properties = reader.properties()
+    reader.end()
+    for name in properties:
+        if name not in _CONTAINER_OPTIONS:
+            raise unsupported(f"option {name} of a {reader.kind.lower()}")
+    return properties.get("COMMENT", "")
 
 
-def _head(text: str, *, parts: int) -> tuple[bool, bool, tuple[str, ...]]:
-    match = _HEAD.match(text)
-    if match is None:
-        raise compilation_error(f"syntax error in '{' '.join(text.split()[:3])}'.")
-    path, _ = read_path(match["name"])
-    if len(path) > parts:
-        raise compilation_error(f"'{'.'.join(path)}' has too many parts.")
-    return bool(match["replace"]), bool(match["exists"]), path
+def _dropped(reader: Reader, most: int) -> Target:
+    """Read what DROP says after the kind; what is inside is dropped with and without CASCADE."""
+    head = reader.target(most)
+    reader.accept("CASCADE", "RESTRICT")
+    reader.end()
+    return head

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
-from airflow_provider_snowpipe.local.identifiers import literal, read_path
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.identifiers import literal
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Table
 
-_TRUNCATE = re.compile(
-    r"TRUNCATE\s+(?:TABLE\s+)?ERROR_TABLE\s*\((?P<name>[^()]*)\)\s*\Z", re.IGNORECASE | re.DOTALL
-)
 # Numbers of the errors that these reasons have in Snowflake's other loads.
 _CODES = """CASE WHEN error_message LIKE '%not a JSON object%' THEN 100069
     WHEN error_message LIKE '%not valid UTF-8%' THEN 100069
@@ -66,13 +61,14 @@ def subquery(session: Session, table: exp.Table) -> exp.Expr:
     return exp.Subquery(this=parsed, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
 
 
-def truncate(session: Session, text: str, _bindings: Bindings) -> Result:
+def truncate(session: Session, reader: Reader) -> Result:
     """TRUNCATE ERROR_TABLE(name)."""
+    reader.expect_sign("(")
+    path = reader.path()
+    reader.expect_sign(")")
+    reader.end()
     session.commit()
-    match = _TRUNCATE.match(text)
-    if match is None:
-        raise compilation_error("syntax error in TRUNCATE ERROR_TABLE.")
-    database, table = _logging_table(session, read_path(match["name"])[0], "TRUNCATE")
+    database, table = _logging_table(session, path, "TRUNCATE")
     database.tables.clear_rejected_rows(table.schema, table.name)
     return status("Statement executed successfully.")
 

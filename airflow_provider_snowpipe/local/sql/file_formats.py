@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,86 +16,85 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.head import Head, read_head
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, already_dropped, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
+from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.stages import typed
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition
 from airflow_provider_snowpipe.local.stages.formats import read_file_format
 from airflow_provider_snowpipe.local.stages.location import find_format
-from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value, read_settings
+from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value
 from airflow_provider_snowpipe.local.types import TEXT, TIMESTAMP_LTZ
 
 _DONE = "Statement executed successfully."
-_RENAME = re.compile(r"RENAME\s+TO\s+(?P<name>.*)", re.IGNORECASE | re.DOTALL)
-_SET = re.compile(r"SET\s+(?P<settings>.*)", re.IGNORECASE | re.DOTALL)
-_UNSET = re.compile(r"UNSET\s+COMMENT\s*\Z", re.IGNORECASE)
 _SHOWN = (
     "name", "database_name", "schema_name", "type", "owner", "comment", "format_options", "owner_role_type",
 )  # fmt: skip
 
 
-def create_file_format(session: Session, text: str, _bindings: Bindings) -> Result:
+def create_file_format(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] [TEMPORARY] FILE FORMAT [IF NOT EXISTS] name [TYPE = ..] [options] ..."""
+    head = reader.target()
+    settings, comment = _settings(reader)
     session.commit()
-    head = read_head(text)
     database, schema, name = session.resolve(head.path)
     key = (database.name, schema, name)
-    if head.is_tolerant and _find(session, head) is not None:
+    if head.is_tolerant and _find(session, head.path) is not None:
         return status(f"{name} already exists, statement succeeded.")
-    settings, comment = _settings(head.rest)
     new = FileFormatDefinition(
         *key,
         database.clock.now_ms(),
         read_file_format(settings).settings(),
         comment,
-        head.is_temporary,
+        reader.is_temporary,
     )
-    if not head.is_temporary:
+    if not reader.is_temporary:
         session.require("CREATE FILE FORMAT", "SCHEMA", database.name, schema)
-        if head.is_replacing and database.stages.format(schema, name) is not None:
+        if reader.is_replacing and database.stages.format(schema, name) is not None:
             session.require("OWNERSHIP", "FILE FORMAT", *key)
-        database.stages.put_format(new, replace=head.is_replacing)
+        database.stages.put_format(new, replace=reader.is_replacing)
         session.created("FILE FORMAT", *key)
-    elif key in session.temporary.formats and not head.is_replacing:
+    elif key in session.temporary.formats and not reader.is_replacing:
         raise object_exists(str(new))
     else:
         session.temporary.formats[key] = new
     return status(f"File format {name} successfully created.")
 
 
-def alter_file_format(session: Session, text: str, _bindings: Bindings) -> Result:
+def alter_file_format(session: Session, reader: Reader) -> Result:
     """ALTER FILE FORMAT [IF EXISTS] name SET options | RENAME TO new | UNSET COMMENT."""
+    head = reader.target()
+    verb = reader.accept("RENAME TO", "SET", "UNSET COMMENT")
+    if not verb:
+        raise unsupported(f"ALTER FILE FORMAT .. {reader.word}")
+    renamed = reader.path() if verb == "RENAME TO" else ()
+    settings, comment = _settings(reader) if verb == "SET" else ({}, None)
+    reader.end()
     session.commit()
-    head = read_head(text)
-    old = _find(session, head) if head.is_tolerant else find_format(session, head.path)
+    old = _find(session, head.path) if head.is_tolerant else find_format(session, head.path)
     if old is None:
         return status(_DONE)
     _require_ownership(session, old)
-    renaming, setting = _RENAME.match(head.rest), _SET.match(head.rest)
-    if renaming:
-        target, schema, name = session.resolve(read_path(renaming["name"])[0])
+    if verb == "RENAME TO":
+        target, schema, name = session.resolve(renamed)
         if target.name != old.database:
             raise unsupported("ALTER FILE FORMAT .. RENAME TO another database")
         new = dataclasses.replace(old, schema=schema, name=name)
-    elif setting:
-        new = _changed(old, setting["settings"])
-    elif _UNSET.match(head.rest):
-        new = dataclasses.replace(old, comment=None)
+    elif verb == "SET":
+        new = _changed(old, settings, comment)
     else:
-        raise unsupported(f"ALTER FILE FORMAT .. {' '.join(head.rest.split()[:2])}")
+        new = dataclasses.replace(old, comment=None)
     _change(session, old, new)
     return status(_DONE)
 
 
-def drop_file_format(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_file_format(session: Session, reader: Reader) -> Result:
     """DROP FILE FORMAT [IF EXISTS] name."""
+    head = reader.target()
+    reader.end()
     session.commit()
-    head = read_head(text)
-    known = _find(session, head) if head.is_tolerant else find_format(session, head.path)
+    known = _find(session, head.path) if head.is_tolerant else find_format(session, head.path)
     if known is None:
         return already_dropped(head.path[-1])
     if known.temporary:
@@ -108,9 +106,9 @@ def drop_file_format(session: Session, text: str, _bindings: Bindings) -> Result
     return status(f"{known.name} successfully dropped.")
 
 
-def show_file_formats(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_file_formats(session: Session, shown: Shown) -> Result:
     """SHOW FILE FORMATS [LIKE ..] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    scope = {(database.name, schema): database for database, schema in schemas_in_scope(session, text)}
+    scope = {(database.name, schema): database for database, schema in schemas_in_scope(session, shown)}
     databases = {database.name: database for database in scope.values()}
     formats = [
         *(known for database in databases.values() for known in database.stages.formats),
@@ -130,16 +128,18 @@ def show_file_formats(session: Session, text: str, _bindings: Bindings) -> Resul
         )
         for known in formats
         if (known.database, known.schema) in scope
-        and matches(text, known.name)
+        and shown.matches(known.name)
         and _is_visible(session, known)
     ]
     columns = (ResultColumn("created_on", TIMESTAMP_LTZ), *(ResultColumn(name, TEXT) for name in _SHOWN))
     return Result(columns, [*sorted(rows, key=lambda row: row[1:4])], OTHER)
 
 
-def describe_file_format(session: Session, text: str, _bindings: Bindings) -> Result:
+def describe_file_format(session: Session, reader: Reader) -> Result:
     """DESCRIBE FILE FORMAT name."""
-    known = find_format(session, read_head(text).path)
+    path = reader.path()
+    reader.end()
+    known = find_format(session, path)
     if not _is_visible(session, known):
         raise object_missing("File format", str(known))
     described = read_file_format({}, known.settings)
@@ -169,27 +169,27 @@ def _options(known: FileFormatDefinition) -> str:
     return json.dumps({"TYPE": described.type, **dict(described)})
 
 
-def _settings(text: str) -> tuple[dict[str, Setting], str | None]:
-    settings, rest = read_settings(text)
-    if rest:
-        raise compilation_error(f"syntax error in the options of a file format at '{rest[:30]}'.")
+def _settings(reader: Reader) -> tuple[dict[str, Setting], str | None]:
+    settings = reader.settings()
+    reader.end()
     comment = settings.pop("COMMENT", None)
     if comment is not None and not isinstance(comment, str):
         raise invalid_value("COMMENT", comment, "a string")
     return settings, None if comment is None else str(comment)
 
 
-def _changed(old: FileFormatDefinition, text: str) -> FileFormatDefinition:
-    settings, comment = _settings(text)
+def _changed(
+    old: FileFormatDefinition, settings: dict[str, Setting], comment: str | None
+) -> FileFormatDefinition:
     if str(settings.get("TYPE", old.settings["TYPE"])).upper() != old.settings["TYPE"]:
         raise compilation_error("the TYPE of a file format cannot be changed; create another one.")
     merged = read_file_format(settings, old.settings).settings()
     return dataclasses.replace(old, settings=merged, comment=old.comment if comment is None else comment)
 
 
-def _find(session: Session, head: Head) -> FileFormatDefinition | None:
+def _find(session: Session, path: tuple[str, ...]) -> FileFormatDefinition | None:
     try:
-        return find_format(session, head.path)
+        return find_format(session, path)
     except SqlError as error:
         if error.code == "002003":
             return None

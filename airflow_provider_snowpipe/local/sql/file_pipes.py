@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,23 +16,21 @@ from airflow_provider_snowpipe.local.errors import (
     object_exists,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.auto_ingest import relative, unloaded
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
 from airflow_provider_snowpipe.local.loading.history import DAY_MS
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
 from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, OnError
-from airflow_provider_snowpipe.local.sql import pipes, shown_pipes
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql import pipes
 from airflow_provider_snowpipe.local.sql.copy_into import CompiledCopy, compile_copy
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
+from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.settings import (
     Setting,
     invalid_parameter,
     invalid_value,
-    read_settings,
 )
 
 # -- ALTER PIPE .. REFRESH: queues files that were staged before, or whose event was lost ----------------
@@ -41,12 +38,9 @@ from airflow_provider_snowpipe.local.stages.settings import (
 REFRESH_MS = 7 * DAY_MS
 
 
-def refresh(session: Session, database: Database, pipe: FilePipe, text: str) -> Result:
+def refresh(session: Session, database: Database, pipe: FilePipe, settings: Mapping[str, Setting]) -> Result:
     """REFRESH [PREFIX = '..'] [MODIFIED_AFTER = '..']: queue files of the last 7 days that are not loaded."""
     session.require("OPERATE", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-    settings, rest = read_settings(text)
-    if rest:
-        raise compilation_error(f"syntax error: unexpected '{rest[:30]}'.")
     for name, value in settings.items():
         if name not in ("PREFIX", "MODIFIED_AFTER"):
             raise invalid_parameter(name)
@@ -80,61 +74,55 @@ def _epoch_ms(text: str) -> int:
 
 # -- CREATE, DROP, SHOW and DESCRIBE of pipes; file pipes here, streaming pipes by their own module ------
 
-_CREATE = re.compile(
-    r"CREATE\s+(?P<replace>OR\s+REPLACE\s+)?PIPE\s+(?P<exists>IF\s+NOT\s+EXISTS\s+)?(?P<rest>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_STREAM = re.compile(r"TABLE\s*\(\s*DATA_SOURCE\s*\(", re.IGNORECASE)
-_BODY = re.compile(r"AS\s+(?P<copy>COPY\s+INTO\s+.*)", re.IGNORECASE | re.DOTALL)
-HEAD = re.compile(
-    r"(?:DROP|ALTER|DESCRIBE|DESC)\s+PIPE\s+(?P<exists>IF\s+EXISTS\s+)?(?P<rest>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
 _OPTIONS = ("AUTO_INGEST", "COMMENT", "INTEGRATION", "AWS_SNS_TOPIC", "ERROR_INTEGRATION")
 # Documentation page "CREATE PIPE": copy options that a pipe may not have.
 _FORBIDDEN = ("FILES", "SIZE_LIMIT", "PURGE", "FORCE", "RETURN_FAILED_ONLY", "VALIDATION_MODE")
 
 
-def create_pipe(session: Session, text: str, bindings: Bindings) -> Result:
+def create_pipe(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] PIPE [IF NOT EXISTS] name [options] AS COPY INTO table FROM @stage .."""
+    head = reader.target()
+    replace = reader.is_replacing
+    settings = reader.settings()
+    reader.expect("AS")
     session.commit()
-    head = _CREATE.match(text)
-    if head is None:
-        raise compilation_error("syntax error in CREATE PIPE.")
-    path, rest = read_path(head["rest"])
-    database, schema, name = session.resolve(path)
+    database, schema, name = session.resolve(head.path)
     key = PipeKey(schema, name)
     existing = database.file_pipes.find(key)
-    if existing is not None and head["exists"]:
+    if existing is not None and head.is_tolerant:
         return status(f"{name} already exists, statement succeeded.")
     if existing is not None:
-        if not head["replace"]:
+        if not replace:
             raise object_exists(f"{database.name}.{schema}.{name}")
         session.require("OWNERSHIP", "PIPE", database.name, schema, name)
-    if _STREAM.search(text):
-        result = pipes.create_pipe(session, text, bindings)
+    if pipes.is_streaming(reader.text[reader.position :]):
+        if set(settings) - {"COMMENT"}:
+            raise invalid_parameter(next(name for name in settings if name != "COMMENT"))
+        result = pipes.create_pipe(session, head, reader, replace=replace)
         if existing is not None:
             database.file_pipes.drop(key)
         return result
-    if database.pipes.find(key) is not None and head["exists"]:
+    if database.pipes.find(key) is not None and head.is_tolerant:
         return status(f"{name} already exists, statement succeeded.")
     session.require("CREATE PIPE", "SCHEMA", database.name, schema)
-    pipe = _compiled(session, database, key, rest)
-    _replace_streaming(session, database, key, replace=bool(head["replace"]))
-    database.file_pipes.create(pipe, replace=bool(head["replace"]))
+    pipe = _compiled(session, database, key, settings, reader)
+    _replace_streaming(session, database, key, replace=replace)
+    database.file_pipes.create(pipe, replace=replace)
     session.created("PIPE", database.name, schema, name)
     session.catalog.pipe_failures.pop((database.name, schema, name), None)
     session.catalog.watch_changed()
     return status(f"Pipe {name} successfully created.")
 
 
-def drop_pipe(session: Session, text: str, bindings: Bindings) -> Result:
+def drop_pipe(session: Session, reader: Reader) -> Result:
     """DROP PIPE [IF EXISTS] name; files that wait in its queue are not loaded."""
-    found = find_named(session, text)
+    head = reader.target()
+    reader.end()
+    found = find_named(session, head.path)
     if found is None:
-        return pipes.drop_pipe(session, text, bindings)
+        return pipes.drop_pipe(session, head)
     session.commit()
-    database, pipe, _ = found
+    database, pipe = found
     place = (database.name, pipe.key.schema, pipe.key.name)
     session.require("OWNERSHIP", "PIPE", *place)
     database.file_pipes.drop(pipe.key)
@@ -144,64 +132,46 @@ def drop_pipe(session: Session, text: str, bindings: Bindings) -> Result:
     return status(f"{pipe.key.name} successfully dropped.")
 
 
-def show_pipes(session: Session, text: str, bindings: Bindings) -> Result:
+def show_pipes(session: Session, shown: Shown) -> Result:
     """SHOW PIPES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    streaming = shown_pipes.show_pipes(session, text, bindings)
     rows = [
         _row(session, database, pipe)
-        for database, schema in schemas_in_scope(session, text)
+        for database, schema in schemas_in_scope(session, shown)
         for pipe in database.file_pipes.pipes
-        if pipe.key.schema == schema and matches(text, pipe.key.name) and _shows(session, database, pipe)
+        if pipe.key.schema == schema and shown.matches(pipe.key.name) and _shows(session, database, pipe)
     ]
-    merged = sorted([*streaming.rows, *rows], key=lambda row: (row[2], row[3], row[1]))
-    return Result(streaming.columns, merged, streaming.statement_type)
+    return pipes.listed(session, pipes.shown(session, shown), rows)
 
 
-def describe_pipe(session: Session, text: str, bindings: Bindings) -> Result:
+def describe_pipe(session: Session, reader: Reader) -> Result:
     """DESCRIBE PIPE name."""
-    found = find_named(session, text)
+    path = reader.path()
+    reader.end()
+    found = find_named(session, path)
     if found is None:
-        return shown_pipes.describe_pipe(session, text, bindings)
-    columns = shown_pipes.show_pipes(session, "SHOW PIPES LIKE ''", bindings).columns
-    return Result(columns, [_row(session, found[0], found[1])])
+        return pipes.listed(session, [pipes.existing_pipe(session, path)], ())
+    return pipes.listed(session, [], [_row(session, *found)])
 
 
-def find_file_pipe(session: Session, name: str) -> tuple[Database, FilePipe] | None:
-    """Return the file pipe of a dotted name, or None; hidden pipes are not found.
-
-    :param name: as in the argument of SYSTEM$PIPE_STATUS.
-    """
-    database, schema, exact = session.resolve(read_path(name)[0])
-    pipe = database.file_pipes.find(PipeKey(schema, exact))
+def find_named(session: Session, path: tuple[str, ...]) -> tuple[Database, FilePipe] | None:
+    """Return the file pipe of a name, or None; hidden pipes are not found."""
+    database, schema, name = session.resolve(path)
+    pipe = database.file_pipes.find(PipeKey(schema, name))
     return None if pipe is None or not _shows(session, database, pipe) else (database, pipe)
 
 
-def find_named(session: Session, text: str) -> tuple[Database, FilePipe, str] | None:
-    """Return the file pipe that a statement names and the rest of the statement; None for no file pipe."""
-    head = HEAD.match(text)
-    if head is None:
-        return None
-    path, rest = read_path(head["rest"])
-    database, schema, name = session.resolve(path)
-    pipe = database.file_pipes.find(PipeKey(schema, name))
-    if pipe is None or not _shows(session, database, pipe):
-        return None
-    return database, pipe, rest
-
-
-def _compiled(session: Session, database: Database, key: PipeKey, text: str) -> FilePipe:
-    settings, rest = read_settings(text)
-    body = _BODY.match(rest)
-    if body is None:
-        raise compilation_error("syntax error: CREATE PIPE needs AS COPY INTO table FROM @stage.")
+def _compiled(
+    session: Session, database: Database, key: PipeKey, settings: Mapping[str, Setting], reader: Reader
+) -> FilePipe:
     for name in settings:
         if name not in _OPTIONS:
             raise invalid_parameter(name)
     auto_ingest = settings.get("AUTO_INGEST", False)
     if not isinstance(auto_ingest, bool):
         raise invalid_value("AUTO_INGEST", auto_ingest, "TRUE or FALSE")
-    copy = body["copy"].strip()
-    compiled = compile_copy(session, copy.split(None, 2)[2], default=OnError(SKIP_FILE))
+    copy = reader.text[reader.position :].strip()
+    reader.expect("COPY INTO")
+    compiled = compile_copy(session, reader, default=OnError(SKIP_FILE))
     _check(compiled)
     table = compiled.plan.table
     if table.database != database.name:
@@ -285,27 +255,28 @@ STALE_MS = 14 * DAY_MS
 _DONE = "Statement executed successfully."
 
 
-def alter_pipe(session: Session, text: str, bindings: Bindings) -> Result:
+def alter_pipe(session: Session, reader: Reader) -> Result:
     """ALTER PIPE [IF EXISTS] name SET .. | UNSET .. | REFRESH .."""
-    found = find_named(session, text)
+    head = reader.target()
+    verb = reader.accept("SET", "UNSET", "REFRESH")
+    found = find_named(session, head.path)
     if found is None:
-        head = HEAD.match(text)
-        if head is not None and head["exists"]:
-            database, schema, name = session.resolve(read_path(head["rest"])[0])
-            if database.pipes.find(PipeKey(schema, name)) is None:
-                return status(_DONE)
-        return pipes.alter_pipe(session, text, bindings)
+        database, schema, name = session.resolve(head.path)
+        if head.is_tolerant and database.pipes.find(PipeKey(schema, name)) is None:
+            return status(_DONE)
+        return pipes.alter_pipe(session, head.path)
+    if not verb:
+        raise unsupported(f"ALTER PIPE .. {reader.word}")
+    names = reader.names() if verb == "UNSET" else []
+    settings = reader.settings(needed=verb == "SET")
+    reader.end()
     session.commit()
-    database, pipe, rest = found
-    verb, _, more = rest.partition(" ")
-    if verb.upper() == "SET":
-        _set(session, database, pipe, more)
-    elif verb.upper() == "UNSET":
-        _unset(session, database, pipe, more)
-    elif verb.upper() == "REFRESH":
-        return refresh(session, database, pipe, more)
+    if verb == "SET":
+        _set(session, *found, settings)
+    elif verb == "UNSET":
+        _unset(session, *found, names)
     else:
-        raise unsupported(f"ALTER PIPE .. {verb.upper()}")
+        return refresh(session, *found, settings)
     return status(_DONE)
 
 
@@ -327,10 +298,7 @@ def resume(session: Session, database: Database, pipe: FilePipe, *, forced: bool
     session.catalog.watch_changed()
 
 
-def _set(session: Session, database: Database, pipe: FilePipe, text: str) -> None:
-    settings, rest = read_settings(text)
-    if rest or not settings:
-        raise compilation_error(f"syntax error: unexpected '{rest[:30]}'.")
+def _set(session: Session, database: Database, pipe: FilePipe, settings: Mapping[str, Setting]) -> None:
     for name, value in settings.items():
         current = database.file_pipes.find(pipe.key) or pipe
         if name == "PIPE_EXECUTION_PAUSED":
@@ -349,16 +317,16 @@ def _set(session: Session, database: Database, pipe: FilePipe, text: str) -> Non
             raise invalid_parameter(name)
 
 
-def _unset(session: Session, database: Database, pipe: FilePipe, text: str) -> None:
-    for name in text.split(","):
+def _unset(session: Session, database: Database, pipe: FilePipe, names: Sequence[str]) -> None:
+    for name in names:
         current = database.file_pipes.find(pipe.key) or pipe
-        if name.strip().upper() == "PIPE_EXECUTION_PAUSED":
+        if name == "PIPE_EXECUTION_PAUSED":
             _pause_or_resume(session, database, current, paused=False)
-        elif name.strip().upper() == "COMMENT":
+        elif name == "COMMENT":
             session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
             database.file_pipes.change(dataclasses.replace(current, comment=None))
         else:
-            raise invalid_parameter(name.strip())
+            raise invalid_parameter(name)
 
 
 def _pause_or_resume(session: Session, database: Database, pipe: FilePipe, *, paused: bool) -> None:

@@ -16,7 +16,6 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import spool
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql import (
     account_usage,
     alter_table,
@@ -31,12 +30,12 @@ from airflow_provider_snowpipe.local.sql import (
     infer_schema,
     information_schema,
     parameters,
-    pipe_functions,
     query,
     sequences,
     show,
     show_objects,
     stages,
+    system_functions,
     translate,
     users,
     views,
@@ -45,34 +44,29 @@ from airflow_provider_snowpipe.local.sql import (
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.current import use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.engine_errors import disk_full, translate_error
-from airflow_provider_snowpipe.local.sql.infer_schema import inline, inline_words
-from airflow_provider_snowpipe.local.sql.properties import plain
+from airflow_provider_snowpipe.local.sql.reader import Reader, inline
 from airflow_provider_snowpipe.local.sql.results import USE, Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.show import Shown
 from airflow_provider_snowpipe.local.sql.split import strip_comments
 
 # -- Statements about the session: USE, ALTER SESSION, transactions --------------------------------------
 
 _DONE = "Statement executed successfully."
-_USE = re.compile(
-    r"USE\s+(?:(DATABASE|SCHEMA|ROLE|WAREHOUSE|SECONDARY\s+ROLES)\s+)?(.*)", re.IGNORECASE | re.DOTALL
-)
-_SET = re.compile(r"ALTER\s+SESSION\s+(SET|UNSET)\s+(.*)", re.IGNORECASE | re.DOTALL)
-_PARAMETER = re.compile(r"(\w+)\s*=\s*('(?:[^']|'')*'|[\w.+-]+)\s*,?\s*")
+_MOST = 256
 
 
-def use(session: Session, text: str, _bindings: Bindings) -> Result:
+def use(session: Session, reader: Reader) -> Result:
     """USE [DATABASE | SCHEMA | ROLE | WAREHOUSE] name, USE SECONDARY ROLES ALL | NONE."""
-    match = _USE.match(text)
-    if match is None or not match[2].strip():
-        raise compilation_error("syntax error: USE needs a name.")
-    kind = " ".join((match[1] or "").upper().split())
-    path, _ = read_path(match[2])
+    kind = reader.accept("SECONDARY ROLES", "DATABASE", "SCHEMA", "ROLE", "WAREHOUSE")
     if kind == "SECONDARY ROLES":
-        if path not in (("ALL",), ("NONE",)):
-            raise compilation_error("syntax error: USE SECONDARY ROLES takes ALL or NONE.")
-        session.secondary_roles = path == ("ALL",)
-    elif kind == "ROLE":
+        roles = reader.expect("ALL", "NONE")
+        reader.end()
+        session.secondary_roles = roles == "ALL"
+        return dataclasses.replace(status(_DONE), statement_type=USE)
+    path = reader.path(2 if kind in {"", "SCHEMA"} else 1)
+    reader.end()
+    if kind == "ROLE":
         use_role(session, path[-1])
     elif kind == "WAREHOUSE":
         use_warehouse(session, path[-1])
@@ -83,104 +77,68 @@ def use(session: Session, text: str, _bindings: Bindings) -> Result:
     return dataclasses.replace(status(_DONE), statement_type=USE)
 
 
-def alter_session(session: Session, text: str, _bindings: Bindings) -> Result:
+def alter_session(session: Session, reader: Reader) -> Result:
     """ALTER SESSION SET | UNSET: parameters are remembered; few have an effect here.
 
     A change of AUTOCOMMIT commits the open transaction ("Transactions", "Autocommit").
     """
-    match = _SET.match(text)
-    if match is None:
-        raise compilation_error("syntax error: expected ALTER SESSION SET or UNSET.")
+    changed: dict[str, Any] = (
+        dict(reader.properties(needed=True))
+        if reader.expect("SET", "UNSET") == "SET"
+        else dict.fromkeys(reader.names())
+    )
+    reader.end()
     autocommit = session.autocommit
-    if match[1].upper() == "SET":
-        for name, value in _PARAMETER.findall(match[2]):
-            session.set_parameter(name.upper(), value.strip("'").replace("''", "'"))
-    else:
-        for name in match[2].split(","):
-            session.set_parameter(name.strip().upper(), None)
+    for name, value in changed.items():
+        session.set_parameter(name, value)
     if session.autocommit != autocommit:
         session.commit()
     return status(_DONE)
 
 
-def begin(session: Session, text: str, _bindings: Bindings) -> Result:
-    """BEGIN [TRANSACTION | WORK]."""
-    if not re.fullmatch(
-        r"(?:BEGIN(?:\s+(?:WORK|TRANSACTION))?|START\s+TRANSACTION)(?:\s+NAME\s+\w+)?\s*", text, re.IGNORECASE
-    ):
+def begin(session: Session, reader: Reader) -> Result:
+    """BEGIN [TRANSACTION | WORK] [NAME name], START TRANSACTION [NAME name]."""
+    if reader.verb == "START":
+        reader.expect("TRANSACTION")
+    elif not reader.accept("TRANSACTION", "WORK") and reader.word not in {"", "NAME"}:
         raise unsupported("Snowflake Scripting (BEGIN .. END)")
+    if reader.accept("NAME"):
+        reader.name()
+    reader.end()
     session.begin()
     return status(_DONE)
 
 
-def commit(session: Session, _text: str, _bindings: Bindings) -> Result:
-    """COMMIT; succeeds outside a transaction, as in Snowflake."""
+def commit(session: Session, reader: Reader) -> Result:
+    """COMMIT [WORK]; succeeds outside a transaction, as in Snowflake."""
+    reader.accept("WORK")
+    reader.end()
     session.commit()
     return status(_DONE)
 
 
-def rollback(session: Session, _text: str, _bindings: Bindings) -> Result:
-    """ROLLBACK; succeeds outside a transaction, as in Snowflake."""
+def rollback(session: Session, reader: Reader) -> Result:
+    """ROLLBACK [WORK]; succeeds outside a transaction, as in Snowflake."""
+    reader.accept("WORK")
+    reader.end()
     session.rollback()
     return status(_DONE)
 
 
-# -- STARTS WITH and LIMIT of SHOW statements, the same for all of them ----------------------------------
-
-_STRING = r"'(?:[^']|'')*'"
-_CLAUSES = re.compile(
-    rf"(?:\s+STARTS\s+WITH\s+(?P<start>{_STRING}))?(?:\s+LIMIT\s+(?P<limit>\d+|NULL)(?:\s+FROM\s+(?P<after>{_STRING}))?)?"
-    r"\s*\Z",
-    re.IGNORECASE,
-)
-_Handler = Callable[[Session, str, Bindings], Result]
-
-
-def narrowed(show: _Handler) -> _Handler:
-    """Return a SHOW handler that also takes ``[STARTS WITH 'x'] [LIMIT n [FROM 'name']]``.
-
-    ``FROM`` takes the rows behind the first name that begins with the text, as Snowflake's paging does.
-    """
-
-    def handler(session: Session, text: str, bindings: Bindings) -> Result:
-        clauses = _CLAUSES.search(text)
-        if clauses is None or not clauses[0].strip():
-            return show(session, text, bindings)
-        result = show(session, text[: clauses.start()], bindings)
-        names = [column.name for column in result.columns]
-        if "name" not in names:
-            raise compilation_error("this SHOW statement has no names; LIMIT and STARTS WITH do not apply.")
-        at = names.index("name")
-        rows = list(result.rows)
-        if clauses["start"]:
-            rows = [row for row in rows if str(row[at]).startswith(plain(clauses["start"]))]
-        if clauses["after"]:
-            rows = [row for row in rows if str(row[at]) > plain(clauses["after"])]
-        if clauses["limit"] and clauses["limit"].upper() != "NULL":
-            rows = rows[: int(clauses["limit"])]
-        return dataclasses.replace(result, rows=rows)
-
-    return handler
-
-
 # -- Session variables: SET, UNSET, SHOW VARIABLES and ``$name`` in queries ------------------------------
 
-_VARIABLES_SET = re.compile(
-    r"SET\s+(?:(?P<one>\w+)|\((?P<many>[\w\s,]+)\))\s*=\s*(?P<value>.*)", re.IGNORECASE | re.DOTALL
-)
-_MOST = 256
 
-
-def set_variables(session: Session, text: str, _bindings: Bindings) -> Result:
+def set_variables(session: Session, reader: Reader) -> Result:
     """SET name = expression, SET (a, b) = (x, y)."""
-    match = _VARIABLES_SET.match(text)
-    if match is None:
-        raise compilation_error("syntax error: expected SET name = expression.")
-    names = [name.strip().upper() for name in (match["one"] or match["many"]).split(",")]
-    value = match["value"].strip()
-    if match["many"] and value.startswith("(") and value.endswith(")"):
-        value = value[1:-1]
-    sql = translate.to_duckdb(translate.prepare(session, translate.parse(f"SELECT {value}")))
+    many = reader.name_list()
+    names = many or [reader.name()]
+    reader.expect_sign("=")
+    value = reader.parenthesized() if many and reader.is_sign("(") else reader.rest()
+    reader.end()
+    tree = translate.parse(f"SELECT {value}")
+    if any(isinstance(part, exp.Alias) for part in tree.expressions):
+        raise compilation_error("syntax error: SET takes expressions without names.")
+    sql = translate.to_duckdb(translate.prepare(session, tree))
     row = session.cursor.execute(sql).fetchone()
     if row is None or len(row) != len(names):
         raise compilation_error(f"SET of {len(names)} variables needs as many values.")
@@ -190,17 +148,231 @@ def set_variables(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(_DONE)
 
 
-def unset_variables(session: Session, text: str, _bindings: Bindings) -> Result:
+def unset_variables(session: Session, reader: Reader) -> Result:
     """UNSET name, UNSET (a, b)."""
-    for name in re.sub(r"^UNSET\s+", "", text, flags=re.IGNORECASE).strip("() ").split(","):
-        session.variables.pop(name.strip().upper(), None)
+    names = reader.name_list() or reader.names()
+    reader.end()
+    for name in names:
+        session.variables.pop(name, None)
     return status(_DONE)
 
 
-def show_variables(session: Session, _text: str, _bindings: Bindings) -> Result:
+def show_variables(session: Session, _shown: Shown) -> Result:
     """SHOW VARIABLES."""
     rows = [(name, str(value)) for name, value in sorted(session.variables.items())]
     return listing(("name", "value"), rows)
+
+
+# -- The statements, each with its handler ---------------------------------------------------------------
+
+Handler = Callable[[Session, Reader], Result]
+
+
+def _execute_immediate(session: Session, reader: Reader) -> Result:
+    """EXECUTE IMMEDIATE '..' with the text of one statement."""
+    if not reader.is_at_string:
+        raise unsupported("EXECUTE IMMEDIATE of something that is not a text")
+    inner = strip_comments(reader.string()).rstrip().rstrip(";")
+    reader.end()
+    if not inner:
+        raise _empty_statement()
+    return _run(session, inner, Bindings({}))
+
+
+def _listing(show: Callable[[Session, Shown], Result]) -> Handler:
+    """Return the handler of a SHOW statement that has the clauses of all of them."""
+
+    def handler(session: Session, reader: Reader) -> Result:
+        shown = Shown.read(reader)
+        return shown.narrowed(show(session, shown))
+
+    return handler
+
+
+def _limited(show: Handler) -> Handler:
+    """Return the handler of a SHOW statement with clauses of its own before STARTS WITH and LIMIT."""
+
+    def handler(session: Session, reader: Reader) -> Result:
+        result = show(session, reader)
+        return Shown.read(reader, ("STARTS", "LIMIT")).narrowed(result)
+
+    return handler
+
+
+_NEW = "CREATE [OR REPLACE] [TEMPORARY] [TRANSIENT]"
+_NOTHING = (
+    "STREAMS", "TASKS", "INTEGRATIONS", "PROCEDURES", "USER PROCEDURES", "FUNCTIONS", "USER FUNCTIONS",
+    "EXTERNAL TABLES", "MATERIALIZED VIEWS", "DYNAMIC TABLES", "TRANSACTIONS", "LOCKS", "PRIMARY KEYS",
+    "UNIQUE KEYS", "IMPORTED KEYS", "EXPORTED KEYS",
+)  # fmt: skip
+STATEMENTS: dict[str, Handler] = {
+    f"{_NEW} DATABASE": ddl.create_database,
+    "ALTER DATABASE": comments.alter_container,
+    "DROP DATABASE": ddl.drop_database,
+    "DESCRIBE DATABASE": show_objects.describe_database,
+    "SHOW [TERSE] DATABASES": _listing(show.show_databases),
+    f"{_NEW} SCHEMA": ddl.create_schema,
+    "ALTER SCHEMA": comments.alter_container,
+    "DROP SCHEMA": ddl.drop_schema,
+    "DESCRIBE SCHEMA": show_objects.describe_schema,
+    "SHOW [TERSE] SCHEMAS": _listing(show.show_schemas),
+    f"{_NEW} TABLE": ddl.create_table,
+    "ALTER TABLE": alter_table.alter_table,
+    "DROP TABLE": ddl.drop_table,
+    "TRUNCATE": ddl.truncate_table,
+    "TRUNCATE TABLE": ddl.truncate_table,
+    "DESCRIBE TABLE": show_objects.describe_relation,
+    "SHOW [TERSE] TABLES": _listing(show.show_tables),
+    f"{_NEW} ICEBERG TABLE": ddl.create_table,
+    "ALTER ICEBERG TABLE": iceberg.only(alter_table.alter_table),
+    "DROP ICEBERG TABLE": iceberg.only(ddl.drop_table),
+    "TRUNCATE ICEBERG TABLE": iceberg.only(ddl.truncate_table),
+    "DESCRIBE ICEBERG TABLE": iceberg.only(show_objects.describe_relation),
+    "SHOW [TERSE] ICEBERG TABLES": _listing(iceberg.show_iceberg_tables),
+    "TRUNCATE ERROR_TABLE": error_table.truncate,
+    "TRUNCATE TABLE ERROR_TABLE": error_table.truncate,
+    "UNDROP": show_objects.undrop,
+    f"{_NEW} [SECURE] VIEW": views.create_view,
+    "DROP VIEW": views.drop_view,
+    "DESCRIBE VIEW": information_schema.describe_view,
+    "SHOW [TERSE] VIEWS": _listing(views.show_views),
+    "SHOW COLUMNS": _listing(show_objects.show_columns),
+    "SHOW [TERSE] OBJECTS": _listing(show_objects.show_objects),
+    "COMMENT": comments.comment_on,
+    "CREATE [OR REPLACE] SEQUENCE": sequences.create_sequence,
+    "ALTER SEQUENCE": sequences.alter_sequence,
+    "DROP SEQUENCE": sequences.drop_sequence,
+    "DESCRIBE SEQUENCE": sequences.describe_sequence,
+    "SHOW SEQUENCES": _listing(sequences.show_sequences),
+    f"{_NEW} STAGE": stages.create_stage,
+    "ALTER STAGE": stages.alter_stage,
+    "DROP STAGE": stages.drop_stage,
+    "DESCRIBE STAGE": stages.describe_stage,
+    "SHOW [TERSE] STAGES": _listing(stages.show_stages),
+    "PUT": stages.put,
+    "GET": stages.get,
+    "LIST": stages.list_files,
+    "REMOVE": stages.remove_files,
+    f"{_NEW} FILE FORMAT": file_formats.create_file_format,
+    "ALTER FILE FORMAT": file_formats.alter_file_format,
+    "DROP FILE FORMAT": file_formats.drop_file_format,
+    "DESCRIBE FILE FORMAT": file_formats.describe_file_format,
+    "SHOW [TERSE] FILE FORMATS": _listing(file_formats.show_file_formats),
+    "COPY INTO": copy_into.copy_into,
+    "CREATE [OR REPLACE] PIPE": file_pipes.create_pipe,
+    "ALTER PIPE": file_pipes.alter_pipe,
+    "DROP PIPE": file_pipes.drop_pipe,
+    "DESCRIBE PIPE": file_pipes.describe_pipe,
+    "SHOW PIPES": _listing(file_pipes.show_pipes),
+    "SHOW CHANNELS": _listing(show.show_channels),
+    "SELECT": system_functions.system_function,
+    "CALL": system_functions.system_function,
+    "CREATE [OR REPLACE] ROLE": users.create_role,
+    "ALTER ROLE": users.alter_role,
+    "DROP ROLE": users.drop_role,
+    "SHOW [TERSE] ROLES": _listing(users.show_roles),
+    "GRANT ROLE": users.grant_role,
+    "REVOKE ROLE": users.grant_role,
+    "GRANT DATABASE ROLE": account_usage.grant_viewer,
+    "REVOKE DATABASE ROLE": account_usage.grant_viewer,
+    "GRANT": grants.grant,
+    "REVOKE": grants.grant,
+    "SHOW GRANTS": _limited(grants.show_grants),
+    "SHOW FUTURE GRANTS": _limited(grants.show_future_grants),
+    "CREATE [OR REPLACE] USER": users.create_user,
+    "ALTER USER": users.alter_user,
+    "DROP USER": users.drop_user,
+    "DESCRIBE USER": users.describe_user,
+    "SHOW [TERSE] USERS": _listing(users.show_users),
+    "CREATE [OR REPLACE] WAREHOUSE": warehouses.create_warehouse,
+    "ALTER WAREHOUSE": warehouses.alter_warehouse,
+    "DROP WAREHOUSE": warehouses.drop_warehouse,
+    "DESCRIBE WAREHOUSE": warehouses.describe_warehouse,
+    "SHOW WAREHOUSES": _listing(warehouses.show_warehouses),
+    "USE": use,
+    "ALTER SESSION": alter_session,
+    "SHOW PARAMETERS": _listing(parameters.show_parameters),
+    "SET": set_variables,
+    "UNSET": unset_variables,
+    "SHOW VARIABLES": _listing(show_variables),
+    "EXECUTE IMMEDIATE": _execute_immediate,
+    "BEGIN": begin,
+    "START": begin,
+    "COMMIT": commit,
+    "ROLLBACK": rollback,
+    **{f"SHOW {kind}": _listing(show_objects.show_nothing) for kind in _NOTHING},
+}
+"""Every statement that sqlglot does not read: its first words, with what may stand between in brackets.
+
+``TEMPORARY`` stands for its other spellings too. A handler reads the rest, to the end.
+"""
+
+_SYNONYMS = {"DESC": "DESCRIBE", "LS": "LIST", "RM": "REMOVE"}
+_MODIFIERS = {
+    "OR REPLACE": "OR REPLACE", "OR ALTER": "OR ALTER", "SECURE": "SECURE", "TRANSIENT": "TRANSIENT",
+    **{f"{scope}{word}": "TEMPORARY"
+       for scope in ("LOCAL ", "GLOBAL ", "SCOPED ", "") for word in ("TEMPORARY", "TEMP", "VOLATILE")},
+}  # fmt: skip
+_MODIFIER_WORDS = frozenset(words.split()[0] for words in _MODIFIERS)
+
+
+def _declared() -> dict[str, dict[str, tuple[Handler, frozenset[str]]]]:
+    """Return by verb, then by kind, the handler and the modifiers that the statement may have."""
+    found: dict[str, dict[str, tuple[Handler, frozenset[str]]]] = {}
+    for words, handler in STATEMENTS.items():
+        allowed = frozenset(re.findall(r"\[(.*?)\]", words))
+        verb, _, kind = " ".join(re.sub(r"\[.*?\]", "", words).split()).partition(" ")
+        found.setdefault(verb, {})[kind] = handler, allowed
+    return found
+
+
+_DECLARED = _declared()
+_MOST_WORDS = 3
+# Statements of Snowflake's without an object behind them that are not supported here.
+_OTHER_VERBS = frozenset(
+    {"EXPLAIN", "CALL", "EXECUTE", "DECLARE", "COPY", "ABORT", "IF", "FOR", "LET", "RETURN"}
+)
+_SECOND = (
+    "POOL", "FUNCTION", "INTEGRATION", "MONITOR", "POLICY", "ROLE", "TABLE", "TABLES", "VIEW", "VIEWS",
+    "GROUP", "SERVICE", "REPOSITORY", "RULE",
+)  # fmt: skip
+
+
+def _handler(reader: Reader) -> Handler:
+    """Read the first words of a statement.
+
+    :returns: the handler that reads the rest.
+    :raises SqlError: 000002 for a statement of Snowflake's that is not supported, 001003 for any other.
+    """
+    verb = _SYNONYMS.get(reader.word, reader.word)
+    kinds = _DECLARED.get(verb)
+    if kinds is None and verb not in _OTHER_VERBS:
+        raise reader.unexpected()
+    reader.accept(reader.word)
+    reader.verb = verb
+    said = []
+    if verb == "CREATE":
+        while reader.word in _MODIFIER_WORDS and (word := reader.accept(*_MODIFIERS)):
+            said.append(_MODIFIERS[word])
+    elif verb == "SHOW" and reader.accept("TERSE"):
+        said.append("TERSE")
+    reader.modifiers = frozenset(said)
+    # More words first: TRUNCATE TABLE before TRUNCATE.
+    for count in range(_MOST_WORDS, -1, -1):
+        kind = reader.ahead(count)
+        if kinds is not None and kind in kinds:
+            handler, allowed = kinds[kind]
+            if not reader.modifiers <= allowed:
+                raise unsupported(f"{verb} {min(reader.modifiers - allowed)} {kind}")
+            if kind:
+                reader.accept(kind)
+            reader.kind = kind
+            return handler
+    if verb in _OTHER_VERBS:
+        raise unsupported(verb)
+    first = reader.word or reader.name()
+    reader.accept(first)
+    raise unsupported(" ".join(filter(None, (verb, first, reader.accept(*_SECOND)))))
 
 
 # -- Entry of the SQL front: one statement in, one result or one Snowflake-shaped error out --------------
@@ -208,147 +380,12 @@ def show_variables(session: Session, _text: str, _bindings: Bindings) -> Result:
 log = logging.getLogger(__name__)
 
 SESSION_GONE = "Session no longer exists. New login required to access the service."
-Handler = Callable[[Session, str, Bindings], Result]
-
-_IMMEDIATE = re.compile(r"EXECUTE\s+IMMEDIATE\s+('(?:[^']|'')*'|\$\$.*?\$\$)\s*\Z", re.IGNORECASE | re.DOTALL)
-_MODIFIERS = (
-    r"(?:OR\s+REPLACE\s+)?(?:(?:LOCAL|GLOBAL|SCOPED)\s+)?(?:TRANSIENT\s+|TEMP\s+|TEMPORARY\s+|VOLATILE\s+)?"
-)
-
-
-_PART = r"(?:\"(?:[^\"]|\"\")+\"|[\w$]+)"
-_NAME = rf"{_PART}(?:\s*\.\s*{_PART}){{0,2}}"
-
-
-def _execute_immediate(session: Session, text: str, bindings: Bindings) -> Result:
-    """EXECUTE IMMEDIATE '..' with the text of one statement."""
-    match = _IMMEDIATE.match(text)
-    if match is None:
-        raise unsupported("EXECUTE IMMEDIATE of something that is not a text")
-    inner = strip_comments(plain(match[1])).rstrip().rstrip(";")
-    if not inner:
-        raise _empty_statement()
-    return _run(session, inner, bindings)
-
-
-# Owned statements, matched in this order against the start of the statement.
-_HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
-    (
-        re.compile(f"(?:{pattern})" + ("" if pattern.endswith("(") else r"\b"), re.IGNORECASE),
-        narrowed(handler) if pattern.startswith("SHOW") else handler,
-    )
-    for pattern, handler in (
-        (rf"CREATE\s+{_MODIFIERS}DATABASE", ddl.create_database),
-        (rf"CREATE\s+{_MODIFIERS}SCHEMA", ddl.create_schema),
-        (
-            rf"CREATE\s+{_MODIFIERS}TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+(?:LIKE|CLONE)",
-            ddl.copy_table,
-        ),
-        (rf"CREATE\s+{_MODIFIERS}(?:ICEBERG\s+)?TABLE", ddl.create_table),
-        (rf"CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?{_MODIFIERS}VIEW", views.create_view),
-        (r"DROP\s+VIEW", views.drop_view),
-        (r"SHOW\s+(?:TERSE\s+)?VIEWS", views.show_views),
-        (r"(?:DESCRIBE|DESC)\s+VIEW", information_schema.describe_view),
-        (r"(?:DESCRIBE|DESC)\s+SCHEMA", show_objects.describe_schema),
-        (r"(?:DESCRIBE|DESC)\s+DATABASE", show_objects.describe_database),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?SEQUENCE", sequences.create_sequence),
-        (r"ALTER\s+SEQUENCE", sequences.alter_sequence),
-        (r"DROP\s+SEQUENCE", sequences.drop_sequence),
-        (r"SHOW\s+SEQUENCES", sequences.show_sequences),
-        (r"(?:DESCRIBE|DESC)\s+SEQUENCE", sequences.describe_sequence),
-        (r"SHOW\s+(?:TERSE\s+)?ICEBERG\s+TABLES", iceberg.show_iceberg_tables),
-        (r"SHOW\s+COLUMNS", show_objects.show_columns),
-        (r"SHOW\s+(?:TERSE\s+)?OBJECTS", show_objects.show_objects),
-        (
-            r"SHOW\s+(?:STREAMS|TASKS|INTEGRATIONS|PROCEDURES|USER\s+PROCEDURES|FUNCTIONS|USER\s+FUNCTIONS|"
-            r"EXTERNAL\s+TABLES|MATERIALIZED\s+VIEWS|DYNAMIC\s+TABLES|TRANSACTIONS|LOCKS|"
-            r"(?:PRIMARY|UNIQUE|IMPORTED|EXPORTED)\s+KEYS)",
-            show_objects.show_nothing,
-        ),
-        (r"UNDROP", show_objects.undrop),
-        (r"COMMENT", comments.comment_on),
-        (r"ALTER\s+SCHEMA", comments.alter_schema),
-        (r"ALTER\s+DATABASE", comments.alter_database),
-        (r"COPY\s+INTO", copy_into.copy_into),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?PIPE", file_pipes.create_pipe),
-        (r"DROP\s+PIPE", file_pipes.drop_pipe),
-        (r"ALTER\s+PIPE", file_pipes.alter_pipe),
-        (r"SHOW\s+PIPES", file_pipes.show_pipes),
-        (r"(?:DESCRIBE|DESC)\s+PIPE", file_pipes.describe_pipe),
-        (r"(?:SELECT|CALL)\s+SYSTEM\$\w+", pipe_functions.system_function),
-        (rf"CREATE\s+{_MODIFIERS}STAGE", stages.create_stage),
-        (r"ALTER\s+STAGE", stages.alter_stage),
-        (r"DROP\s+STAGE", stages.drop_stage),
-        (r"SHOW\s+(?:TERSE\s+)?STAGES", stages.show_stages),
-        (r"(?:DESCRIBE|DESC)\s+STAGE", stages.describe_stage),
-        (rf"CREATE\s+{_MODIFIERS}FILE\s+FORMAT", file_formats.create_file_format),
-        (r"ALTER\s+FILE\s+FORMAT", file_formats.alter_file_format),
-        (r"DROP\s+FILE\s+FORMAT", file_formats.drop_file_format),
-        (r"SHOW\s+(?:TERSE\s+)?FILE\s+FORMATS", file_formats.show_file_formats),
-        (r"(?:DESCRIBE|DESC)\s+FILE\s+FORMAT", file_formats.describe_file_format),
-        (r"PUT", stages.put),
-        (r"GET", stages.get),
-        (r"LIST|LS", stages.list_files),
-        (r"REMOVE|RM", stages.remove_files),
-        (r"DROP\s+DATABASE", ddl.drop_database),
-        (r"DROP\s+SCHEMA", ddl.drop_schema),
-        (r"DROP\s+TABLE", ddl.drop_table),
-        (r"TRUNCATE\s+(?:TABLE\s+)?ERROR_TABLE\s*\(", error_table.truncate),
-        (r"ALTER\s+TABLE", alter_table.alter_table),
-        (r"TRUNCATE", ddl.truncate_table),
-        (r"(?:DESCRIBE|DESC)\s+TABLE", show_objects.describe_relation),
-        (r"SHOW\s+(?:TERSE\s+)?TABLES", show.show_tables),
-        (r"SHOW\s+(?:TERSE\s+)?SCHEMAS", show.show_schemas),
-        (r"SHOW\s+(?:TERSE\s+)?DATABASES", show.show_databases),
-        (r"SHOW\s+CHANNELS", show.show_channels),
-        (r"SHOW\s+PARAMETERS", parameters.show_parameters),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?ROLE", users.create_role),
-        (r"ALTER\s+ROLE", users.alter_role),
-        (r"DROP\s+ROLE", users.drop_role),
-        (r"SHOW\s+(?:TERSE\s+)?ROLES", users.show_roles),
-        (r"(?:GRANT|REVOKE)\s+ROLE", users.grant_role),
-        (r"(?:GRANT|REVOKE)\s+DATABASE\s+ROLE", account_usage.grant_viewer),
-        (r"GRANT|REVOKE", grants.grant),
-        (r"SHOW\s+GRANTS", grants.show_grants),
-        (r"SHOW\s+FUTURE\s+GRANTS", grants.show_future_grants),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?USER", users.create_user),
-        (r"ALTER\s+USER", users.alter_user),
-        (r"DROP\s+USER", users.drop_user),
-        (r"SHOW\s+(?:TERSE\s+)?USERS", users.show_users),
-        (r"(?:DESCRIBE|DESC)\s+USER", users.describe_user),
-        (r"CREATE\s+(?:OR\s+REPLACE\s+)?WAREHOUSE", warehouses.create_warehouse),
-        (r"ALTER\s+WAREHOUSE", warehouses.alter_warehouse),
-        (r"DROP\s+WAREHOUSE", warehouses.drop_warehouse),
-        (r"SHOW\s+WAREHOUSES", warehouses.show_warehouses),
-        (r"(?:DESCRIBE|DESC)\s+WAREHOUSE", warehouses.describe_warehouse),
-        (r"USE", use),
-        (r"ALTER\s+SESSION", alter_session),
-        (r"EXECUTE\s+IMMEDIATE", _execute_immediate),
-        (r"SET", set_variables),
-        (r"UNSET", unset_variables),
-        (r"SHOW\s+VARIABLES", show_variables),
-        (r"BEGIN|START\s+TRANSACTION", begin),
-        (r"COMMIT", commit),
-        (r"ROLLBACK", rollback),
-        (r"SELECT\b[^;]*?\bTABLE\s*\(\s*INFER_SCHEMA", infer_schema.select),
-        (r"SELECT|WITH|VALUES", query.select),
-        (r"INSERT|UPDATE|DELETE|MERGE", query.modify),
-    )
-)
-
-# First words of Snowflake's statements, with the kind of object behind them: for what is not supported here.
-_UNKNOWN = re.compile(
-    r"(CREATE|ALTER|DROP|SHOW|DESCRIBE|DESC)\s+(?:OR\s+(?:REPLACE|ALTER)\s+)?(?:SECURE\s+)?"
-    r"(\w+(?:\s+(?:POOL|FUNCTION|INTEGRATION|MONITOR|POLICY|ROLE|TABLES?|VIEWS?|GROUP|SERVICE|REPOSITORY|RULE)\b)?)"
-    r"|(EXPLAIN|CALL|EXECUTE|DECLARE|COPY|UNDROP|WITH|ABORT|IF|FOR|LET|RETURN|BEGIN)\b",
-    re.IGNORECASE,
-)
 # Errors of a session without a current database or schema.
 _NO_PLACE = frozenset({"090105", "090106"})
-_ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
-_FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
+_QUERIES = frozenset({"SELECT", "WITH", "VALUES"})
+_CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
+_WORD = re.compile(r"[A-Za-z]+")
 _NAMED_BY_VALUE = re.compile(r"\bIDENTIFIER\s*\(\s*[?:]", re.IGNORECASE)
-_AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
 
 def execute(
@@ -373,7 +410,7 @@ def execute(
     with session.lock, snowflake_errors(session):
         if session.has_ended:
             raise SqlError("390111", "08001", SESSION_GONE)
-        if session.transaction.lost is not None and not _ROLLBACK.match(text):
+        if session.transaction.lost is not None and _first_word(text) != "ROLLBACK":
             raise session.transaction.lost
         session.is_busy = True
         session.query_id = query_id or str(uuid.uuid4())
@@ -460,26 +497,29 @@ def _restoring(session: Session) -> Iterator[None]:
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
-    # sqlglot reads queries and DML by itself; a path of PUT and GET may look like a comment.
-    if _FILE_COMMAND.match(text):
-        text, bindings = inline_words(text, bindings), Bindings({})
-    elif _AS_WRITTEN.match(text) is None:
-        text, bindings = iceberg.plain(session, inline(text, bindings)), Bindings({})
-        ddl.check(text)
-    elif bindings and _NAMED_BY_VALUE.search(text):
-        # A name has to be known before the statement can be read.
-        text, bindings = inline(text, bindings), Bindings({})
-    return _handler(text)(session, text, bindings)
+    verb = _first_word(text)
+    if verb in _CHANGES or (verb in _QUERIES and not _is_system_function(text)):
+        # sqlglot reads queries and DML by itself.
+        if bindings and _NAMED_BY_VALUE.search(text):
+            # A name has to be known before the statement can be read.
+            text, bindings = inline(text, bindings), Bindings({})
+        if verb in _CHANGES:
+            return query.modify(session, text, bindings)
+        return (infer_schema.select if infer_schema.is_called(text) else query.select)(
+            session, text, bindings
+        )
+    reader = Reader.of_file_command(text, bindings) if verb in {"PUT", "GET"} else Reader.of(text, bindings)
+    return _handler(reader)(session, reader)
 
 
-def _handler(text: str) -> Handler:
-    for pattern, handler in _HANDLERS:
-        if pattern.match(text):
-            return handler
-    head = _UNKNOWN.match(text)
-    if head is None:
-        raise compilation_error(f"syntax error: unexpected '{text.split()[0][:50]}'.")
-    raise unsupported(" ".join(" ".join(part.split()) for part in head.groups() if part).upper())
+def _first_word(text: str) -> str:
+    match = _WORD.match(text)
+    return match[0].upper() if match else ""
+
+
+def _is_system_function(text: str) -> bool:
+    """True for ``SELECT SYSTEM$name(..)``."""
+    return text[6:].lstrip()[:7].upper() == "SYSTEM$"
 
 
 def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import quote, read_path
 from airflow_provider_snowpipe.local.sql import grants, iceberg
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.formats import OptionValue
 from airflow_provider_snowpipe.local.tables import Column
@@ -24,9 +25,6 @@ from airflow_provider_snowpipe.local.tables import Column
 _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*\Z")
 _IN_SCHEMA = ("SEQUENCE", "TABLE", "VIEW", "FILE_FORMAT", "PIPE")
 _IDENTITY = re.compile(r"IDENTITY START (-?\d+) INCREMENT (-?\d+)")
-_CREATE = re.compile(
-    r"CREATE\s+(?:OR\s+REPLACE\s+)?(?P<secure>SECURE\s+)?VIEW\s+(?:IF\s+NOT\s+EXISTS\s+)?", re.IGNORECASE
-)
 
 
 def get_ddl(session: Session, arguments: list[exp.Expr]) -> str:
@@ -127,11 +125,12 @@ def _column(database: Database, schema: str, table: str, column: Column) -> str:
 def _view(database: Database, schema: str, name: str, written: str) -> str:
     view = database.objects.find(VIEW, schema, name)
     assert view is not None  # noqa: S101 - the caller has looked
-    text = str(view.definition["text"])
-    head = _CREATE.match(text)
-    rest = read_path(text[head.end() :])[1] if head else text
-    secure = "secure " if head and head["secure"] else ""
-    return f"create or replace {secure}view {written} {rest};"
+    reader = Reader(str(view.definition["text"]))
+    reader.until("VIEW")
+    reader.expect("VIEW")
+    reader.target()
+    secure = "secure " if view.definition["is_secure"] else ""
+    return f"create or replace {secure}view {written} {reader.rest()};"
 
 
 def _sequence(database: Database, schema: str, name: str, written: str) -> str:

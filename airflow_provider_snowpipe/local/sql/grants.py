@@ -27,8 +27,8 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import quote, read_path
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.identifiers import quote
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 
@@ -107,15 +107,6 @@ def inside(session: Session, kind: str, scope: Securable) -> list[Securable]:
 
 # -- SHOW GRANTS and SHOW FUTURE GRANTS ------------------------------------------------------------------
 
-_SHOW = re.compile(
-    r"SHOW\s+GRANTS(?:\s+(?:ON\s+(?P<account>ACCOUNT)|ON\s+(?P<kind>FILE\s+FORMAT|\w+)\s+(?P<object>.*)"
-    r"|(?P<direction>TO|OF)\s+(?P<grantee>ROLE|USER)\s+(?P<name>.*)))?\s*\Z",
-    re.IGNORECASE | re.DOTALL,
-)
-_FUTURE = re.compile(
-    r"SHOW\s+FUTURE\s+GRANTS\s+(?:IN\s+(?P<scope>SCHEMA|DATABASE)|TO\s+ROLE)\s+(?P<name>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
 _GRANT_COLUMNS = (
     "created_on", "privilege", "granted_on", "name", "granted_to", "grantee_name", "grant_option",
     "granted_by",
@@ -127,29 +118,26 @@ _FUTURE_COLUMNS = (
 _BARE = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 
-def show_grants(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_grants(session: Session, reader: Reader) -> Result:
     """SHOW GRANTS [ON ACCOUNT | ON kind name | TO ROLE r | TO USER u | OF ROLE r]."""
-    match = _SHOW.match(text)
-    if match is None:
-        raise compilation_error(
-            "syntax error: expected SHOW GRANTS [ON kind name | TO ROLE | USER name | OF ROLE name]."
-        )
     state = session.catalog.access.state
-    if match["account"]:
+    if reader.accept("ON ACCOUNT"):
         return _listed(_on(session, ACCOUNT_OBJECT))
-    if match["kind"]:
-        target = locate(session, read_kind(match["kind"]), read_path(match["object"])[0])
+    if reader.accept("ON"):
+        kind, path = _kind(reader), reader.path()
+        target = locate(session, kind, path)
         if not session.catalog.access.can_see(session.roles, target):
             session.require("USAGE", target.kind, *target.path)
         return _listed(_on(session, target))
-    name = read_path(match["name"])[0][-1] if match["name"] else session.user
-    to_user = (match["grantee"] or "USER").upper() == "USER"
+    direction = reader.accept("TO", "OF")
+    to_user = not direction or reader.expect("ROLE", "USER") == "USER"
+    name = reader.name() if direction else session.user
     if name not in (state.users if to_user else state.roles):
         raise missing_account_object()
     if to_user:
         given = [g for g in state.role_grants.values() if (g.grantee_kind, g.grantee) == ("USER", name)]
         return _roles(given)
-    if match["direction"].upper() == "OF":
+    if direction == "OF":
         return _roles([g for g in state.role_grants.values() if g.role == name])
     inherited = [
         Grant("USAGE", Securable("ROLE", (g.role,)), name, g.grantor, g.created_on_ms)
@@ -159,20 +147,16 @@ def show_grants(session: Session, text: str, _bindings: Bindings) -> Result:
     return _listed([*(grant for grant in state.grants.values() if grant.role == name), *inherited])
 
 
-def show_future_grants(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_future_grants(session: Session, reader: Reader) -> Result:
     """SHOW FUTURE GRANTS IN SCHEMA s | IN DATABASE d | TO ROLE r."""
-    match = _FUTURE.match(text)
-    if match is None:
-        raise compilation_error(
-            "syntax error: expected SHOW FUTURE GRANTS IN SCHEMA | IN DATABASE | TO ROLE name."
-        )
     state = session.catalog.access.state
-    path, _ = read_path(match["name"])
-    if match["scope"]:
-        scope = locate(session, match["scope"].upper(), path)
-        chosen = [g for g in state.future_grants.values() if g.scope == scope]
-    else:
+    place = reader.expect("IN SCHEMA", "IN DATABASE", "TO ROLE").split(" ")[1]
+    path = reader.path(2 if place == "SCHEMA" else 1)
+    if place == "ROLE":
         chosen = [g for g in state.future_grants.values() if g.role == path[-1]]
+    else:
+        scope = locate(session, place, path)
+        chosen = [g for g in state.future_grants.values() if g.scope == scope]
     rows = [
         (
             g.created_on_ms,
@@ -230,18 +214,6 @@ def _written(target: Securable) -> str:
 # -- GRANT and REVOKE of privileges on objects -----------------------------------------------------------
 
 _DONE = "Statement executed successfully."
-_STATEMENT = re.compile(
-    r"(?P<verb>GRANT|REVOKE)\s+(?P<option>GRANT\s+OPTION\s+FOR\s+)?(?P<privileges>[\w\s,]+?)\s+ON\s+"
-    r"(?:(?P<account>ACCOUNT)|(?P<many>ALL|FUTURE)\s+(?P<kinds>[A-Z]+(?:\s+[A-Z]+)?)\s+IN\s+(?P<scope>SCHEMA|DATABASE)"
-    r"\s+|(?P<kind>FILE\s+FORMAT|[A-Z]+)\s+)(?P<rest>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_GRANTEE = re.compile(
-    r"(?:TO|FROM)\s+(?:(ROLE|USER|SHARE|DATABASE\s+ROLE)\s+)?(.*)", re.IGNORECASE | re.DOTALL
-)
-_CURRENT = re.compile(r"(REVOKE|COPY)\s+CURRENT\s+GRANTS\s*\Z", re.IGNORECASE)
-_OPTION = re.compile(r"WITH\s+GRANT\s+OPTION\s*\Z", re.IGNORECASE)
-_CASCADE = re.compile(r"(CASCADE|RESTRICT)\s*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +232,10 @@ class _Order:
     current: str | None
 
 
-def grant(session: Session, text: str, _bindings: Bindings) -> Result:
+def grant(session: Session, reader: Reader) -> Result:
     """GRANT privileges ON .. TO ROLE name, REVOKE privileges ON .. FROM ROLE name, GRANT OWNERSHIP ON .."""
+    order = _read(reader)
     session.commit()
-    order = _read(text)
     access = session.catalog.access
     if order.role not in access.state.roles:
         raise missing_account_object()
@@ -334,36 +306,45 @@ def _privileges(order: _Order) -> list[str]:
     return privileges
 
 
-def _read(text: str) -> _Order:
-    match = _STATEMENT.match(text)
-    if match is None:
-        raise compilation_error(
-            "syntax error: expected GRANT | REVOKE privileges ON object TO | FROM ROLE name."
-        )
+def _read(reader: Reader) -> _Order:
+    giving = reader.verb == "GRANT"
+    option_only = not giving and bool(reader.accept("GRANT OPTION FOR"))
+    privileges = reader.until("ON")
+    reader.expect("ON")
+    many, scope = reader.accept("ALL", "FUTURE"), ""
     path: tuple[str, ...] = ()
-    if match["account"]:
-        kind, rest = "ACCOUNT", match["rest"].strip()
+    if not many and reader.accept("ACCOUNT"):
+        kind = "ACCOUNT"
     else:
-        kind = read_kind(match["kinds"] or match["kind"])
-        path, rest = read_path(match["rest"])
-    grantee = _GRANTEE.match(rest)
-    if grantee is None:
-        raise compilation_error("syntax error: expected TO ROLE name or FROM ROLE name.")
-    if grantee[1] and grantee[1].upper() != "ROLE":
-        raise unsupported(f"privileges of a {' '.join(grantee[1].upper().split())}")
-    role, tail = read_path(grantee[2])
-    current, option = _CURRENT.match(tail), _OPTION.match(tail)
-    if tail and not (current or option or _CASCADE.match(tail)):
-        raise compilation_error(f"syntax error: unexpected '{tail[:30]}'.")
+        kind = _kind(reader)
+        if many:
+            reader.expect("IN")
+            scope = reader.expect("SCHEMA", "DATABASE")
+        path = reader.path()
+    reader.expect("TO" if giving else "FROM")
+    other = reader.accept("USER", "SHARE", "DATABASE ROLE")
+    if other:
+        raise unsupported(f"privileges of a {other}")
+    reader.accept("ROLE")
+    role = reader.name()
+    ending = reader.accept("WITH GRANT OPTION") if giving else reader.accept("CASCADE", "RESTRICT")
+    current = reader.accept("REVOKE CURRENT GRANTS", "COPY CURRENT GRANTS") if giving else ""
+    reader.end()
     return _Order(
-        giving=match["verb"].upper() == "GRANT",
-        option_only=bool(match["option"]),
-        privileges=match["privileges"],
+        giving=giving,
+        option_only=option_only,
+        privileges=privileges,
         kind=kind,
-        many=(match["many"] or "").upper(),
-        scope=(match["scope"] or "").upper(),
+        many=many,
+        scope=scope,
         path=path,
-        role=role[-1],
-        with_option=bool(option),
-        current=current[1].upper() if current else None,
+        role=role,
+        with_option=ending == "WITH GRANT OPTION",
+        current=current.split(" ")[0] or None,
     )
+
+
+def _kind(reader: Reader) -> str:
+    """Read a kind of object, in singular or plural."""
+    words = reader.accept("FILE FORMAT", "FILE FORMATS", "ICEBERG TABLE", "ICEBERG TABLES")
+    return read_kind(words or reader.name())

@@ -6,8 +6,7 @@ Rows are kept as those of any table: there are no Parquet files and no metadata 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlglot import exp
@@ -16,11 +15,10 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
+from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.tables import Column, Table
 from airflow_provider_snowpipe.local.types import MAX_VARCHAR, ColumnType
 
@@ -37,29 +35,24 @@ _SHOWN = (
     "iceberg_table_type", "catalog_table_name", "catalog_namespace", "base_location", "can_write_metadata",
     "comment", "owner_role_type",
 )  # fmt: skip
-_STATEMENT = re.compile(
-    r"(?P<verb>ALTER|DROP|DESCRIBE|DESC|TRUNCATE)\s+ICEBERG\s+TABLE\s+(?P<exists>IF\s+EXISTS\s+)?(?P<name>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
-def plain(session: Session, text: str) -> str:
-    """Return a statement about an Iceberg table in the form that all tables have.
+def only(handler: Callable[[Session, Reader], Result]) -> Callable[[Session, Reader], Result]:
+    """Return a handler of a statement about tables that refuses one which is no Iceberg table."""
 
-    :raises SqlError: 002003 when the table is no Iceberg table.
-    """
-    match = _STATEMENT.match(text)
-    if match is None:
-        return text
-    path, _ = read_path(match["name"])
-    database, schema, name = session.resolve(path)
-    if database.tables.find(schema, name) is not None and definition_of(database, schema, name) is None:
-        raise SqlError(
-            "002003",
-            "02000",
-            f"SQL compilation error:\nIceberg table '{name}' does not exist or not authorized.",
-        )
-    return f"{match['verb']} TABLE {match['exists'] or ''}{match['name']}"
+    def handle(session: Session, reader: Reader) -> Result:
+        position = reader.position
+        database, schema, name = session.resolve(reader.target().path)
+        if database.tables.find(schema, name) is not None and definition_of(database, schema, name) is None:
+            raise SqlError(
+                "002003",
+                "02000",
+                f"SQL compilation error:\nIceberg table '{name}' does not exist or not authorized.",
+            )
+        reader.seek(position)
+        return handler(session, reader)
+
+    return handle
 
 
 def read(tree: exp.Create) -> dict[str, Any] | None:
@@ -136,15 +129,15 @@ def definition_of(database: Database, schema: str, name: str) -> Mapping[str, An
     return found
 
 
-def show_iceberg_tables(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_iceberg_tables(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] ICEBERG TABLES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
     rows = [
         _shown(session, database, table)
-        for database, schema in schemas_in_scope(session, text)
+        for database, schema in schemas_in_scope(session, shown)
         for table in database.tables
         if table.schema == schema
         and definition_of(database, schema, table.name) is not None
-        and matches(text, table.name)
+        and shown.matches(table.name)
         and session.can_see("TABLE", database.name, schema, table.name)
     ]
     return listing(_SHOWN, rows)

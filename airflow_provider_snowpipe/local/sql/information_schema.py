@@ -13,8 +13,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW, column_key
 from airflow_provider_snowpipe.local.errors import object_missing
 from airflow_provider_snowpipe.local.sql import show_objects
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.properties import read_head
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -41,11 +40,12 @@ def relation(session: Session, database: Database, name: str) -> exp.Expr:
     return lent_result(session, Result(columns, list(rows(session, database))))
 
 
-def describe_view(session: Session, text: str, bindings: Bindings) -> Result:
+def describe_view(session: Session, reader: Reader) -> Result:
     """DESCRIBE VIEW name, which may be one of INFORMATION_SCHEMA."""
-    path = read_head(text, VIEW, parts=3).path
+    path = reader.path()
+    reader.end()
     if path[-2:-1] != (SCHEMA,):
-        return show_objects.describe_view(session, text, bindings)
+        return show_objects.describe_view(session, path)
     owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
     columns, _ = _view(owner, path[-1])
     return show_objects.described_columns((column.name, str(column.type)) for column in columns)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import matches
+from airflow_provider_snowpipe.local.sql.show import Shown
 
 _B, _N, _S = "BOOLEAN", "NUMBER", "STRING"
 # Name: type, default, what it does.
@@ -59,7 +58,7 @@ DEFAULT_PARAMETERS = {name: default for name, (_, default, _) in _KNOWN.items()}
 """What SHOW PARAMETERS lists, with the values of a new session, as text."""
 
 
-def show_parameters(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_parameters(session: Session, shown: Shown) -> Result:
     """SHOW PARAMETERS [LIKE] [IN SESSION | ..]: those of the session, wherever it is asked for."""
     rows = []
     for name in sorted({*_KNOWN, *session.parameters}):
@@ -68,6 +67,6 @@ def show_parameters(session: Session, text: str, _bindings: Bindings) -> Result:
         value = str(session.parameters[name]) if is_set else default
         if kind == _B:
             value = value.lower()
-        if matches(text, name):
+        if shown.matches(name):
             rows.append((name, value, default, "SESSION" if is_set else "", described, kind))
     return listing(("key", "value", "default", "level", "description", "type"), rows)

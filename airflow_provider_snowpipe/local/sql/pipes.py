@@ -1,40 +1,49 @@
-"""CREATE, ALTER and DROP of streaming pipes."""
+"""CREATE, ALTER, DROP, SHOW and DESCRIBE of streaming pipes."""
 
 from __future__ import annotations
 
-import re
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, PipeDefinition, PipeKey
+from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe, PipeDefinition, PipeKey
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql import timestamps, translate
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.properties import read_list
-from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, status
+from airflow_provider_snowpipe.local.sql.reader import Reader, Target
+from airflow_provider_snowpipe.local.sql.results import (
+    OTHER,
+    Result,
+    ResultColumn,
+    already_dropped,
+    status,
+)
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
+from airflow_provider_snowpipe.local.stages.settings import Setting
 from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.types import TEXT, TIMESTAMP_LTZ, ColumnType
 
 # -- The SELECT of a streaming pipe, compiled to one DuckDB expression a column --------------------------
 
 
 def compile_select(
-    session: Session, table: Table, listed: str | None, select: str, matching: str | None
+    session: Session, table: Table, listed: list[str] | None, select: str, matching: str | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Compile the SELECT of a streaming pipe.
 
     :param table: the table that the pipe fills.
-    :param listed: columns after the table's name, as written, or None.
+    :param listed: columns after the table's name, or None.
     :param select: what is between SELECT and FROM.
     :param matching: ``CASE_SENSITIVE`` or ``CASE_INSENSITIVE`` of MATCH_BY_COLUMN_NAME, or None.
     :returns: columns to fill, and a DuckDB expression over the row ``j`` for each.
@@ -49,7 +58,7 @@ def compile_select(
     if matching is not None:
         names = _named(projections)
     elif listed is not None:
-        names = read_list(listed)
+        names = listed
     else:
         names = [column.name for column in table.columns]
     if len(names) != len(projections):
@@ -158,57 +167,44 @@ def _text_of(path: exp.Expr) -> exp.Expr:
 
 # -- CREATE, ALTER and DROP of streaming pipes -----------------------------------------------------------
 
-_CREATE = re.compile(
-    r"CREATE\s+(?P<replace>OR\s+REPLACE\s+)?PIPE\s+(?P<exists>IF\s+NOT\s+EXISTS\s+)?(?P<rest>.*)",
-    re.IGNORECASE | re.DOTALL,
+_DEFAULT_TEXT = (
+    "COPY INTO {table} FROM (SELECT * FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))) "
+    "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
 )
-_BODY = re.compile(
-    r"(?:COMMENT\s*=\s*'(?:[^']|'')*'\s*)?AS\s+(?P<text>COPY\s+INTO\s+(?P<copy>.*))",
-    re.IGNORECASE | re.DOTALL,
-)
-_STREAM = r"TABLE\s*\(\s*DATA_SOURCE\s*\(\s*TYPE\s*=>\s*'STREAMING'\s*\)\s*\)"
-_COPY = re.compile(
-    rf"(?:\((?P<columns>[^()]*)\)\s*)?FROM\s*(?:{_STREAM}|\(\s*SELECT\s+(?P<select>.*?)\s+FROM\s+{_STREAM}"
-    rf"(?P<more>[^)]*)\))\s*(?P<options>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_OPTION = re.compile(r"(\w+)\s*=\s*'?(\w+)'?\s*", re.IGNORECASE)
+_SHOWN = (
+    "name", "database_name", "schema_name", "definition", "owner", "notification_channel", "comment",
+    "integration", "pattern", "error_integration", "owner_role_type", "invalid_reason", "kind",
+)  # fmt: skip
+_SOURCE = "this COPY in a pipe; use FROM (SELECT .. FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
 
 
-def create_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
-    """CREATE [OR REPLACE] PIPE [IF NOT EXISTS] name AS COPY INTO table FROM (SELECT .. STREAMING) .."""
+def create_pipe(session: Session, head: Target, copy: Reader, *, replace: bool) -> Result:
+    """CREATE [OR REPLACE] PIPE [IF NOT EXISTS] name AS COPY INTO table FROM (SELECT .. STREAMING) ..
+
+    :param copy: at the COPY statement.
+    """
     session.commit()
-    head = _CREATE.match(text)
-    if head is None:
-        raise compilation_error("syntax error in CREATE PIPE.")
-    path, rest = read_path(head["rest"])
-    database, schema, name = session.resolve(path)
+    database, schema, name = session.resolve(head.path)
     _refuse_default(name, "created")
-    body = _BODY.match(rest)
-    if body is None:
-        raise unsupported("this form of CREATE PIPE; only AS COPY INTO .. of streaming pipes is known")
     key = PipeKey(schema, name)
-    if head["exists"] and database.pipes.find(key) is not None:
+    if head.is_tolerant and database.pipes.find(key) is not None:
         return status(f"{name} already exists, statement succeeded.")
     session.require("CREATE PIPE", "SCHEMA", database.name, schema)
-    if head["replace"] and database.pipes.find(key) is not None:
+    if replace and database.pipes.find(key) is not None:
         session.require("OWNERSHIP", "PIPE", database.name, schema, name)
-    table, definition = _compile(session, (database, schema), body["text"], body["copy"])
+    table, definition = _compile(session, (database, schema), copy)
     session.require("INSERT", "TABLE", database.name, schema, table.name)
-    database.pipes.create(key, table.name, definition, replace=bool(head["replace"]))
+    database.pipes.create(key, table.name, definition, replace=replace)
     session.created("PIPE", database.name, schema, name)
     return status(f"Pipe {name} successfully created.")
 
 
-def drop_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_pipe(session: Session, head: Target) -> Result:
     """DROP PIPE [IF EXISTS] name; its channels go with it."""
     session.commit()
-    rest = text.split(None, 2)[2] if len(text.split(None, 2)) > 2 else ""
-    tolerant = re.match(r"IF\s+EXISTS\s+(.*)", rest, re.IGNORECASE | re.DOTALL)
-    path, _ = read_path(tolerant[1] if tolerant else rest)
-    database, schema, name = session.resolve(path)
+    database, schema, name = session.resolve(head.path)
     _refuse_default(name, "dropped")
-    if tolerant and database.pipes.find(PipeKey(schema, name)) is None:
+    if head.is_tolerant and database.pipes.find(PipeKey(schema, name)) is None:
         return already_dropped(name)
     if database.pipes.find(PipeKey(schema, name)) is not None:
         session.require("OWNERSHIP", "PIPE", database.name, schema, name)
@@ -217,11 +213,61 @@ def drop_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"{name} successfully dropped.")
 
 
-def alter_pipe(session: Session, text: str, _bindings: Bindings) -> Result:
+def alter_pipe(session: Session, path: tuple[str, ...]) -> Result:
     """ALTER PIPE: refused; a default pipe is managed, and a streaming pipe's text is fixed."""
-    path, _ = read_path(re.sub(r"^ALTER\s+PIPE\s+(?:IF\s+EXISTS\s+)?", "", text, flags=re.IGNORECASE))
     _refuse_default(session.resolve(path)[2], "altered")
     raise unsupported("ALTER PIPE")
+
+
+def existing_pipe(session: Session, path: tuple[str, ...]) -> tuple[Database, Pipe]:
+    """Return a streaming pipe that exists and shows for the session.
+
+    :raises SqlError: when there is none.
+    """
+    database, schema, name = session.resolve(path)
+    pipe = database.pipes.find(PipeKey(schema, name))
+    if pipe is None or not _shows(session, database, pipe):
+        raise object_missing("Pipe", f"{database.name}.{schema}.{name}")
+    return database, pipe
+
+
+def shown(session: Session, wanted: Shown) -> list[tuple[Database, Pipe]]:
+    """Return the streaming pipes that SHOW PIPES lists."""
+    return [
+        (database, pipe)
+        for database, schema in schemas_in_scope(session, wanted)
+        for pipe in database.pipes
+        if pipe.key.schema == schema and wanted.matches(pipe.key.name) and _shows(session, database, pipe)
+    ]
+
+
+def listed(session: Session, found: list[tuple[Database, Pipe]], others: Iterable[Sequence[Any]]) -> Result:
+    """Return the rows of SHOW PIPES and DESCRIBE PIPE.
+
+    :param others: rows of file pipes.
+    """
+    columns = (ResultColumn("created_on", TIMESTAMP_LTZ), *(ResultColumn(name, TEXT) for name in _SHOWN))
+    rows: list[Sequence[Any]] = list(others)
+    for database, pipe in found:
+        written = _DEFAULT_TEXT.format(table=pipe.table) if pipe.definition is None else pipe.definition.text
+        created = dt.datetime.fromtimestamp(pipe.created_on_ms / 1000, dt.UTC)
+        owner = session.catalog.access.owner(Securable(*_securable(database, pipe)))
+        rows.append(
+            (created, pipe.key.name, database.name, pipe.key.schema, written, owner, *(None,) * 5, "ROLE",
+             None, "STREAMING")
+        )  # fmt: skip
+    return Result(columns, sorted(rows, key=lambda row: (row[2], row[3], row[1])), OTHER)
+
+
+def _shows(session: Session, database: Database, pipe: Pipe) -> bool:
+    kind, path = _securable(database, pipe)
+    return session.can_see(kind, *path)
+
+
+def _securable(database: Database, pipe: Pipe) -> tuple[str, tuple[str, ...]]:
+    """A default pipe has no grants of its own; it shows with its table."""
+    kind, name = ("TABLE", pipe.table) if pipe.definition is None else ("PIPE", pipe.key.name)
+    return kind, (database.name, pipe.key.schema, name)
 
 
 def _refuse_default(name: str, verb: str) -> None:
@@ -234,50 +280,64 @@ def _refuse_default(name: str, verb: str) -> None:
         )
 
 
-def _compile(
-    session: Session, place: tuple[Database, str], text: str, copy: str
-) -> tuple[Table, PipeDefinition]:
-    path, rest = read_path(copy)
-    parts = _COPY.match(rest)
-    if parts is None:
-        raise unsupported(
-            "this COPY in a pipe; use FROM (SELECT .. FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
-        )
+def is_streaming(copy: str) -> bool:
+    """Return True for the text of a COPY that reads ``TABLE(DATA_SOURCE(..))``."""
+    return "TABLE(DATA_SOURCE(" in "".join(copy.upper().split())
+
+
+def _compile(session: Session, place: tuple[Database, str], copy: Reader) -> tuple[Table, PipeDefinition]:
+    text = copy.text[copy.position :].strip()
+    copy.expect("COPY INTO")
+    path = copy.path()
+    listed = copy.name_list()
+    copy.expect("FROM")
+    select, is_selected = "$1", copy.accept_sign("(")
+    if is_selected:
+        copy.expect("SELECT")
+        select = copy.until("FROM")
+        copy.expect("FROM")
+    _read_source(copy)
+    if is_selected and not copy.accept_sign(")"):
+        raise unsupported(f"{copy.word} in the transformation of a pipe")
+    settings = copy.settings()
+    copy.end()
     database, schema, name = session.resolve(path)
     if (database, schema) != place:
         raise unsupported("a pipe and its table in different schemas")
     table = database.tables.find(schema, name)
     if table is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
-    if parts["more"] and parts["more"].strip():
-        raise unsupported(f"{parts['more'].split()[0].upper()} in the transformation of a pipe")
-    matching, clusters = _options(parts["options"])
-    select = (parts["select"] or "$1").strip()
+    matching, clusters = _options(settings)
     if matching is not None and select in ("$1", "*"):
         return table, PipeDefinition(
             text, case_sensitive=matching == "CASE_SENSITIVE", cluster_at_ingest_time=clusters
         )
     if select == "*":
         raise compilation_error("SELECT * of a streaming source needs MATCH_BY_COLUMN_NAME.")
-    columns, expressions = compile_select(session, table, parts["columns"], select, matching)
+    columns, expressions = compile_select(session, table, listed, select, matching)
     return table, PipeDefinition(text, columns, expressions, cluster_at_ingest_time=clusters)
 
 
-def _options(options: str) -> tuple[str | None, bool]:
-    """Read MATCH_BY_COLUMN_NAME, None for NONE, and CLUSTER_AT_INGEST_TIME."""
-    matching, clusters, position = None, False, 0
-    while position < len(options.rstrip()):
-        option = _OPTION.match(options, position)
-        if option is None:
-            raise compilation_error(f"syntax error: unexpected '{options[position : position + 30]}'.")
-        name, value = option[1].upper(), option[2].upper()
+def _read_source(copy: Reader) -> None:
+    """Read ``TABLE(DATA_SOURCE(TYPE => 'STREAMING'))``."""
+    for word in ("TABLE", "DATA_SOURCE"):
+        if not copy.accept(word) or not copy.accept_sign("("):
+            raise unsupported(_SOURCE)
+    if copy.settings() != {"TYPE": "STREAMING"}:
+        raise unsupported(_SOURCE)
+    copy.expect_sign(")")
+    copy.expect_sign(")")
+
+
+def _options(settings: Mapping[str, Setting]) -> tuple[str | None, bool]:
+    """Return MATCH_BY_COLUMN_NAME, None for NONE, and CLUSTER_AT_INGEST_TIME."""
+    matching, clusters = None, False
+    for name, setting in settings.items():
+        value = str(setting).upper()
         if name == "MATCH_BY_COLUMN_NAME" and value in ("CASE_SENSITIVE", "CASE_INSENSITIVE"):
             matching = value
-        elif name == "CLUSTER_AT_INGEST_TIME" and value in ("TRUE", "FALSE"):
-            clusters = value == "TRUE"
-        elif (name, value) not in {
-            ("MATCH_BY_COLUMN_NAME", "NONE"), ("ON_ERROR", "CONTINUE"),
-        }:  # fmt: skip
+        elif name == "CLUSTER_AT_INGEST_TIME" and isinstance(setting, bool):
+            clusters = setting
+        elif (name, value) not in {("MATCH_BY_COLUMN_NAME", "NONE"), ("ON_ERROR", "CONTINUE")}:
             raise unsupported(f"{name} = {value} in a streaming pipe")
-        position = option.end()
     return matching, clusters

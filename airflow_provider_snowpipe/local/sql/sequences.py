@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import uuid
 
 from sqlglot import exp
@@ -18,39 +17,33 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.identifiers import literal
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.properties import plain, read_head
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
+from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 
-_OPTION = re.compile(
-    r"\s*(?:WITH\s+)?(?:(?P<start>START)(?:\s+WITH)?\s*=?\s*(?P<first>-?\d+)"
-    r"|(?P<step>INCREMENT)(?:\s+BY)?\s*=?\s*(?P<by>-?\d+)|(?P<order>NOORDER|ORDER)"
-    r"|COMMENT\s*=\s*(?P<comment>'(?:[^']|'')*'))",
-    re.IGNORECASE,
-)
 _SHOWN = (
     "name", "database_name", "schema_name", "next_value", "interval", "created_on", "owner", "comment",
     "ordered",
 )  # fmt: skip
 
 
-def create_sequence(session: Session, text: str, _bindings: Bindings) -> Result:
+def create_sequence(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] SEQUENCE [IF NOT EXISTS] name [START n] [INCREMENT n] [ORDER | NOORDER]."""
+    head = reader.target()
+    options = _options(reader)
     session.commit()
-    head = read_head(text, SEQUENCE, parts=3)
     database, schema, name = session.resolve(head.path)
     session.require("CREATE SEQUENCE", "SCHEMA", database.name, schema)
     known = database.objects.find(SEQUENCE, schema, name)
     if known is not None:
-        if head.tolerant:
+        if head.is_tolerant:
             return status(f"{name} already exists, statement succeeded.")
-        if not head.replace:
+        if not reader.is_replacing:
             raise object_exists(name)
         session.require("OWNERSHIP", SEQUENCE, database.name, schema, name)
     definition: dict[str, object] = {"start": 1, "increment": 1, "ordered": False, "comment": ""}
-    definition |= _options(head.rest)
+    definition |= options
     if definition["increment"] == 0:
         raise compilation_error("a sequence cannot increment by 0.")
     definition["engine_name"] = f"sequence_{uuid.uuid4().hex}"
@@ -65,33 +58,36 @@ def create_sequence(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"Sequence {name} successfully created.")
 
 
-def alter_sequence(session: Session, text: str, _bindings: Bindings) -> Result:
+def alter_sequence(session: Session, reader: Reader) -> Result:
     """ALTER SEQUENCE [IF EXISTS] name SET COMMENT = '..' | UNSET COMMENT."""
+    head = reader.target()
+    changed: dict[str, object] = {"comment": ""} if reader.accept("UNSET COMMENT") else {}
+    if reader.accept("SET"):
+        changed = _options(reader)
+    if set(changed) != {"comment"}:
+        raise unsupported("ALTER SEQUENCE of anything but COMMENT; replace the sequence instead")
+    reader.end()
     session.commit()
-    head = read_head(text, SEQUENCE, parts=3)
     database, schema, name = session.resolve(head.path)
     known = database.objects.find(SEQUENCE, schema, name)
     if known is None:
-        if head.tolerant:
+        if head.is_tolerant:
             return status("Statement executed successfully.")
         raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", SEQUENCE, database.name, schema, name)
-    verb, _, rest = head.rest.partition(" ")
-    changed = _options(rest) if verb.upper() == "SET" else {"comment": ""}
-    if verb.upper() not in {"SET", "UNSET"} or set(changed) != {"comment"}:
-        raise unsupported("ALTER SEQUENCE of anything but COMMENT; replace the sequence instead")
     definition = {**known.definition, **changed}
     database.objects.put(dataclasses.replace(known, definition=definition))
     return status("Statement executed successfully.")
 
 
-def drop_sequence(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_sequence(session: Session, reader: Reader) -> Result:
     """DROP SEQUENCE [IF EXISTS] name; defaults that use it go on counting."""
+    head = reader.target()
+    reader.end()
     session.commit()
-    head = read_head(text, SEQUENCE, parts=3)
     database, schema, name = session.resolve(head.path)
     if database.objects.find(SEQUENCE, schema, name) is None:
-        if head.tolerant:
+        if head.is_tolerant:
             return already_dropped(name)
         raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", SEQUENCE, database.name, schema, name)
@@ -100,20 +96,22 @@ def drop_sequence(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"{name} successfully dropped.")
 
 
-def show_sequences(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_sequences(session: Session, shown: Shown) -> Result:
     """SHOW SEQUENCES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
     found = [
         (database, known)
-        for database, schema in schemas_in_scope(session, text)
+        for database, schema in schemas_in_scope(session, shown)
         for known in database.objects.of(SEQUENCE, schema)
-        if matches(text, known.name) and session.can_see(SEQUENCE, database.name, schema, known.name)
+        if shown.matches(known.name) and session.can_see(SEQUENCE, database.name, schema, known.name)
     ]
     return _listed(session, found)
 
 
-def describe_sequence(session: Session, text: str, _bindings: Bindings) -> Result:
+def describe_sequence(session: Session, reader: Reader) -> Result:
     """DESCRIBE SEQUENCE name."""
-    database, schema, name = session.resolve(read_head(text, SEQUENCE, parts=3).path)
+    path = reader.path()
+    reader.end()
+    database, schema, name = session.resolve(path)
     known = database.objects.find(SEQUENCE, schema, name)
     if known is None or not session.can_see(SEQUENCE, database.name, schema, name):
         raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
@@ -170,20 +168,18 @@ def _listed(session: Session, found: list[tuple[Database, SchemaObject]]) -> Res
     return listing(_SHOWN, rows, ("next_value", "interval"))
 
 
-def _options(text: str) -> dict[str, object]:
+def _options(reader: Reader) -> dict[str, object]:
     found: dict[str, object] = {}
-    position = 0
-    while position < len(text.rstrip()):
-        option = _OPTION.match(text, position)
-        if option is None:
-            raise compilation_error(f"syntax error in the options of a sequence: '{text[position:][:30]}'.")
-        if option["start"]:
-            found["start"] = int(option["first"])
-        elif option["step"]:
-            found["increment"] = int(option["by"])
-        elif option["order"]:
-            found["ordered"] = option["order"].upper() == "ORDER"
+    reader.accept("WITH")
+    while word := reader.accept("START", "INCREMENT", "ORDER", "NOORDER", "COMMENT"):
+        if word in {"ORDER", "NOORDER"}:
+            found["ordered"] = word == "ORDER"
+        elif word == "COMMENT":
+            reader.expect_sign("=")
+            found["comment"] = reader.string()
         else:
-            found["comment"] = plain(option["comment"])
-        position = option.end()
+            reader.accept("WITH" if word == "START" else "BY")
+            reader.accept_sign("=")
+            found[word.lower()] = reader.integer()
+    reader.end()
     return found

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.model import Securable
@@ -14,20 +16,100 @@ from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
-from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
 
-_LIKE = re.compile(r"\bLIKE\s+'((?:[^']|'')*)'", re.IGNORECASE)
-_IN = re.compile(r"\bIN\s+(?:(ACCOUNT|DATABASE|SCHEMA|TABLE|PIPE)\b\s*)?(.*)", re.IGNORECASE | re.DOTALL)
+_SCOPES = ("DATABASE", "SCHEMA", "TABLE", "VIEW", "PIPE", "USER", "WAREHOUSE", "TASK")
+_CLAUSES = ("LIKE", "STARTS", "LIMIT", "IN", "FOR", "HISTORY")
 
 
-def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
-    """DESCRIBE TABLE name."""
-    path, _ = read_path(re.sub(r"\A\w+\s+TABLE\s*", "", text, flags=re.IGNORECASE))
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a SHOW statement lists: ``[HISTORY] [LIKE ..] [IN ..] [STARTS WITH ..] [LIMIT n [FROM ..]]``.
+
+    :param kind: the words between SHOW and the first clause.
+    :param like: pattern of LIKE, or None.
+    :param scope: kind and name of IN, ``SCHEMA`` for a name alone; None without it.
+    :param starts: text of STARTS WITH, or None.
+    :param limit: number of LIMIT, or None.
+    :param after: text of FROM: the rows behind the first name that begins with it.
+    """
+
+    kind: str = ""
+    like: str | None = None
+    scope: tuple[str, tuple[str, ...]] | None = None
+    starts: str | None = None
+    limit: int | None = None
+    after: str | None = None
+
+    @classmethod
+    def read(cls, reader: Reader, clauses: Sequence[str] = _CLAUSES) -> Shown:
+        """Read the clauses to the end, each once and in any order.
+
+        :param clauses: first words of those that the statement has.
+        :raises SqlError: 001003 for anything else.
+        """
+        found: dict[str, Any] = {}
+        while (word := reader.word) in clauses and word not in found:
+            reader.accept(word)
+            found[word] = _clause(word, reader)
+        reader.end()
+        limit, after = found.get("LIMIT", (None, None))
+        scope = found.get("IN") or found.get("FOR")
+        return cls(reader.kind, found.get("LIKE"), scope, found.get("STARTS"), limit, after)
+
+    def matches(self, name: str) -> bool:
+        """Return True when a name fits LIKE, or there is none."""
+        if self.like is None:
+            return True
+        parts = ("." if c == "_" else ".*" if c == "%" else re.escape(c) for c in self.like)
+        return re.fullmatch("".join(parts), name, re.IGNORECASE | re.DOTALL) is not None
+
+    def narrowed(self, result: Result) -> Result:
+        """Return the rows that STARTS WITH and LIMIT leave.
+
+        :raises SqlError: for a result without names.
+        """
+        if self.starts is None and self.limit is None and self.after is None:
+            return result
+        names = [column.name for column in result.columns]
+        if "name" not in names:
+            raise compilation_error("this SHOW statement has no names; LIMIT and STARTS WITH do not apply.")
+        at = names.index("name")
+        rows = [row for row in result.rows if str(row[at]).startswith(self.starts or "")]
+        if self.after is not None:
+            rows = [row for row in rows if str(row[at]) > self.after]
+        return dataclasses.replace(result, rows=rows[: self.limit])
+
+
+def _clause(word: str, reader: Reader) -> object:
+    if word == "LIKE":
+        return reader.string()
+    if word == "STARTS":
+        reader.expect("WITH")
+        return reader.string()
+    if word == "LIMIT":
+        limit = None if reader.accept("NULL") else reader.integer()
+        return limit, reader.string() if reader.accept("FROM") else None
+    if word == "HISTORY":
+        return True
+    kind = reader.accept("ACCOUNT", "SESSION", *_SCOPES)
+    if kind in {"ACCOUNT", "SESSION"}:
+        return kind, ()
+    named = not kind or not (reader.is_at_end or reader.word in _CLAUSES)
+    if kind in {"TABLE", "PIPE"} and not named:
+        raise compilation_error(f"syntax error: IN {kind} needs a name.")
+    return kind or "SCHEMA", reader.path() if named else ()
+
+
+def describe_table(session: Session, path: tuple[str, ...]) -> Result:
+    """Return what DESCRIBE TABLE answers.
+
+    :raises SqlError: for a table that does not exist, or stays hidden.
+    """
     database, schema, name = session.resolve(path)
     table = database.tables.find(schema, name)
     if table is None:
@@ -59,14 +141,14 @@ def describe_table(session: Session, text: str, _bindings: Bindings) -> Result:
     return _texts(names, rows)
 
 
-def show_tables(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_tables(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] TABLES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
     found = [
         (database, table)
-        for database, schema in schemas_in_scope(session, text)
+        for database, schema in schemas_in_scope(session, shown)
         for table in database.tables
         if table.schema == schema
-        and matches(text, table.name.partition(TEMPORARY)[0])
+        and shown.matches(table.name.partition(TEMPORARY)[0])
         and (not table.is_temporary or table.name in session.temporary_tables.values())
         and session.can_see("TABLE", database.name, schema, table.name)
     ]
@@ -109,13 +191,13 @@ def _is_iceberg(database: Database, table: Table) -> bool:
     return known is not None and "iceberg" in known.definition
 
 
-def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_schemas(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] SCHEMAS [LIKE] [IN ACCOUNT | DATABASE d].
 
     When databases and schemas were created is not kept, so ``created_on`` is NULL.
     """
     databases = session.catalog.databases
-    scope = _scope(text)
+    scope = shown.scope
     if scope is not None and scope[0] != "ACCOUNT":
         databases = [session.catalog.database(scope[1][0] if scope[1] else session.current_database())]
     elif scope is None and session.database is not None:
@@ -134,7 +216,7 @@ def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
         )
         for database in databases
         for schema in sorted(database.schemas)
-        if matches(text, schema) and session.can_see("SCHEMA", database.name, schema)
+        if shown.matches(schema) and session.can_see("SCHEMA", database.name, schema)
     ]
     return listing(
         ("created_on", "name", "is_default", "is_current", "database_name", "owner", "comment", "options",
@@ -143,7 +225,7 @@ def show_schemas(session: Session, text: str, _bindings: Bindings) -> Result:
     )  # fmt: skip
 
 
-def show_databases(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_databases(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] DATABASES [LIKE]; ``created_on`` as in SHOW SCHEMAS."""
     rows = [
         (
@@ -159,7 +241,7 @@ def show_databases(session: Session, text: str, _bindings: Bindings) -> Result:
             "STANDARD",
         )
         for database in session.catalog.databases
-        if matches(text, database.name) and session.can_see("DATABASE", database.name)
+        if shown.matches(database.name) and session.can_see("DATABASE", database.name)
     ]
     return listing(
         ("created_on", "name", "is_default", "is_current", "origin", "owner", "comment", "options",
@@ -168,9 +250,9 @@ def show_databases(session: Session, text: str, _bindings: Bindings) -> Result:
     )  # fmt: skip
 
 
-def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_channels(session: Session, shown: Shown) -> Result:
     """SHOW CHANNELS [LIKE] [IN ACCOUNT | DATABASE | SCHEMA | TABLE | PIPE x]."""
-    accept = _channel_filter(session, _scope(text))
+    accept = _channel_filter(session, shown.scope)
     rows = [
         (
             _timestamp(channel.committed.created_on_ms),
@@ -187,7 +269,7 @@ def show_channels(session: Session, text: str, _bindings: Bindings) -> Result:
         for database in session.catalog.databases
         for channel in database.channels
         if accept(database, channel)
-        and matches(text, channel.name)
+        and shown.matches(channel.name)
         and session.can_see("TABLE", database.name, channel.pipe.key.schema, channel.pipe.table)
     ]
     return _with_times(
@@ -225,9 +307,9 @@ def _channel_filter(
     return lambda d, c: d is owner and (c.pipe.key.schema, c.pipe.key.name) == (schema, name)
 
 
-def schemas_in_scope(session: Session, text: str) -> list[tuple[Database, str]]:
+def schemas_in_scope(session: Session, shown: Shown) -> list[tuple[Database, str]]:
     """Return the schemas that a SHOW statement is about."""
-    scope = _scope(text)
+    scope = shown.scope
     if scope is None:
         if session.database is None:
             scope = ("ACCOUNT", ())
@@ -243,26 +325,6 @@ def schemas_in_scope(session: Session, text: str) -> list[tuple[Database, str]]:
     if schema not in database.schemas:
         raise object_missing("Schema", f"{database.name}.{schema}")
     return [(database, schema)]
-
-
-def _scope(text: str) -> tuple[str, tuple[str, ...]] | None:
-    match = _IN.search(_LIKE.sub("", text))
-    if match is None:
-        return None
-    kind, rest = (match[1] or "SCHEMA").upper(), match[2].strip()
-    path = read_path(rest)[0] if rest else ()
-    if kind in {"TABLE", "PIPE"} and not path:
-        raise compilation_error(f"syntax error: IN {kind} needs a name.")
-    return kind, path
-
-
-def matches(text: str, name: str) -> bool:
-    """Return True when a name fits the LIKE of a SHOW statement, or there is none."""
-    match = _LIKE.search(text)
-    if match is None:
-        return True
-    parts = ("." if c == "_" else ".*" if c == "%" else re.escape(c) for c in match[1].replace("''", "'"))
-    return re.fullmatch("".join(parts), name, re.IGNORECASE | re.DOTALL) is not None
 
 
 def _count(session: Session, path: str) -> int:

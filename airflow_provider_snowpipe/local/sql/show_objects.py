@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import VIEW, column_key
-from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
-from airflow_provider_snowpipe.local.identifiers import quote_path, read_path
+from airflow_provider_snowpipe.local.errors import object_missing, unsupported
 from airflow_provider_snowpipe.local.sql import views
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.properties import read_head
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import describe_table, matches, schemas_in_scope
+from airflow_provider_snowpipe.local.sql.show import Shown, describe_table, schemas_in_scope
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Column
 from airflow_provider_snowpipe.local.types import ColumnType
 
-_IN_TABLE = re.compile(r"\bIN\s+(?:TABLE|VIEW)\s+(.*)", re.IGNORECASE | re.DOTALL)
 _WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _OF_PROCEDURES = (
     "created_on", "name", "schema_name", "is_builtin", "is_aggregate", "is_ansi", "min_num_arguments",
@@ -52,17 +48,17 @@ def relations(
             yield VIEW, view.name, views.columns_of(view), view.created_on_ms
 
 
-def show_columns(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_columns(session: Session, shown: Shown) -> Result:
     """SHOW COLUMNS [LIKE] [IN TABLE | VIEW name | IN SCHEMA | DATABASE | ACCOUNT]."""
-    named = _IN_TABLE.search(text)
-    if named is not None:
-        database, schema, only = session.resolve(read_path(named[1])[0])
+    named = shown.scope is not None and shown.scope[0] in {"TABLE", "VIEW"}
+    if shown.scope is not None and named:
+        database, schema, only = session.resolve(shown.scope[1])
         places = [(database, schema)]
         found = [r for r in relations(session, database, schema) if r[1] == only.partition(TEMPORARY)[0]]
         if not found:
             raise object_missing("Table", f"{database.name}.{schema}.{only}")
     else:
-        places = schemas_in_scope(session, text)
+        places = schemas_in_scope(session, shown)
     rows = [
         (
             name,
@@ -80,9 +76,9 @@ def show_columns(session: Session, text: str, _bindings: Bindings) -> Result:
         )
         for database, schema in places
         for _, name, columns, _ in relations(session, database, schema)
-        if named is None or name == found[0][1]
+        if not named or name == found[0][1]
         for column in columns
-        if matches(text, column.name)
+        if shown.matches(column.name)
     ]
     return listing(
         ("table_name", "schema_name", "column_name", "data_type", "null?", "default", "kind", "expression",
@@ -91,7 +87,7 @@ def show_columns(session: Session, text: str, _bindings: Bindings) -> Result:
     )  # fmt: skip
 
 
-def show_objects(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_objects(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] OBJECTS [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]: tables and views."""
     rows = [
         (
@@ -103,25 +99,32 @@ def show_objects(session: Session, text: str, _bindings: Bindings) -> Result:
             database.objects.comment(kind, schema, name),
             session.catalog.access.owner(Securable(kind, (database.name, schema, name))),
         )
-        for database, schema in schemas_in_scope(session, text)
+        for database, schema in schemas_in_scope(session, shown)
         for kind, name, _, created_on_ms in relations(session, database, schema)
-        if matches(text, name)
+        if shown.matches(name)
     ]
     return listing((*_NAME, *_PLACE, "kind", "comment", "owner"), rows)
 
 
-def describe_relation(session: Session, text: str, bindings: Bindings) -> Result:
+def describe_relation(session: Session, reader: Reader) -> Result:
     """DESCRIBE TABLE name, which may be a view."""
-    path, _ = read_path(re.sub(r"\A\w+\s+TABLE\s*", "", text, flags=re.IGNORECASE))
+    path = reader.path()
+    if reader.accept("TYPE"):
+        reader.expect_sign("=")
+        reader.expect("COLUMNS")
+    reader.end()
     database, schema, name = session.resolve(path)
     if database.objects.find(VIEW, schema, name) is None:
-        return describe_table(session, text, bindings)
-    return describe_view(session, f"DESCRIBE VIEW {quote_path(*path)}", bindings)
+        return describe_table(session, path)
+    return describe_view(session, path)
 
 
-def describe_view(session: Session, text: str, _bindings: Bindings) -> Result:
-    """DESCRIBE VIEW name."""
-    database, schema, name = session.resolve(read_head(text, VIEW, parts=3).path)
+def describe_view(session: Session, path: tuple[str, ...]) -> Result:
+    """Return what DESCRIBE VIEW answers.
+
+    :raises SqlError: for a view that does not exist, or stays hidden.
+    """
+    database, schema, name = session.resolve(path)
     known = database.objects.find(VIEW, schema, name)
     if known is None or not session.can_see(VIEW, database.name, schema, name):
         raise object_missing("View", f"{database.name}.{schema}.{name}")
@@ -141,9 +144,11 @@ def described_columns(columns: Iterable[tuple[str, str]]) -> Result:
     )  # fmt: skip
 
 
-def describe_schema(session: Session, text: str, _bindings: Bindings) -> Result:
+def describe_schema(session: Session, reader: Reader) -> Result:
     """DESCRIBE SCHEMA name: its tables and views."""
-    database, schema = session.resolve_schema(read_head(text, "SCHEMA", parts=2).path)
+    path = reader.path(2)
+    reader.end()
+    database, schema = session.resolve_schema(path)
     if schema not in database.schemas or not session.can_see("SCHEMA", database.name, schema):
         raise object_missing("Schema", f"{database.name}.{schema}")
     rows = [
@@ -152,9 +157,11 @@ def describe_schema(session: Session, text: str, _bindings: Bindings) -> Result:
     return listing((*_NAME, "kind"), rows)
 
 
-def describe_database(session: Session, text: str, _bindings: Bindings) -> Result:
+def describe_database(session: Session, reader: Reader) -> Result:
     """DESCRIBE DATABASE name: its schemas."""
-    database = session.visible_database(read_head(text, "DATABASE").name)
+    name = reader.name()
+    reader.end()
+    database = session.visible_database(name)
     rows = [
         (None, schema, "SCHEMA")
         for schema in sorted(database.schemas)
@@ -163,21 +170,18 @@ def describe_database(session: Session, text: str, _bindings: Bindings) -> Resul
     return listing((*_NAME, "kind"), rows)
 
 
-def show_nothing(_session: Session, text: str, _bindings: Bindings) -> Result:
+def show_nothing(_session: Session, shown: Shown) -> Result:
     """SHOW of a kind of which there never is one here: streams, tasks, integrations, keys, procedures."""
-    if re.match(r"SHOW\s+(?:USER\s+)?(?:FUNCTIONS|PROCEDURES)", text, re.IGNORECASE):
-        more = () if "PROCEDURES" in text.upper() else _OF_FUNCTIONS
+    if shown.kind.endswith(("FUNCTIONS", "PROCEDURES")):
+        more = () if shown.kind.endswith("PROCEDURES") else _OF_FUNCTIONS
         return listing((*_OF_PROCEDURES, *more), [])
-    keys = re.match(r"SHOW\s+(?:PRIMARY|UNIQUE|IMPORTED|EXPORTED)\s+KEYS", text, re.IGNORECASE)
-    return listing((*_NAME, *_PLACE, *(("table_name", "column_name") if keys else ("owner", "comment"))), [])
+    of_kind = ("table_name", "column_name") if shown.kind.endswith("KEYS") else ("owner", "comment")
+    return listing((*_NAME, *_PLACE, *of_kind), [])
 
 
-def undrop(_session: Session, text: str, _bindings: Bindings) -> Result:
+def undrop(_session: Session, reader: Reader) -> Result:
     """UNDROP is refused: what is dropped is gone."""
-    kind = text.split()[1].upper() if len(text.split()) > 1 else ""
-    if kind not in {"TABLE", "SCHEMA", "DATABASE"}:
-        raise compilation_error("syntax error: UNDROP takes TABLE, SCHEMA or DATABASE.")
-    raise unsupported(f"UNDROP {kind}: dropped objects are not kept")
+    raise unsupported(f"UNDROP {reader.expect('TABLE', 'SCHEMA', 'DATABASE')}: dropped objects are not kept")
 
 
 def octets(kind: ColumnType) -> int | None:

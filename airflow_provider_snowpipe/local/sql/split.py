@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-import sqlglot
 from sqlglot import TokenType
-from sqlglot.errors import SqlglotError
 
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
+from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql.reader import tokens
 
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
 
@@ -27,13 +26,9 @@ def numbered_statements(text: str) -> list[tuple[int, str]]:
 
     :raises SqlError: when a string, name or comment is not closed.
     """
-    try:
-        tokens = sqlglot.tokenize(text, dialect="snowflake")
-    except SqlglotError as error:
-        raise compilation_error(f"syntax error: {error}") from error
     statements: list[tuple[int, str]] = []
     start, first = 0, -1
-    for token in tokens:
+    for token in tokens(text):
         if token.token_type != TokenType.SEMICOLON:
             first = token.start if first < 0 else first
             continue

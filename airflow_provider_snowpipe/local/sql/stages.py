@@ -17,13 +17,11 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.staging import read_blocks
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.head import Head, read_head
+from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, already_dropped, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
+from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
 from airflow_provider_snowpipe.local.stages.files import FolderArea, StagedFile, Transfer
 from airflow_provider_snowpipe.local.stages.formats import OptionValue, read_file_format
@@ -33,6 +31,7 @@ from airflow_provider_snowpipe.local.stages.location import (
     find_format,
     find_stage,
     format_path,
+    read_location,
     require_read,
     require_write,
     resolve_location,
@@ -42,8 +41,6 @@ from airflow_provider_snowpipe.local.stages.settings import (
     Setting,
     invalid_parameter,
     invalid_value,
-    read_literal,
-    read_settings,
 )
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
 
@@ -154,12 +151,13 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-def put(session: Session, text: str, _bindings: Bindings) -> Result:
+def put(session: Session, reader: Reader) -> Result:
     """PUT file://path internal-stage [PARALLEL] [AUTO_COMPRESS] [SOURCE_COMPRESSION] [OVERWRITE]."""
     _check_client(session)
-    local, rest = _local_path(_after_command(text))
-    location, rest = resolve_location(session, rest)
-    settings = _settings(rest, {"PARALLEL", "AUTO_COMPRESS", "SOURCE_COMPRESSION", "OVERWRITE", "THRESHOLD"})
+    local, location = _local_path(reader), read_location(session, reader)
+    settings = _settings(
+        reader, {"PARALLEL", "AUTO_COMPRESS", "SOURCE_COMPRESSION", "OVERWRITE", "THRESHOLD"}
+    )
     require_write(session, location)
     area, prefix = location.upload_folder()
     session.catalog.storage.create(area.root.name)
@@ -180,12 +178,11 @@ def put(session: Session, text: str, _bindings: Bindings) -> Result:
     return _answered_by_the_client(transfer)
 
 
-def get(session: Session, text: str, _bindings: Bindings) -> Result:
+def get(session: Session, reader: Reader) -> Result:
     """GET internal-stage file://folder [PARALLEL] [PATTERN]."""
     _check_client(session)
-    location, rest = resolve_location(session, _after_command(text))
-    local, rest = _local_path(rest)
-    settings = _settings(rest, {"PARALLEL", "PATTERN"})
+    location, local = read_location(session, reader), _local_path(reader)
+    settings = _settings(reader, {"PARALLEL", "PATTERN"})
     require_read(session, location)
     if location.is_external or not isinstance(location.area, FolderArea):
         raise compilation_error(f"cannot GET files from the external stage {location.name}.")
@@ -200,9 +197,10 @@ def get(session: Session, text: str, _bindings: Bindings) -> Result:
     return _answered_by_the_client(transfer)
 
 
-def list_files(session: Session, text: str, _bindings: Bindings) -> Result:
+def list_files(session: Session, reader: Reader) -> Result:
     """LIST | LS location [PATTERN = '..']."""
-    location, settings = _files_of(session, text)
+    location = read_location(session, reader)
+    settings = _settings(reader, {"PATTERN"})
     require_read(session, location)
     files = _chosen(location, settings)
     columns = (
@@ -217,9 +215,10 @@ def list_files(session: Session, text: str, _bindings: Bindings) -> Result:
     return Result(columns, rows, OTHER)
 
 
-def remove_files(session: Session, text: str, _bindings: Bindings) -> Result:
+def remove_files(session: Session, reader: Reader) -> Result:
     """REMOVE | RM location [PATTERN = '..']."""
-    location, settings = _files_of(session, text)
+    location = read_location(session, reader)
+    settings = _settings(reader, {"PATTERN"})
     require_write(session, location)
     files = _chosen(location, settings)
     location.remove(files)
@@ -233,7 +232,9 @@ def staged_bindings(session: Session, place: str) -> dict[str, dict[str, Any]]:
     :param place: ``@stage/path``; below it are CSV files in which an empty field is NULL and ``""`` is empty
         (observed with connector 4.8.1).
     """
-    location, _ = resolve_location(session, place)
+    location, rest = resolve_location(session, place)
+    if rest:
+        raise compilation_error(f"invalid place '{place[:60]}' of bound values.")
     require_read(session, location)
     rows: list[list[str | None]] = []
     for file in sorted(location.list(), key=lambda one: (len(one.path), one.path)):
@@ -253,11 +254,6 @@ def _plain_field(field: str) -> str:
     return field[1:-1].replace('""', '"') if field.startswith('"') else field
 
 
-def _files_of(session: Session, text: str) -> tuple[StageLocation, dict[str, Setting]]:
-    location, rest = resolve_location(session, _after_command(text))
-    return location, _settings(rest, {"PATTERN"})
-
-
 def _chosen(location: StageLocation, settings: Mapping[str, Setting]) -> list[StagedFile]:
     pattern = settings.get("PATTERN")
     if pattern is not None and not isinstance(pattern, str):
@@ -270,35 +266,22 @@ def _check_client(session: Session) -> None:
         raise unsupported("PUT and GET through the SQL API; use the Python connector")
 
 
-def _after_command(text: str) -> str:
-    words = text.split(None, 1)
-    return words[1] if len(words) > 1 else ""
-
-
 def _answered_by_the_client(transfer: Transfer) -> Result:
     # Connector 5.2.0 shows the client's own rows under these names, 4.8.1 brings the names as well.
     columns = _PUT_COLUMNS if transfer.is_upload else _GET_COLUMNS
     return Result(columns, [], OTHER, transfer)
 
 
-def _local_path(text: str) -> tuple[str, str]:
-    stripped = text.lstrip()
-    if stripped.startswith("'"):
-        url, rest = read_literal(stripped)
-    else:
-        match = re.match(r"\S+", stripped)
-        url, rest = (match[0], stripped[match.end() :].strip()) if match else ("", "")
+def _local_path(reader: Reader) -> str:
+    url = reader.string() if reader.is_at_string else reader.until()
     if not url.startswith("file://") or len(url) == len("file://"):
-        raise SqlError(
-            "001003", "42000", f"SQL compilation error:\ninvalid local path '{url[:60]}'; write file:///path."
-        )
-    return url.removeprefix("file://"), rest
+        raise compilation_error(f"invalid local path '{url[:60]}'; write file:///path.")
+    return url.removeprefix("file://")
 
 
-def _settings(text: str, known: set[str]) -> dict[str, Setting]:
-    settings, rest = read_settings(text)
-    if rest:
-        raise compilation_error(f"syntax error at '{rest[:30]}'.")
+def _settings(reader: Reader, known: set[str]) -> dict[str, Setting]:
+    settings = reader.settings()
+    reader.end()
     for name in settings:
         if name not in known:
             raise invalid_parameter(name)
@@ -336,10 +319,6 @@ def _http_date(epoch_ms: int) -> str:
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of stages ----------------------------------------------------
 
 _DONE = "Statement executed successfully."
-_TAGS = re.compile(r"(?:WITH\s+)?TAG\s*\([^()]*\)\s*\Z", re.IGNORECASE)
-_RENAME = re.compile(r"RENAME\s+TO\s+(?P<name>.*)", re.IGNORECASE | re.DOTALL)
-_SET = re.compile(r"SET\s+(?P<settings>.*)", re.IGNORECASE | re.DOTALL)
-_UNSET = re.compile(r"UNSET\s+COMMENT\s*\Z", re.IGNORECASE)
 _SHOWN = (
     "name", "database_name", "schema_name", "url", "has_credentials", "has_encryption_key", "owner",
     "comment", "region", "type", "cloud", "notification_channel", "storage_integration", "endpoint",
@@ -348,62 +327,63 @@ _SHOWN = (
 _DESCRIBED = ("parent_property", "property", "property_type", "property_value", "property_default")
 
 
-def create_stage(session: Session, text: str, _bindings: Bindings) -> Result:
+def create_stage(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] [TEMPORARY] STAGE [IF NOT EXISTS] name [URL = ..] [FILE_FORMAT = (..)] .."""
+    head = reader.target()
+    settings = _stage_settings(reader)
     session.commit()
-    head = read_head(text)
     database, schema, name = session.resolve(head.path)
     if head.is_tolerant and _exists(session, database, schema, name):
         return status(f"{name} already exists, statement succeeded.")
-    settings, rest = read_settings(_TAGS.sub("", head.rest))
-    if rest:
-        raise compilation_error(f"syntax error in CREATE STAGE at '{rest[:30]}'.")
-    empty = StageDefinition(database.name, schema, name, database.clock.now_ms(), temporary=head.is_temporary)
+    empty = StageDefinition(
+        database.name, schema, name, database.clock.now_ms(), temporary=reader.is_temporary
+    )
     stage = with_settings(session, empty, settings)
-    if head.is_temporary:
-        _put_temporary(session, head, stage)
+    if reader.is_temporary:
+        _put_temporary(session, stage, replace=reader.is_replacing)
     else:
         session.require("CREATE STAGE", "SCHEMA", database.name, schema)
-        if head.is_replacing and database.stages.stage(schema, name) is not None:
+        if reader.is_replacing and database.stages.stage(schema, name) is not None:
             session.require("OWNERSHIP", "STAGE", database.name, schema, name)
-        database.stages.put_stage(stage, replace=head.is_replacing)
+        database.stages.put_stage(stage, replace=reader.is_replacing)
         session.created("STAGE", database.name, schema, name)
     return status(f"Stage area {name} successfully created.")
 
 
-def alter_stage(session: Session, text: str, _bindings: Bindings) -> Result:
+def alter_stage(session: Session, reader: Reader) -> Result:
     """ALTER STAGE [IF EXISTS] name SET .. | RENAME TO new | UNSET COMMENT."""
+    head = reader.target()
+    verb = reader.accept("RENAME TO", "SET", "UNSET COMMENT")
+    if not verb:
+        raise unsupported(f"ALTER STAGE .. {reader.word}")
+    renamed = reader.path() if verb == "RENAME TO" else ()
+    settings = _stage_settings(reader, needed=True) if verb == "SET" else {}
+    reader.end()
     session.commit()
-    head = read_head(text)
     stage = _find(session, head)
     if stage is None:
         return status(_DONE)
     _require_ownership(session, stage)
-    renaming, setting = _RENAME.match(head.rest), _SET.match(head.rest)
-    if renaming:
-        target, schema, name = session.resolve(read_path(renaming["name"])[0])
+    if verb == "RENAME TO":
+        target, schema, name = session.resolve(renamed)
         if target.name != stage.database:
             raise unsupported("ALTER STAGE .. RENAME TO another database")
         changed = dataclasses.replace(stage, schema=schema, name=name)
-    elif setting:
-        settings, rest = read_settings(_TAGS.sub("", setting["settings"]))
-        if rest or not settings:
-            raise compilation_error(f"syntax error in ALTER STAGE at '{rest[:30]}'.")
+    elif verb == "SET":
         if "URL" in settings and not stage.is_external:
             raise compilation_error(f"the internal stage {stage} cannot get a URL; create another stage.")
         changed = with_settings(session, stage, settings)
-    elif _UNSET.match(head.rest):
-        changed = dataclasses.replace(stage, comment=None)
     else:
-        raise unsupported(f"ALTER STAGE .. {' '.join(head.rest.split()[:2])}")
+        changed = dataclasses.replace(stage, comment=None)
     _change(session, stage, changed)
     return status(_DONE)
 
 
-def drop_stage(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_stage(session: Session, reader: Reader) -> Result:
     """DROP STAGE [IF EXISTS] name; the files of an internal stage are deleted."""
+    head = reader.target()
+    reader.end()
     session.commit()
-    head = read_head(text)
     stage = _find(session, head)
     if stage is None:
         return already_dropped(head.path[-1])
@@ -417,9 +397,9 @@ def drop_stage(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"{stage.name} successfully dropped.")
 
 
-def show_stages(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_stages(session: Session, shown: Shown) -> Result:
     """SHOW STAGES [LIKE ..] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    scope = {(database.name, schema): database for database, schema in schemas_in_scope(session, text)}
+    scope = {(database.name, schema): database for database, schema in schemas_in_scope(session, shown)}
     databases = {database.name: database for database in scope.values()}
     stages = [
         *(stage for database in databases.values() for stage in database.stages.stages),
@@ -430,15 +410,17 @@ def show_stages(session: Session, text: str, _bindings: Bindings) -> Result:
         _shown(session, stage)
         for stage in stages
         if (stage.database, stage.schema) in scope
-        and matches(text, stage.name)
+        and shown.matches(stage.name)
         and _is_visible(session, stage)
     ]
     return Result(columns, [*sorted(rows, key=lambda row: row[1:4])], OTHER)
 
 
-def describe_stage(session: Session, text: str, _bindings: Bindings) -> Result:
+def describe_stage(session: Session, reader: Reader) -> Result:
     """DESCRIBE STAGE name; credentials are masked."""
-    stage = find_stage(session, read_head(text).path)
+    path = reader.path()
+    reader.end()
+    stage = find_stage(session, path)
     if not _is_visible(session, stage):
         raise object_missing("Stage", str(stage))
     rows: list[Sequence[Any]] = [
@@ -451,6 +433,15 @@ def describe_stage(session: Session, text: str, _bindings: Bindings) -> Result:
         ("DIRECTORY", "ENABLE", "Boolean", str(stage.directory).lower(), "false"),
     ]
     return Result(tuple(ResultColumn(name) for name in _DESCRIBED), rows, OTHER)
+
+
+def _stage_settings(reader: Reader, *, needed: bool = False) -> dict[str, Setting]:
+    settings = reader.settings(needed=needed)
+    if reader.accept("WITH TAG", "TAG"):
+        # Tags have no effect here.
+        reader.parenthesized()
+    reader.end()
+    return settings
 
 
 def typed(value: OptionValue) -> tuple[str, str]:
@@ -519,7 +510,7 @@ def _exists(session: Session, database: Database, schema: str, name: str) -> boo
     return key in session.temporary.stages or database.stages.stage(schema, name) is not None
 
 
-def _find(session: Session, head: Head) -> StageDefinition | None:
+def _find(session: Session, head: Target) -> StageDefinition | None:
     try:
         return find_stage(session, head.path)
     except SqlError as error:
@@ -528,10 +519,10 @@ def _find(session: Session, head: Head) -> StageDefinition | None:
         raise
 
 
-def _put_temporary(session: Session, head: Head, stage: StageDefinition) -> None:
+def _put_temporary(session: Session, stage: StageDefinition, *, replace: bool) -> None:
     key = (stage.database, stage.schema, stage.name)
     old = session.temporary.stages.get(key)
-    if old is not None and not head.is_replacing:
+    if old is not None and not replace:
         raise object_exists(stage.name)
     session.catalog.storage.create(stage.identity)
     session.temporary.stages[key] = stage

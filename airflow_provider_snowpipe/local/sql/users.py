@@ -32,33 +32,28 @@ from airflow_provider_snowpipe.local.errors import (
     object_exists,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.properties import flag, invalid, read_head, read_properties, whole
+from airflow_provider_snowpipe.local.sql.reader import Reader, flag, whole
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import matches
+from airflow_provider_snowpipe.local.sql.show import Shown
+from airflow_provider_snowpipe.local.stages.settings import invalid_value
 
 # -- CREATE, ALTER, DROP and SHOW of roles; GRANT ROLE and REVOKE ROLE -----------------------------------
 
 _DONE = "Statement executed successfully."
-_GRANT = re.compile(
-    r"(?:GRANT|REVOKE)\s+ROLE\s+(?P<role>.*?)\s+(?:TO|FROM)\s+(?P<kind>ROLE|USER)\s+(?P<grantee>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
-def create_role(session: Session, text: str, _bindings: Bindings) -> Result:
+def create_role(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] ROLE [IF NOT EXISTS] name [COMMENT = '..']."""
+    head = reader.target(1)
+    comment = _comment(reader)
     session.commit()
-    head = read_head(text, "ROLE")
-    comment = _comment(head.rest)
     session.require_global("CREATE ROLE")
     access = session.catalog.access
     if head.name in access.state.roles:
-        if head.tolerant:
+        if head.is_tolerant:
             return status(f"{head.name} already exists, statement succeeded.")
-        if not head.replace:
+        if not reader.is_replacing:
             raise object_exists(head.name)
         require_role_owner(session, head.name)
     with access.change() as state:
@@ -68,31 +63,31 @@ def create_role(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"Role {head.name} successfully created.")
 
 
-def alter_role(session: Session, text: str, _bindings: Bindings) -> Result:
+def alter_role(session: Session, reader: Reader) -> Result:
     """ALTER ROLE [IF EXISTS] name SET COMMENT = '..' | UNSET COMMENT."""
+    head = reader.target(1)
+    if not reader.accept("SET", "UNSET COMMENT"):
+        raise unsupported(f"ALTER ROLE .. {reader.word}")
+    comment = _comment(reader)
     session.commit()
-    head = read_head(text, "ROLE")
     if head.name not in session.catalog.access.state.roles:
-        if head.tolerant:
+        if head.is_tolerant:
             return status(_DONE)
         raise missing_account_object()
-    verb, _, rest = head.rest.partition(" ")
-    if verb.upper() not in {"SET", "UNSET"}:
-        raise unsupported(f"ALTER ROLE .. {verb.upper()}")
     require_role_owner(session, head.name)
-    comment = _comment(rest) if verb.upper() == "SET" else ""
     with session.catalog.access.change() as state:
         state.roles[head.name] = dataclasses.replace(state.roles[head.name], comment=comment)
     return status(_DONE)
 
 
-def drop_role(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_role(session: Session, reader: Reader) -> Result:
     """DROP ROLE [IF EXISTS] name; objects it owned go to the current role."""
+    head = reader.target(1)
+    reader.end()
     session.commit()
-    head = read_head(text, "ROLE")
     access = session.catalog.access
     if head.name not in access.state.roles:
-        if head.tolerant:
+        if head.is_tolerant:
             return already_dropped(head.name)
         raise missing_account_object()
     if head.name not in SYSTEM_ROLES:
@@ -102,7 +97,7 @@ def drop_role(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"{head.name} successfully dropped.")
 
 
-def show_roles(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_roles(session: Session, shown: Shown) -> Result:
     """SHOW ROLES [LIKE]."""
     state = session.catalog.access.state
     active = session.roles
@@ -120,7 +115,7 @@ def show_roles(session: Session, text: str, _bindings: Bindings) -> Result:
             role.comment,
         )
         for role in sorted(state.roles.values(), key=lambda role: role.name)
-        if matches(text, role.name)
+        if shown.matches(role.name)
     ]
     counted = ("assigned_to_users", "granted_to_roles", "granted_roles")
     return listing(
@@ -130,20 +125,19 @@ def show_roles(session: Session, text: str, _bindings: Bindings) -> Result:
     )
 
 
-def grant_role(session: Session, text: str, _bindings: Bindings) -> Result:
+def grant_role(session: Session, reader: Reader) -> Result:
     """GRANT ROLE name TO ROLE | USER name, and REVOKE ROLE name FROM the same."""
+    role = reader.name()
+    giving = reader.verb == "GRANT"
+    reader.expect("TO" if giving else "FROM")
+    kind, grantee = reader.expect("ROLE", "USER"), reader.name()
+    reader.end()
     session.commit()
-    match = _GRANT.match(text)
-    if match is None:
-        raise compilation_error("syntax error: expected GRANT ROLE name TO ROLE | USER name.")
-    role, grantee = read_path(match["role"])[0][-1], read_path(match["grantee"])[0][-1]
-    kind = match["kind"].upper()
     access = session.catalog.access
     known = access.state.roles if kind == "ROLE" else access.state.users
     if role not in access.state.roles or grantee not in known:
         raise missing_account_object()
     require_role_owner(session, role)
-    giving = text[:5].upper() == "GRANT"
     with access.change() as state:
         if giving:
             changes.give_role(state, role, kind, grantee, session.role, access.now_ms())
@@ -175,8 +169,9 @@ def insufficient_role(role: str) -> SqlError:
     return insufficient(Securable("ROLE", (role,)))
 
 
-def _comment(text: str) -> str:
-    properties = read_properties(text)
+def _comment(reader: Reader) -> str:
+    properties = reader.properties()
+    reader.end()
     unknown = set(properties) - {"COMMENT"}
     if unknown:
         raise unsupported(f"{sorted(unknown)[0]} of a role")
@@ -197,27 +192,26 @@ _REMEMBERED = (
     "DISPLAY_NAME", "FIRST_NAME", "MIDDLE_NAME", "LAST_NAME", "EMAIL", "MUST_CHANGE_PASSWORD", "TYPE",
     "DAYS_TO_EXPIRY", "MINS_TO_UNLOCK", "NETWORK_POLICY",
 )  # fmt: skip
-_TOKEN = re.compile(
-    r"(?P<verb>ADD|REMOVE)\s+(?:PROGRAMMATIC\s+ACCESS\s+TOKEN|PAT)\s+(?P<rest>.*)", re.IGNORECASE | re.DOTALL
-)
 _DAY_MS = 24 * 3600 * 1000
 _PAT_DAYS = 15
 
 
-def create_user(session: Session, text: str, _bindings: Bindings) -> Result:
+def create_user(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] USER [IF NOT EXISTS] name [property = value ..]."""
+    head = reader.target(1)
+    properties = reader.properties()
+    reader.end()
     session.commit()
-    head = read_head(text, "USER")
     session.require_global("CREATE USER")
     access = session.catalog.access
     known = access.state.users.get(head.name)
     if known is not None:
-        if head.tolerant:
+        if head.is_tolerant:
             return status(f"{head.name} already exists, statement succeeded.")
-        if not head.replace:
+        if not reader.is_replacing:
             raise object_exists(head.name)
         _require_owner(session, known)
-    user = with_properties(User(head.name, session.role, access.now_ms()), read_properties(head.rest))
+    user = with_properties(User(head.name, session.role, access.now_ms()), properties)
     with access.change() as state:
         if head.name in state.users:
             changes.drop_user(state, head.name)
@@ -225,42 +219,45 @@ def create_user(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"User {head.name} successfully created.")
 
 
-def alter_user(session: Session, text: str, _bindings: Bindings) -> Result:
+def alter_user(session: Session, reader: Reader) -> Result:
     """ALTER USER [IF EXISTS] name SET property = value .. | UNSET property, .. | ADD | REMOVE PAT name."""
+    head = reader.target(1)
+    verb = reader.accept("SET", "UNSET", "ADD", "REMOVE")
+    if verb in {"ADD", "REMOVE"}:
+        reader.expect("PROGRAMMATIC ACCESS TOKEN", "PAT")
+        token = reader.name()
+    elif not verb:
+        raise unsupported(f"ALTER USER .. {reader.word}")
+    names = reader.names() if verb == "UNSET" else []
+    properties = reader.properties(needed=verb == "SET")
+    reader.end()
     session.commit()
-    head = read_head(text, "USER")
     access = session.catalog.access
     user = access.state.users.get(head.name)
     if user is None:
-        if head.tolerant:
+        if head.is_tolerant:
             return status(_DONE)
         raise missing_account_object()
-    token = _TOKEN.match(head.rest)
-    if token is not None:
+    if verb in {"ADD", "REMOVE"}:
         if session.user != user.name:
             _require_owner(session, user)
-        return _token(session, user, token["verb"].upper(), token["rest"])
+        return _token(session, user, verb, token, properties)
     _require_owner(session, user)
-    verb, _, rest = head.rest.partition(" ")
-    if verb.upper() == "SET":
-        changed = with_properties(user, read_properties(rest))
-    elif verb.upper() == "UNSET":
-        changed = _without(user, [name.strip().upper() for name in rest.split(",")])
-    else:
-        raise unsupported(f"ALTER USER .. {verb.upper()}")
+    changed = with_properties(user, properties) if verb == "SET" else _without(user, names)
     with access.change() as state:
         state.users[user.name] = changed
     return status(_DONE)
 
 
-def drop_user(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_user(session: Session, reader: Reader) -> Result:
     """DROP USER [IF EXISTS] name."""
+    head = reader.target(1)
+    reader.end()
     session.commit()
-    head = read_head(text, "USER")
     access = session.catalog.access
     user = access.state.users.get(head.name)
     if user is None:
-        if head.tolerant:
+        if head.is_tolerant:
             return already_dropped(head.name)
         raise missing_account_object()
     _require_owner(session, user)
@@ -273,7 +270,7 @@ def drop_user(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"{user.name} successfully dropped.")
 
 
-def show_users(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_users(session: Session, shown: Shown) -> Result:
     """SHOW USERS [LIKE]; without the right to manage users, the own one only."""
     rows = [
         (
@@ -293,7 +290,7 @@ def show_users(session: Session, text: str, _bindings: Bindings) -> Result:
             str(any(user.public_keys)).lower(),
         )
         for user in sorted(session.catalog.access.state.users.values(), key=lambda user: user.name)
-        if _is_visible(session, user) and matches(text, user.name)
+        if _is_visible(session, user) and shown.matches(user.name)
     ]
     return listing(
         ("name", "created_on", "login_name", "display_name", "email", "comment", "disabled",
@@ -303,9 +300,10 @@ def show_users(session: Session, text: str, _bindings: Bindings) -> Result:
     )  # fmt: skip
 
 
-def describe_user(session: Session, text: str, _bindings: Bindings) -> Result:
+def describe_user(session: Session, reader: Reader) -> Result:
     """DESCRIBE USER name; public keys show with their fingerprints, passwords never."""
-    head = read_head(text, "USER")
+    head = reader.target(1)
+    reader.end()
     user = session.catalog.access.state.users.get(head.name)
     if user is None or not _is_visible(session, user):
         raise missing_account_object()
@@ -386,10 +384,8 @@ def _without(user: User, names: list[str]) -> User:
     return changed
 
 
-def _token(session: Session, user: User, verb: str, text: str) -> Result:
+def _token(session: Session, user: User, verb: str, name: str, options: Mapping[str, str]) -> Result:
     access = session.catalog.access
-    path, rest = read_path(text)
-    name = path[-1]
     others = tuple(token for token in user.access_tokens if token.name != name)
     if verb == "REMOVE":
         if len(others) == len(user.access_tokens):
@@ -399,7 +395,6 @@ def _token(session: Session, user: User, verb: str, text: str) -> Result:
         return status(f"Programmatic access token {name} successfully removed.")
     if len(others) != len(user.access_tokens):
         raise object_exists(name)
-    options = read_properties(rest)
     unknown = sorted(set(options) - {"ROLE_RESTRICTION", "DAYS_TO_EXPIRY", "COMMENT"})
     if unknown:
         raise unsupported(f"{unknown[0]} of a programmatic access token")
@@ -432,7 +427,7 @@ def _is_visible(session: Session, user: User) -> bool:
 def _secondary_of(value: str) -> str:
     word = value.upper()
     if word not in {"ALL", ""}:
-        raise invalid("DEFAULT_SECONDARY_ROLES", value, "('ALL') or ()")
+        raise invalid_value("DEFAULT_SECONDARY_ROLES", value, "('ALL') or ()")
     return word
 
 

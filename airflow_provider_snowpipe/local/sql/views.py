@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import sqlglot.errors
 from sqlglot import exp
 
@@ -16,76 +14,66 @@ from airflow_provider_snowpipe.local.errors import (
     object_exists,
     object_missing,
 )
-from airflow_provider_snowpipe.local.sql import properties, translate
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.properties import plain, read_head
+from airflow_provider_snowpipe.local.sql import translate
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import matches, schemas_in_scope
+from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import ColumnType
 
-_BODY = re.compile(
-    r"(?:\((?P<columns>[^()]*)\)\s*)?(?P<options>.*?)\bAS\s+(?P<query>(?:SELECT|WITH|\().*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_TEMPORARY = re.compile(
-    r"\A(CREATE\s+(?:OR\s+REPLACE\s+)?(?:SECURE\s+)?)"
-    r"(?:(?:LOCAL|GLOBAL|SCOPED)\s+)?(?:TEMP|TEMPORARY|VOLATILE)\s+(?=VIEW\b)",
-    re.IGNORECASE,
-)
-_COMMENT = re.compile(r"COMMENT\s*=?\s*('(?:[^']|'')*')", re.IGNORECASE)
 _SHOWN = (
     "created_on", "name", "reserved", "database_name", "schema_name", "owner", "comment", "text", "is_secure",
     "is_materialized",
 )  # fmt: skip
 
 
-def create_view(session: Session, text: str, _bindings: Bindings) -> Result:
+def create_view(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] [SECURE] [TEMPORARY] VIEW [IF NOT EXISTS] name [(columns)] [COMMENT = ..] AS query.
 
     A temporary one ends with its session; until then other sessions see it too.
     """
+    head = reader.target()
+    columns, comment = _listed(reader), ""
+    while reader.accept("COPY GRANTS") or reader.word == "COMMENT":
+        if reader.accept("COMMENT"):
+            reader.accept_sign("=")
+            comment = reader.string()
+    reader.expect("AS")
+    query = reader.rest()
     session.commit()
-    lasting = _TEMPORARY.sub(r"\1", text)
-    head = read_head(lasting, "VIEW", parts=3)
-    body = _BODY.match(head.rest)
-    if body is None:
-        raise compilation_error("syntax error in CREATE VIEW: expected [(columns)] AS query.")
     database, schema, name = session.resolve(head.path)
     session.require("CREATE VIEW", "SCHEMA", database.name, schema)
     known = database.objects.find(VIEW, schema, name)
-    if known is not None and head.tolerant:
+    if known is not None and head.is_tolerant:
         return status(f"{name} already exists, statement succeeded.")
-    if database.tables.find(schema, name) is not None or (known is not None and not head.replace):
+    if database.tables.find(schema, name) is not None or (known is not None and not reader.is_replacing):
         raise object_exists(name)
     if known is not None:
         session.require("OWNERSHIP", VIEW, database.name, schema, name)
-    query = body["query"]
-    columns = _columns(session, query, body["columns"])
-    comment = _COMMENT.search(body["options"])
     definition = {
         "query": query,
-        "text": text,
-        "columns": [[column.name, str(column.type)] for column in columns],
-        "is_secure": bool(re.match(r"CREATE\s+(?:OR\s+REPLACE\s+)?SECURE\b", text, re.IGNORECASE)),
+        "text": reader.text,
+        "columns": [[column.name, str(column.type)] for column in _columns(session, query, columns)],
+        "is_secure": "SECURE" in reader.modifiers,
     }
     now = database.clock.now_ms()
     database.objects.put(SchemaObject(VIEW, schema, name, now, definition))
-    database.objects.set_comment(VIEW, schema, name, plain(comment[1]) if comment else "", now)
+    database.objects.set_comment(VIEW, schema, name, comment, now)
     session.created(VIEW, database.name, schema, name)
-    if lasting != text:
+    if reader.is_temporary:
         session.temporary_views.append((database.name, schema, name))
     return status(f"View {name} successfully created.")
 
 
-def drop_view(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_view(session: Session, reader: Reader) -> Result:
     """DROP VIEW [IF EXISTS] name."""
+    head = reader.target()
+    reader.end()
     session.commit()
-    head = read_head(text, "VIEW", parts=3)
     database, schema, name = session.resolve(head.path)
     if database.objects.find(VIEW, schema, name) is None:
-        if head.tolerant:
+        if head.is_tolerant:
             return already_dropped(name)
         raise object_missing("View", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", VIEW, database.name, schema, name)
@@ -95,7 +83,7 @@ def drop_view(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"{name} successfully dropped.")
 
 
-def show_views(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_views(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] VIEWS [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
     rows = [
         (
@@ -110,9 +98,9 @@ def show_views(session: Session, text: str, _bindings: Bindings) -> Result:
             str(view.definition["is_secure"]).lower(),
             "false",
         )
-        for database, schema in schemas_in_scope(session, text)
+        for database, schema in schemas_in_scope(session, shown)
         for view in database.objects.of(VIEW, schema)
-        if matches(text, view.name) and session.can_see(VIEW, database.name, schema, view.name)
+        if shown.matches(view.name) and session.can_see(VIEW, database.name, schema, view.name)
     ]
     return listing(_SHOWN, rows)
 
@@ -140,7 +128,25 @@ def expand(session: Session, database: Database, view: SchemaObject) -> exp.Expr
         ) from error
 
 
-def _columns(session: Session, query: str, listed: str | None) -> list[Column]:
+def _listed(reader: Reader) -> list[str] | None:
+    """Read ``(name [COMMENT '..'], ..)``; None without it."""
+    if not reader.accept_sign("("):
+        return None
+    names = [_named(reader)]
+    while reader.accept_sign(","):
+        names.append(_named(reader))
+    reader.expect_sign(")")
+    return names
+
+
+def _named(reader: Reader) -> str:
+    name = reader.name()
+    if reader.accept("COMMENT"):
+        reader.string()
+    return name
+
+
+def _columns(session: Session, query: str, listed: list[str] | None) -> list[Column]:
     tree = translate.parse(query)
     if not isinstance(tree, exp.Query):
         raise compilation_error("a view is a query.")
@@ -148,15 +154,14 @@ def _columns(session: Session, query: str, listed: str | None) -> list[Column]:
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     columns = [Column(row[0], ColumnType.from_duckdb(str(row[1]))) for row in described]
     if listed is not None:
-        chosen = properties.read_list(re.sub(r"\s+COMMENT\s+'(?:[^']|'')*'", "", listed, flags=re.IGNORECASE))
-        if len(chosen) != len(columns):
+        if len(listed) != len(columns):
             raise SqlError(
                 "002020",
                 "21S01",
-                f"SQL compilation error:\nInvalid number of columns: the view has {len(chosen)}, its query "
+                f"SQL compilation error:\nInvalid number of columns: the view has {len(listed)}, its query "
                 f"{len(columns)}.",
             )
-        columns = [Column(name, column.type) for name, column in zip(chosen, columns, strict=True)]
+        columns = [Column(name, column.type) for name, column in zip(listed, columns, strict=True)]
     if len({column.name.upper() for column in columns}) != len(columns):
         raise compilation_error("the columns of a view need different names.")
     return columns

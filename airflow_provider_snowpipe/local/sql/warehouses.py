@@ -7,12 +7,11 @@ from collections.abc import Mapping
 
 from airflow_provider_snowpipe.local.access.model import Securable, Warehouse
 from airflow_provider_snowpipe.local.errors import SqlError, object_exists, object_missing, unsupported
-from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.properties import flag, invalid, read_head, read_properties, whole
+from airflow_provider_snowpipe.local.sql.reader import Reader, flag, whole
 from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import matches
+from airflow_provider_snowpipe.local.sql.show import Shown
+from airflow_provider_snowpipe.local.stages.settings import invalid_value
 
 _DONE = "Statement executed successfully."
 _SIZES = {
@@ -29,21 +28,27 @@ _REMEMBERED = frozenset(
      "GENERATION", "WAIT_FOR_COMPLETION"}
 )  # fmt: skip
 
+_RIGHTS = {
+    "SUSPEND": "OPERATE", "RESUME": "OPERATE", "ABORT ALL QUERIES": "OPERATE", "SET": "MODIFY",
+    "UNSET": "MODIFY", "RENAME TO": "OWNERSHIP",
+}  # fmt: skip
 
-def create_warehouse(session: Session, text: str, _bindings: Bindings) -> Result:
+
+def create_warehouse(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] WAREHOUSE [IF NOT EXISTS] name [[WITH] property = value ..]; it becomes current."""
+    head = reader.target(1)
+    reader.accept("WITH")
+    properties = reader.properties()
+    reader.end()
     session.commit()
-    head = read_head(text, "WAREHOUSE")
     access = session.catalog.access
     session.require_global("CREATE WAREHOUSE")
     if head.name in access.state.warehouses:
-        if head.tolerant:
+        if head.is_tolerant:
             return status(f"{head.name} already exists, statement succeeded.")
-        if not head.replace:
+        if not reader.is_replacing:
             raise object_exists(head.name)
         session.require("OWNERSHIP", "WAREHOUSE", name=head.name)
-    rest = head.rest[4:] if head.rest[:5].upper() == "WITH " else head.rest
-    properties = read_properties(rest)
     suspended = flag("INITIALLY_SUSPENDED", properties.pop("INITIALLY_SUSPENDED", "FALSE"))
     made = _with(Warehouse(head.name, access.now_ms(), suspended=suspended), properties)
     with access.change() as state:
@@ -53,46 +58,47 @@ def create_warehouse(session: Session, text: str, _bindings: Bindings) -> Result
     return status(f"Warehouse {head.name} successfully created.")
 
 
-def alter_warehouse(session: Session, text: str, _bindings: Bindings) -> Result:
+def alter_warehouse(session: Session, reader: Reader) -> Result:
     """ALTER WAREHOUSE [IF EXISTS] name SUSPEND | RESUME [IF SUSPENDED] | SET .. | UNSET .. | RENAME TO."""
+    head = reader.target(1)
+    verb = reader.accept("SUSPEND", "RESUME", "ABORT ALL QUERIES", "SET", "UNSET", "RENAME TO")
+    if not verb:
+        raise unsupported(f"ALTER WAREHOUSE .. {reader.word}")
+    is_tolerant = verb == "RESUME" and bool(reader.accept("IF SUSPENDED"))
+    names = reader.names() if verb == "UNSET" else [reader.name()] if verb == "RENAME TO" else []
+    properties = reader.properties(needed=True) if verb == "SET" else {}
+    reader.end()
     session.commit()
-    head = read_head(text, "WAREHOUSE")
     access = session.catalog.access
     if head.name not in access.state.warehouses:
-        if head.tolerant:
+        if head.is_tolerant:
             return status(_DONE)
         raise object_missing("Warehouse", head.name)
-    verb, _, rest = head.rest.partition(" ")
-    verb, rest = verb.upper(), rest.strip()
     known = access.state.warehouses[head.name]
-    if verb in {"SUSPEND", "RESUME", "ABORT"}:
-        session.require("OPERATE", "WAREHOUSE", name=head.name)
-        if verb == "ABORT":
-            return status(_DONE)
-        changed = _switched(known, verb == "SUSPEND", tolerant=rest.upper() == "IF SUSPENDED")
-    elif verb == "SET":
-        session.require("MODIFY", "WAREHOUSE", name=head.name)
-        changed = _with(known, read_properties(rest))
+    session.require(_RIGHTS[verb], "WAREHOUSE", name=head.name)
+    if verb == "ABORT ALL QUERIES":
+        return status(_DONE)
+    if verb == "RENAME TO":
+        return _rename(session, known, names[0])
+    if verb == "SET":
+        changed = _with(known, properties)
     elif verb == "UNSET":
-        session.require("MODIFY", "WAREHOUSE", name=head.name)
-        changed = _without(known, [name.strip().upper() for name in rest.split(",")])
-    elif verb == "RENAME":
-        session.require("OWNERSHIP", "WAREHOUSE", name=head.name)
-        return _rename(session, known, read_path(rest[3:] if rest[:3].upper() == "TO " else rest)[0][-1])
+        changed = _without(known, names)
     else:
-        raise unsupported(f"ALTER WAREHOUSE .. {verb}")
+        changed = _switched(known, verb == "SUSPEND", tolerant=is_tolerant)
     with access.change() as state:
         state.warehouses[head.name] = changed
     return status(_DONE)
 
 
-def drop_warehouse(session: Session, text: str, _bindings: Bindings) -> Result:
+def drop_warehouse(session: Session, reader: Reader) -> Result:
     """DROP WAREHOUSE [IF EXISTS] name."""
+    head = reader.target(1)
+    reader.end()
     session.commit()
-    head = read_head(text, "WAREHOUSE")
     access = session.catalog.access
     if head.name not in access.state.warehouses:
-        if head.tolerant:
+        if head.is_tolerant:
             return already_dropped(head.name)
         raise object_missing("Warehouse", head.name)
     session.require("OWNERSHIP", "WAREHOUSE", name=head.name)
@@ -104,7 +110,7 @@ def drop_warehouse(session: Session, text: str, _bindings: Bindings) -> Result:
     return status(f"{head.name} successfully dropped.")
 
 
-def show_warehouses(session: Session, text: str, _bindings: Bindings) -> Result:
+def show_warehouses(session: Session, shown: Shown) -> Result:
     """SHOW WAREHOUSES [LIKE]."""
     rows = [
         (
@@ -123,7 +129,7 @@ def show_warehouses(session: Session, text: str, _bindings: Bindings) -> Result:
             known.comment,
         )
         for known in sorted(session.catalog.access.state.warehouses.values(), key=lambda known: known.name)
-        if session.can_see("WAREHOUSE", name=known.name) and matches(text, known.name)
+        if session.can_see("WAREHOUSE", name=known.name) and shown.matches(known.name)
     ]
     return listing(
         ("name", "state", "type", "size", "running", "queued", "is_default", "is_current", "auto_suspend",
@@ -133,9 +139,10 @@ def show_warehouses(session: Session, text: str, _bindings: Bindings) -> Result:
     )  # fmt: skip
 
 
-def describe_warehouse(session: Session, text: str, _bindings: Bindings) -> Result:
+def describe_warehouse(session: Session, reader: Reader) -> Result:
     """DESCRIBE WAREHOUSE name."""
-    head = read_head(text, "WAREHOUSE")
+    head = reader.target(1)
+    reader.end()
     known = session.catalog.access.state.warehouses.get(head.name)
     if known is None or not session.can_see("WAREHOUSE", name=head.name):
         raise object_missing("Warehouse", head.name)
@@ -168,7 +175,7 @@ def _with(known: Warehouse, properties: Mapping[str, str]) -> Warehouse:
         if name == "WAREHOUSE_SIZE":
             size = _SIZES.get(value.upper().replace("-", ""))
             if size is None:
-                raise invalid(name, value, f"one of {', '.join(sorted(set(_SIZES.values())))}")
+                raise invalid_value(name, value, f"one of {', '.join(sorted(set(_SIZES.values())))}")
             changed = dataclasses.replace(changed, size=size)
         elif name == "AUTO_SUSPEND":
             changed = dataclasses.replace(changed, auto_suspend=whole(name, value))

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
 from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
@@ -238,6 +239,16 @@ def resolve_location(session: Session, text: str) -> tuple[StageLocation, str]:
     return _bare_url(session, written, None), rest
 
 
+def read_location(session: Session, reader: Reader) -> StageLocation:
+    """Read and resolve the reference that comes next in a statement.
+
+    :raises SqlError: as :func:`resolve_location`.
+    """
+    location, rest = resolve_location(session, reader.text[reader.position :])
+    reader.seek(len(reader.text.rstrip()) - len(rest))
+    return location
+
+
 def with_settings(
     session: Session, location: StageLocation, settings: Mapping[str, Setting]
 ) -> StageLocation:
@@ -372,6 +383,7 @@ __all__ = [
     "StageLocation",
     "access_settings",
     "location_of",
+    "read_location",
     "resolve_file_format",
     "resolve_location",
     "with_settings",

@@ -1,4 +1,4 @@
-"""Reading of option lists of stages, file formats and COPY: ``TYPE = CSV NULL_IF = ('', 'x')``."""
+"""Values of the options of stages, file formats and COPY, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -17,31 +17,10 @@ class Word(str):
 
 Setting: TypeAlias = "str | Word | int | bool | tuple[Setting, ...] | Mapping[str, Setting]"
 
-_NAME = re.compile(r"\s*,?\s*([A-Za-z_]\w*)\s*(?:=(?!>)|=>)\s*")
-_NUMBER = re.compile(r"-?\d+(?![\w.])")
-_WORD = re.compile(r'(?:"(?:[^"]|"")+"|[\w$%@~-]+)(?:\.(?:"(?:[^"]|"")+"|[\w$%~-]+))*')
 _STRING = re.compile(r"'((?:[^'\\]|\\.|'')*)'", re.DOTALL)
 _DOLLARS = re.compile(r"\$\$(.*?)\$\$", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[0-7]{1,3}|.)|''", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
-_BLANK = re.compile(r"\s*")
-
-
-def read_settings(text: str) -> tuple[dict[str, Setting], str]:
-    """Read ``NAME = value`` pairs, separated by blanks or commas, from the start of a text.
-
-    :param text: SQL text.
-    :returns: upper-case name to value, and the text after the last pair.
-    :raises SqlError: for a value that cannot be read, or a name that appears twice.
-    """
-    settings: dict[str, Setting] = {}
-    position = 0
-    while match := _NAME.match(text, position):
-        name = match[1].upper()
-        if name in settings:
-            raise compilation_error(f"duplicate property '{name}'.")
-        settings[name], position = _value(name, text, match.end())
-    return settings, text[position:].strip()
 
 
 def read_literal(text: str) -> tuple[str, str]:
@@ -91,57 +70,3 @@ def _unescaped(match: re.Match[str]) -> str:
     if code in _ESCAPED:
         return _ESCAPED[code]
     return chr(int(code, 8)) if code[0] in "01234567" else code
-
-
-def _value(name: str, text: str, position: int) -> tuple[Setting, int]:
-    position = _after_blank(text, position)
-    if text.startswith("(", position):
-        return _nested(name, text, position + 1)
-    for pattern in (_STRING, _DOLLARS, _NUMBER, _WORD):
-        match = pattern.match(text, position)
-        if match is not None:
-            return _scalar(pattern, match), match.end()
-    # The value itself is not shown: it may be a credential.
-    raise compilation_error(f"syntax error: the value of {name} cannot be read.")
-
-
-def _scalar(pattern: re.Pattern[str], match: re.Match[str]) -> Setting:
-    if pattern is _STRING:
-        return unescape(match[1])
-    if pattern is _DOLLARS:
-        return match[1]
-    if pattern is _NUMBER:
-        return int(match[0])
-    word = match[0]
-    return word.upper() == "TRUE" if word.upper() in {"TRUE", "FALSE"} else Word(word)
-
-
-def _nested(name: str, text: str, position: int) -> tuple[Setting, int]:
-    if _NAME.match(text, position):
-        settings: dict[str, Setting] = {}
-        while match := _NAME.match(text, position):
-            settings[match[1].upper()], position = _value(match[1].upper(), text, match.end())
-        return settings, _closed(name, text, position)
-    values: list[Setting] = []
-    position = _after_blank(text, position)
-    while not text.startswith(")", position):
-        value, position = _value(name, text, position)
-        values.append(value)
-        position = _after_blank(text, position)
-        if text.startswith(",", position):
-            position = _after_blank(text, position + 1)
-        elif not text.startswith(")", position):
-            break
-    return tuple(values), _closed(name, text, position)
-
-
-def _closed(name: str, text: str, position: int) -> int:
-    position = _after_blank(text, position)
-    if not text.startswith(")", position):
-        raise compilation_error(f"syntax error: the list of {name} is not closed.")
-    return position + 1
-
-
-def _after_blank(text: str, position: int) -> int:
-    match = _BLANK.match(text, position)
-    return match.end() if match else position

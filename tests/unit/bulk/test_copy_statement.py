@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.literals import option, string_literal
 from airflow_provider_snowpipe.local.sql.copy_options import read_copy_options
-from airflow_provider_snowpipe.local.stages.settings import read_settings
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 TABLE = ("D", "S", 'my "t"')
@@ -61,10 +61,11 @@ EVERY_OPTION: dict[str, Any] = {
 
 
 def test_every_option_is_read_as_it_was_meant() -> None:
-    settings, rest = read_settings(" ".join(CopyOptions(**EVERY_OPTION).written()))
+    reader = Reader(" ".join(CopyOptions(**EVERY_OPTION).written()))
+    settings = reader.settings()
     read = read_copy_options(settings)
 
-    assert rest == ""
+    assert reader.is_at_end
     assert (read.pattern, read.size_limit, read.matching) == (".*[.]csv", 1000, "CASE_SENSITIVE")
     assert read.on_error is not None
     assert read.on_error.percent == 10
@@ -101,7 +102,7 @@ def test_every_option_is_written_once_with_columns_that_are_no_plain_names_in_qu
 
 @pytest.mark.parametrize("value", ["CONTINUE", "SKIP_FILE", "SKIP_FILE_3", "SKIP_FILE_3%", "ABORT_STATEMENT"])
 def test_each_way_to_treat_errors_is_read(value: str) -> None:
-    settings, _ = read_settings(" ".join(CopyOptions(on_error=value).written()))
+    settings = Reader(" ".join(CopyOptions(on_error=value).written())).settings()
 
     assert read_copy_options(settings).on_error is not None
 

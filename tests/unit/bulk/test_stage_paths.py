@@ -19,8 +19,9 @@ from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Staging
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.split import split_statements
-from airflow_provider_snowpipe.local.stages.settings import read_literal, read_settings
+from airflow_provider_snowpipe.local.stages.settings import read_literal
 from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -76,11 +77,12 @@ def each_hard_path(test: Any) -> Any:
 def test_copy_takes_the_path_as_it_is(path: str) -> None:
     statement = CopyInto(TABLE, location_of(path), OPTIONS).statement(["a'b", "c--d"])
     read, rest = read_literal(statement.partition(" FROM ")[2])
-    settings, more = read_settings(rest)
+    reader = Reader(rest)
+    settings = reader.settings()
 
     assert read == meant(path)
     assert list(settings) == ["FILES", "FILE_FORMAT", "PATTERN", "ON_ERROR"]
-    assert more == ""
+    assert reader.is_at_end
 
 
 @each_hard_path

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
+from airflow_provider_snowpipe.local.sql import front
 from tests.unit.local.sql_sessions import SqlSessions
 
 SETUP = (
-    "CREATE TABLE t (id INT)", "CREATE STAGE st", "CREATE FILE FORMAT ff TYPE = CSV",
+    "CREATE TABLE t (id INT) ERROR_LOGGING = TRUE", "CREATE ICEBERG TABLE ice (a INT, b INT)",
+    "CREATE STAGE st", "CREATE FILE FORMAT ff TYPE = CSV",
     "CREATE VIEW v AS SELECT 1 AS a", "CREATE SEQUENCE sq", "CREATE PIPE p AS COPY INTO t FROM @st",
     "CREATE ROLE ro", "CREATE USER us", "CREATE WAREHOUSE wh", "CREATE DATABASE dd", "CREATE SCHEMA local.ss",
     "USE SCHEMA local.public",
@@ -28,7 +31,69 @@ STATEMENTS = (
     "SHOW TABLES LIKE 'T%' IN SCHEMA ss LIMIT 3", "SHOW TERSE SCHEMAS IN ACCOUNT", "SHOW COLUMNS IN TABLE t",
     "SHOW GRANTS TO ROLE ro", "SHOW GRANTS ON TABLE t", "SHOW FILE FORMATS", "SHOW CHANNELS IN ACCOUNT",
     "SHOW PARAMETERS LIKE 'A%' IN SESSION", "SHOW FUTURE GRANTS IN SCHEMA ss", "SHOW STREAMS",
+    "CREATE STAGE x3 TAG (a = 'b')", "CREATE STAGE x3 FILE_FORMAT = (TYPE = CSV)",
+    "ALTER STAGE st SET COMMENT = 'x'",
+    "CREATE TEMPORARY FILE FORMAT x4 TYPE = CSV", "ALTER FILE FORMAT ff SET SKIP_HEADER = 1",
+    "CREATE SEQUENCE x5 START 2", "ALTER SEQUENCE sq UNSET COMMENT", "CREATE TABLE x6 LIKE t",
+    "CREATE VIEW x7 (a) COPY GRANTS", "CREATE PIPE x8 AS COPY INTO t FROM @st",
+    "ALTER PIPE p SET COMMENT = 'x'",
+    "ALTER PIPE p REFRESH", "CREATE ROLE x9 COMMENT = 'x'", "ALTER ROLE ro UNSET COMMENT", "CREATE USER x10",
+    "ALTER USER us SET COMMENT = 'x'", "ALTER USER us ADD PAT x11",
+    "CREATE WAREHOUSE x12 WITH AUTO_RESUME = TRUE",
+    "ALTER WAREHOUSE wh SET AUTO_SUSPEND = 5", "GRANT SELECT ON TABLE t TO ROLE ro",
+    "REVOKE SELECT ON TABLE t FROM ROLE ro",
+    "GRANT USAGE ON ALL STAGES IN SCHEMA ss TO ROLE ro",
+    "GRANT DATABASE ROLE snowflake.object_viewer TO ROLE ro",
+    "REVOKE DATABASE ROLE snowflake.object_viewer FROM ROLE ro", "COMMENT ON TABLE t IS 'x'",
+    "ALTER SCHEMA ss SET COMMENT = 'x'", "ALTER DATABASE dd RENAME TO d2",
+    "ALTER TABLE t ALTER COLUMN id SET NOT NULL",
+    "ALTER TABLE t DROP CONSTRAINT k", "ALTER TABLE t SET CHANGE_TRACKING = TRUE",
+    "ALTER TABLE t CLUSTER BY (id)",
+    "COPY INTO t FROM @st FORCE = TRUE", "COPY INTO t FROM (SELECT $1 FROM @st/x)", "LIST @st PATTERN = 'x'",
+    "REMOVE @st/x", "BEGIN TRANSACTION NAME x", "START TRANSACTION", "SELECT SYSTEM$PIPE_STATUS('p') AS x",
+    "CALL SYSTEM$WAIT(0)", "EXECUTE IMMEDIATE 'COMMIT'", "TRUNCATE ERROR_TABLE(t)", "TRUNCATE t",
+    "TRUNCATE TABLE ERROR_TABLE(t)", "SHOW VARIABLES", "SHOW OBJECTS", "SHOW VIEWS", "SHOW STAGES",
+    "SHOW PIPES",
+    "SHOW SEQUENCES", "SHOW DATABASES", "SHOW ICEBERG TABLES", "SHOW ROLES", "SHOW USERS", "SHOW WAREHOUSES",
+    "ALTER ICEBERG TABLE ice DROP COLUMN b", "DROP ICEBERG TABLE ice", "TRUNCATE ICEBERG TABLE ice",
+    "DESC ICEBERG TABLE ice",
 )  # fmt: skip
+# Read to the end by sqlglot, or by the client; another word is refused in other words.
+OTHERS = {
+    "CREATE TABLE": "CREATE TABLE x13 (a INT)",
+    "CREATE ICEBERG TABLE": "CREATE ICEBERG TABLE x14 (a INT)",
+    "CREATE VIEW": "CREATE VIEW x15 AS SELECT 1 AS a FROM t AS u",
+    "SET": "SET x = 1",
+    "UNDROP": "UNDROP TABLE t",
+    "PUT": "PUT file:///tmp/x @st",
+    "GET": "GET @st file:///tmp/x",
+}
+
+
+def _kind(words: str) -> str:
+    """Return what a statement, or a declaration of one, is about: no more than its verb and its kind."""
+    plain = " ".join(re.sub(r"\[.*?\]|\b(?:TERSE|TEMPORARY)\b", "", words).split()).replace(
+        "DESC ", "DESCRIBE "
+    )
+    known = (" ".join(plain.replace("(", " ").split()[:count]) for count in (4, 3, 2, 1))
+    declared = {" ".join(re.sub(r"\[.*?\]", "", each).split()) for each in front.STATEMENTS}
+    return next((words for words in known if words in declared), plain)
+
+
+def test_every_declared_statement_has_an_example_here() -> None:
+    declared = {_kind(words) for words in front.STATEMENTS}
+
+    assert declared == {_kind(statement) for statement in (*STATEMENTS, *OTHERS.values())} | {
+        f"SHOW {kind}" for kind in front._NOTHING
+    }
+
+
+@pytest.mark.parametrize("statement", OTHERS.values(), ids=OTHERS)
+def test_a_further_word_is_refused_where_sqlglot_reads_the_statement(
+    sql: SqlSessions, statement: str
+) -> None:
+    sql.session().moves_files = True
+    assert sql.refused(f"{statement} garbage more").code in {"001003", "000002"}
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from airflow_provider_snowpipe.bulk.literals import option
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
 from airflow_provider_snowpipe.local.loading.json_reader import read_json
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.stages.formats import read_file_format
-from airflow_provider_snowpipe.local.stages.settings import read_settings
 from airflow_provider_snowpipe.operators.file_copy import copy_arguments, why_not_copy, why_not_copy_file
 from airflow_provider_snowpipe.spark.files.formats import reader_of
 from airflow_provider_snowpipe.spark.files.groups import SourceFile
@@ -55,7 +55,7 @@ class Mixed:
         arguments = copy_arguments(self.spec, {})
         form = arguments["options"]["file_format"]
         written = " ".join(option(name, value) for name, value in form.items())
-        options = read_file_format(read_settings(written)[0])
+        options = read_file_format(Reader(written).settings())
         blocks = [self.content[low : low + self.block] for low in range(0, len(self.content), self.block)]
         if options.type == "JSON":
             rows = [row for chunk in read_json(blocks, options) for row in chunk.table.to_pylist()]

@@ -1,15 +1,17 @@
 import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.stages.formats import FileFormat, read_file_format
-from airflow_provider_snowpipe.local.stages.settings import Word, read_literal, read_settings
+from airflow_provider_snowpipe.local.stages.settings import Word, read_literal
 
 
 def test_settings_of_every_form_are_read_and_the_rest_is_returned():
-    settings, rest = read_settings(
+    reader = Reader(
         r"""URL = 's3://b/p/' FILE_FORMAT = (TYPE = 'CSV', FIELD_DELIMITER = '\t' NULL_IF = ('', 'it''s',
         '\\N')) parallel=4 overwrite = TRUE, format_name => db."My schema".fmt empty = () DO $1 'x'"""
     )
+    settings = reader.settings()
     assert settings == {
         "URL": "s3://b/p/",
         "FILE_FORMAT": {"TYPE": "CSV", "FIELD_DELIMITER": "\t", "NULL_IF": ("", "it's", r"\N")},
@@ -20,7 +22,7 @@ def test_settings_of_every_form_are_read_and_the_rest_is_returned():
     }
     assert isinstance(settings["FORMAT_NAME"], Word)
     assert not isinstance(settings["URL"], Word)
-    assert rest == "DO $1 'x'"
+    assert reader.rest() == "DO $1 'x'"
 
 
 @pytest.mark.parametrize(
@@ -28,12 +30,18 @@ def test_settings_of_every_form_are_read_and_the_rest_is_returned():
 )
 def test_broken_settings_are_refused(text):
     with pytest.raises(SqlError):
-        read_settings(text)
+        _read(text)
+
+
+def _read(text: str) -> None:
+    reader = Reader(text)
+    reader.settings(needed=True)
+    reader.end()
 
 
 def test_a_broken_value_is_not_shown_because_it_may_be_a_secret():
     with pytest.raises(SqlError) as error:
-        read_settings("CREDENTIALS = (AWS_SECRET_KEY = 'top-secret")
+        Reader("CREDENTIALS = (AWS_SECRET_KEY = 'top-secret")
     assert "top-secret" not in str(error.value)
 
 
