@@ -11,8 +11,8 @@ from airflow_provider_snowpipe.local.catalog import DEFAULT_DATABASE, DEFAULT_SC
 from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.local.query_history import without_secrets
 from airflow_provider_snowpipe.local.sql.execution import Execution
+from airflow_provider_snowpipe.local.sql.reader import numbered_statements, strip_comments
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.split import numbered_statements, strip_comments
 
 log = logging.getLogger(__name__)
 

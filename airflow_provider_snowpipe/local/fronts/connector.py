@@ -39,6 +39,7 @@ from airflow_provider_snowpipe.local.sql.execution import (
 )
 from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
 from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
+from airflow_provider_snowpipe.local.sql.reader import check_count, split_statements
 from airflow_provider_snowpipe.local.sql.results import (
     SELECT,
     Result,
@@ -48,7 +49,6 @@ from airflow_provider_snowpipe.local.sql.results import (
     encode_streams,
 )
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 from airflow_provider_snowpipe.local.sql.stages import staged_bindings
 
 # -- Logins of the connector protocol: credentials, role, and the names that a session starts with -------

@@ -21,9 +21,9 @@ from airflow_provider_snowpipe.local.sql.execution import (
     in_background,
     timed_out,
 )
+from airflow_provider_snowpipe.local.sql.reader import check_count, split_statements
 from airflow_provider_snowpipe.local.sql.results import Result, encode
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 from airflow_provider_snowpipe.local.types import ColumnType
 
 # Snowflake answers a synchronous request with 202 when the statement takes longer.

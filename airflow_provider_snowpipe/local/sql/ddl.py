@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
@@ -19,7 +18,7 @@ from airflow_provider_snowpipe.local.sql import engine_errors, functions, iceber
 from airflow_provider_snowpipe.local.sql import query as lengths
 from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
-from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, status
+from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.stages import with_settings
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
@@ -314,11 +313,8 @@ def create_schema(session: Session, reader: Reader) -> Result:
 
 def drop_database(session: Session, reader: Reader) -> Result:
     """DROP DATABASE [IF EXISTS] name."""
-    head = _dropped(reader, 1)
-    tolerant, path = head.is_tolerant, head.path
+    path = _dropped(reader, 1).path
     session.commit()
-    if session.catalog.find(path[0]) is None and tolerant and path[0] != SHARED_DATABASE:
-        return already_dropped(path[0])
     session.catalog.database(path[0])
     session.require("OWNERSHIP", "DATABASE", path[0])
     session.catalog.drop_database(path[0])
@@ -330,13 +326,10 @@ def drop_database(session: Session, reader: Reader) -> Result:
 
 def drop_schema(session: Session, reader: Reader) -> Result:
     """DROP SCHEMA [IF EXISTS] [database.]name."""
-    head = _dropped(reader, 2)
-    tolerant, path = head.is_tolerant, head.path
+    path = _dropped(reader, 2).path
     session.commit()
     database, name = session.resolve_schema(path)
     if name not in database.schemas:
-        if tolerant:
-            return already_dropped(name)
         raise object_missing("Schema", f"{database.name}.{name}")
     session.require("OWNERSHIP", "SCHEMA", database.name, name)
     database.drop_schema(name)
@@ -348,18 +341,12 @@ def drop_schema(session: Session, reader: Reader) -> Result:
 
 def drop_table(session: Session, reader: Reader) -> Result:
     """DROP TABLE [IF EXISTS] name; its default pipe and channels go with it."""
-    head = _dropped(reader, 3)
-    tolerant, path = head.is_tolerant, head.path
+    path = _dropped(reader, 3).path
     session.commit()
-    try:
-        database, schema, name = session.resolve(path)
-        if database.tables.find(schema, name) is not None:
-            session.require("OWNERSHIP", "TABLE", database.name, schema, name)
-        _drop(session, database, schema, name)
-    except SqlError as error:
-        if tolerant and error.code == "002003":
-            return already_dropped(path[-1])
-        raise
+    database, schema, name = session.resolve(path)
+    if database.tables.find(schema, name) is not None:
+        session.require("OWNERSHIP", "TABLE", database.name, schema, name)
+    _drop(session, database, schema, name)
     session.temporary_tables.pop((database.name, schema, path[-1]), None)
     return status(f"{path[-1]} successfully dropped.")
 
@@ -374,8 +361,7 @@ def _drop(session: Session, database: Database, schema: str, name: str) -> None:
 
 def truncate_table(session: Session, reader: Reader) -> Result:
     """TRUNCATE TABLE [IF EXISTS] name: DML ("Transactions", "Terminology"); channels keep their tokens."""
-    head = reader.target()
-    reader.end()
+    head = reader.last_target()
     database, schema, name = session.resolve(head.path)
     table = database.tables.find(schema, name)
     if table is None:

@@ -18,9 +18,9 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import front, query, query_history, results, translate
+from airflow_provider_snowpipe.local.sql.reader import strip_comments
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.split import strip_comments
 from airflow_provider_snowpipe.local.types import ColumnType
 
 # -- Description of a statement without running it: ``describeOnly`` of the connector protocol -----------

@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, already_dropped, status
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.stages import typed
@@ -91,12 +91,9 @@ def alter_file_format(session: Session, reader: Reader) -> Result:
 
 def drop_file_format(session: Session, reader: Reader) -> Result:
     """DROP FILE FORMAT [IF EXISTS] name."""
-    head = reader.target()
-    reader.end()
+    head = reader.last_target()
     session.commit()
-    known = _find(session, head.path) if head.is_tolerant else find_format(session, head.path)
-    if known is None:
-        return already_dropped(head.path[-1])
+    known = find_format(session, head.path)
     if known.temporary:
         del session.temporary.formats[known.database, known.schema, known.name]
     else:
@@ -137,9 +134,7 @@ def show_file_formats(session: Session, shown: Shown) -> Result:
 
 def describe_file_format(session: Session, reader: Reader) -> Result:
     """DESCRIBE FILE FORMAT name."""
-    path = reader.path()
-    reader.end()
-    known = find_format(session, path)
+    known = find_format(session, reader.last_target().path)
     if not _is_visible(session, known):
         raise object_missing("File format", str(known))
     described = read_file_format({}, known.settings)

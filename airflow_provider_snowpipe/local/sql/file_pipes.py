@@ -116,11 +116,10 @@ def create_pipe(session: Session, reader: Reader) -> Result:
 
 def drop_pipe(session: Session, reader: Reader) -> Result:
     """DROP PIPE [IF EXISTS] name; files that wait in its queue are not loaded."""
-    head = reader.target()
-    reader.end()
+    head = reader.last_target()
     found = find_named(session, head.path)
     if found is None:
-        return pipes.drop_pipe(session, head)
+        return pipes.drop_pipe(session, head.path)
     session.commit()
     database, pipe = found
     place = (database.name, pipe.key.schema, pipe.key.name)

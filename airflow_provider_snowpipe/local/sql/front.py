@@ -44,11 +44,10 @@ from airflow_provider_snowpipe.local.sql import (
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.current import use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.engine_errors import disk_full, translate_error
-from airflow_provider_snowpipe.local.sql.reader import Reader, inline
-from airflow_provider_snowpipe.local.sql.results import USE, Result, listing, status
+from airflow_provider_snowpipe.local.sql.reader import Reader, inline, strip_comments
+from airflow_provider_snowpipe.local.sql.results import USE, Result, already_dropped, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown
-from airflow_provider_snowpipe.local.sql.split import strip_comments
 
 # -- Statements about the session: USE, ALTER SESSION, transactions --------------------------------------
 
@@ -380,7 +379,8 @@ def _handler(reader: Reader) -> Handler:
 log = logging.getLogger(__name__)
 
 SESSION_GONE = "Session no longer exists. New login required to access the service."
-# Errors of a session without a current database or schema.
+# Errors of an object that does not exist, and of a session without a current database or schema.
+_MISSING = frozenset({"002003", "002043"})
 _NO_PLACE = frozenset({"090105", "090106"})
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES"})
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
@@ -509,7 +509,14 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
             session, text, bindings
         )
     reader = Reader.of_file_command(text, bindings) if verb in {"PUT", "GET"} else Reader.of(text, bindings)
-    return _handler(reader)(session, reader)
+    handler = _handler(reader)
+    try:
+        return handler(session, reader)
+    except SqlError as error:
+        about = reader.about if reader.verb == "DROP" else None
+        if about is None or not about.is_tolerant or error.code not in _MISSING:
+            raise
+        return already_dropped(about.name)
 
 
 def _first_word(text: str) -> str:

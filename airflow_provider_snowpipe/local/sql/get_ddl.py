@@ -126,6 +126,7 @@ def _view(database: Database, schema: str, name: str, written: str) -> str:
     view = database.objects.find(VIEW, schema, name)
     assert view is not None  # noqa: S101 - the caller has looked
     reader = Reader(str(view.definition["text"]))
+    reader.verb = "CREATE"
     reader.until("VIEW")
     reader.expect("VIEW")
     reader.target()

@@ -24,7 +24,6 @@ from airflow_provider_snowpipe.local.sql.results import (
     OTHER,
     Result,
     ResultColumn,
-    already_dropped,
     status,
 )
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -199,13 +198,11 @@ def create_pipe(session: Session, head: Target, copy: Reader, *, replace: bool) 
     return status(f"Pipe {name} successfully created.")
 
 
-def drop_pipe(session: Session, head: Target) -> Result:
+def drop_pipe(session: Session, path: tuple[str, ...]) -> Result:
     """DROP PIPE [IF EXISTS] name; its channels go with it."""
     session.commit()
-    database, schema, name = session.resolve(head.path)
+    database, schema, name = session.resolve(path)
     _refuse_default(name, "dropped")
-    if head.is_tolerant and database.pipes.find(PipeKey(schema, name)) is None:
-        return already_dropped(name)
     if database.pipes.find(PipeKey(schema, name)) is not None:
         session.require("OWNERSHIP", "PIPE", database.name, schema, name)
     database.pipes.drop(PipeKey(schema, name))

@@ -11,6 +11,7 @@ import functools
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import Token, TokenType
@@ -58,6 +59,7 @@ _WORD_STARTS = frozenset(
 )  # fmt: skip
 _WORDS = _WORD_STARTS | {TokenType.DOT}
 _KEPT_CHARACTERS = 2_000
+_EXISTS = {"CREATE": "IF NOT EXISTS", "DESCRIBE": ""}
 _COMMENTS = ("--", "//", "/*")
 _OPEN = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 
@@ -83,6 +85,61 @@ def _tokens(text: str, tokenizer: Snowflake.Tokenizer) -> Sequence[Token]:
     except TokenError as error:
         # What sqlglot says shows the text, which may hold a password.
         raise compilation_error("syntax error: a string, a name or a comment is not closed.") from error
+
+
+# -- Several statements in one text -----------------------------------------------------------------------
+
+_COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|//[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
+
+
+def split_statements(text: str) -> list[str]:
+    """Split at semicolons that are outside of strings, quoted names and comments.
+
+    :param text: statements, with or without a closing semicolon; empty ones are dropped.
+    :raises SqlError: when a string, name or comment is not closed.
+    """
+    return [statement for _, statement in numbered_statements(text)]
+
+
+def numbered_statements(text: str) -> list[tuple[int, str]]:
+    """Split as :func:`split_statements` does; each statement has the line of its first word, from 1.
+
+    :raises SqlError: when a string, name or comment is not closed.
+    """
+    statements: list[tuple[int, str]] = []
+    start, first = 0, -1
+    for token in tokens(text):
+        if token.token_type != TokenType.SEMICOLON:
+            first = token.start if first < 0 else first
+            continue
+        if first >= 0:
+            statements.append((text.count("\n", 0, first) + 1, text[start : token.start].strip()))
+        start, first = token.end + 1, -1
+    if first >= 0:
+        statements.append((text.count("\n", 0, first) + 1, text[start:].strip()))
+    return statements
+
+
+def strip_comments(statement: str) -> str:
+    """Remove blanks and comments before the first keyword."""
+    while match := _COMMENT.match(statement):
+        statement = statement[match.end() :]
+    return statement
+
+
+def check_count(statements: list[str], wanted: int) -> None:
+    """Compare with ``MULTI_STATEMENT_COUNT``; 0 stands for any number.
+
+    :raises SqlError: 000008 for another number, 000900 for none at all.
+    """
+    if not statements:
+        raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
+    if wanted not in (0, len(statements)):
+        raise SqlError(
+            "000008",
+            "0A000",
+            f"Actual statement count {len(statements)} did not match the desired statement count {wanted}.",
+        )
 
 
 # -- Text that needs no bindings: values and names written where the statement has placeholders --------------
@@ -200,20 +257,22 @@ def _literal(value: Any) -> str:
 
 
 class Reader:
-    """Cursor over the tokens of one statement.
+    """Cursor over the tokens of one statement; what it reads and does not find is refused with 001003.
 
     :param text: the statement, without its closing semicolon.
     :param found: its tokens; None makes them.
     :ivar verb: first word of the statement, once the front has read it: ``CREATE``, ``DESCRIBE``.
     :ivar kind: words of the object behind it: ``FILE FORMAT``.
+    :ivar about: the object of the statement, once :meth:`target` has read it.
     :ivar modifiers: what was said between the two: ``OR REPLACE``, ``TEMPORARY``, ``SECURE``.
     """
 
-    __slots__ = ("_at", "_hides_strings", "_tokens", "_words", "kind", "modifiers", "text", "verb")
+    __slots__ = ("_at", "_hides_strings", "_tokens", "_words", "about", "kind", "modifiers", "text", "verb")
 
     def __init__(self, text: str, found: Sequence[Token] | None = None) -> None:
         self.text = text
         self.verb, self.kind = "", ""
+        self.about: Target | None = None
         self.modifiers: frozenset[str] = frozenset()
         self._tokens = tokens(text) if found is None else found
         self._words = [t.text.upper() if t.token_type is TokenType.VAR else "" for t in self._tokens]
@@ -259,10 +318,7 @@ class Reader:
         return "TEMPORARY" in self.modifiers
 
     def seek(self, position: int) -> None:
-        """Go to a position of the text.
-
-        :raises SqlError: 001003 when it is inside of a token.
-        """
+        """Go to a position of the text."""
         self._at = next((n for n, t in enumerate(self._tokens) if t.end >= position), len(self._tokens))
         if self._at < len(self._tokens) and self._tokens[self._at].start < position:
             raise self.unexpected()
@@ -289,10 +345,7 @@ class Reader:
         return ""
 
     def expect(self, *phrases: str) -> str:
-        """Read one of some phrases.
-
-        :raises SqlError: 001003 when none comes next.
-        """
+        """Read one of some phrases."""
         found = self.accept(*phrases)
         if not found:
             raise self.unexpected()
@@ -314,10 +367,7 @@ class Reader:
         return token is not None and token.token_type not in _VALUES and token.text == sign
 
     def expect_sign(self, sign: str) -> None:
-        """Read a sign.
-
-        :raises SqlError: 001003 when something else comes next.
-        """
+        """Read a sign."""
         if not self.accept_sign(sign):
             raise self.unexpected()
 
@@ -327,7 +377,6 @@ class Reader:
         """Read a name with its database and schema, under Snowflake's case rules.
 
         :param most: parts that it may have.
-        :raises SqlError: 001003 for something else.
         """
         parts = [self._part()]
         while self.accept_sign("."):
@@ -337,27 +386,18 @@ class Reader:
         return tuple(parts)
 
     def name(self) -> str:
-        """Read a name of one part.
-
-        :raises SqlError: 001003 for something else.
-        """
+        """Read a name of one part."""
         return self.path(1)[0]
 
     def names(self) -> list[str]:
-        """Read names of one part, separated by commas.
-
-        :raises SqlError: 001003 for something else.
-        """
+        """Read names of one part, separated by commas."""
         found = [self.name()]
         while self.accept_sign(","):
             found.append(self.name())
         return found
 
     def name_list(self) -> list[str] | None:
-        """Read names in parentheses; None when no parenthesis comes next.
-
-        :raises SqlError: 001003 for something else between them.
-        """
+        """Read names in parentheses; None when no parenthesis comes next."""
         if not self.accept_sign("("):
             return None
         found = self.names()
@@ -368,10 +408,17 @@ class Reader:
         """Read ``[IF [NOT] EXISTS] name``.
 
         :param most: parts that the name may have.
-        :raises SqlError: 001003 for something else.
         """
-        is_tolerant = bool(self.accept("IF EXISTS", "IF NOT EXISTS"))
-        return Target(self.path(most), is_tolerant)
+        phrase = _EXISTS.get(self.verb, "IF EXISTS")
+        is_tolerant = bool(phrase and self.accept(phrase))
+        self.about = Target(self.path(most), is_tolerant)
+        return self.about
+
+    def last_target(self, most: int = 3) -> Target:
+        """Read as :meth:`target` does, to the end of the statement."""
+        found = self.target(most)
+        self.end()
+        return found
 
     def _part(self) -> str:
         token = self._next()
@@ -392,10 +439,7 @@ class Reader:
         return token is not None and token.token_type in _STRINGS
 
     def string(self) -> str:
-        """Read a string literal, ``'..'`` or ``$$..$$``.
-
-        :raises SqlError: 001003 for something else.
-        """
+        """Read a string literal, ``'..'`` or ``$$..$$``."""
         token = self._next()
         if token is None or token.token_type not in _STRINGS:
             raise self.unexpected()
@@ -405,10 +449,7 @@ class Reader:
         return unescape(self.text[token.start + 1 : token.end])
 
     def integer(self) -> int:
-        """Read a whole number, with or without a sign.
-
-        :raises SqlError: 001003 for something else.
-        """
+        """Read a whole number, with or without a sign."""
         is_negative = self.accept_sign("-")
         token = self._next()
         if token is None or token.token_type is not TokenType.NUMBER or not token.text.isdecimal():
@@ -423,7 +464,6 @@ class Reader:
 
         :param needed: one at least.
         :returns: upper-case name to value, in order.
-        :raises SqlError: 001003 for a value that cannot be read, or a name that appears twice.
         """
         self._hides_strings = True
         found: dict[str, Setting] = {}
@@ -485,10 +525,7 @@ class Reader:
     # -- text
 
     def parenthesized(self) -> str:
-        """Read what is between two parentheses, with all that is inside of it.
-
-        :raises SqlError: 001003 when no parenthesis comes next, or it is not closed.
-        """
+        """Read what is between two parentheses, with all that is inside of it."""
         self.expect_sign("(")
         inner = self.until(")")
         self.expect_sign(")")
@@ -514,10 +551,7 @@ class Reader:
         return self.text[begin:].strip()
 
     def end(self) -> None:
-        """Refuse what is left.
-
-        :raises SqlError: 001003 that names the word and its place, as Snowflake does.
-        """
+        """Refuse what is left."""
         if not self.is_at_end:
             raise self.unexpected()
 
@@ -539,6 +573,7 @@ class Reader:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
 
+@dataclass(frozen=True, slots=True)
 class Target:
     """Object that a statement is about.
 
@@ -546,11 +581,8 @@ class Target:
     :param is_tolerant: IF EXISTS or IF NOT EXISTS was said.
     """
 
-    __slots__ = ("is_tolerant", "path")
-
-    def __init__(self, path: tuple[str, ...], is_tolerant: bool) -> None:
-        self.path = path
-        self.is_tolerant = is_tolerant
+    path: tuple[str, ...]
+    is_tolerant: bool
 
     @property
     def name(self) -> str:

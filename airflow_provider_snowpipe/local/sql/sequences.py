@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.local.errors import (
 )
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 
@@ -82,13 +82,10 @@ def alter_sequence(session: Session, reader: Reader) -> Result:
 
 def drop_sequence(session: Session, reader: Reader) -> Result:
     """DROP SEQUENCE [IF EXISTS] name; defaults that use it go on counting."""
-    head = reader.target()
-    reader.end()
+    head = reader.last_target()
     session.commit()
     database, schema, name = session.resolve(head.path)
     if database.objects.find(SEQUENCE, schema, name) is None:
-        if head.is_tolerant:
-            return already_dropped(name)
         raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", SEQUENCE, database.name, schema, name)
     database.objects.remove(SEQUENCE, schema, name)
@@ -109,9 +106,7 @@ def show_sequences(session: Session, shown: Shown) -> Result:
 
 def describe_sequence(session: Session, reader: Reader) -> Result:
     """DESCRIBE SEQUENCE name."""
-    path = reader.path()
-    reader.end()
-    database, schema, name = session.resolve(path)
+    database, schema, name = session.resolve(reader.last_target().path)
     known = database.objects.find(SEQUENCE, schema, name)
     if known is None or not session.can_see(SEQUENCE, database.name, schema, name):
         raise object_missing("Sequence", f"{database.name}.{schema}.{name}")

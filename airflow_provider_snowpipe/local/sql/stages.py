@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local.errors import (
 )
 from airflow_provider_snowpipe.local.loading.staging import read_blocks
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, already_dropped, status
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
@@ -381,12 +381,9 @@ def alter_stage(session: Session, reader: Reader) -> Result:
 
 def drop_stage(session: Session, reader: Reader) -> Result:
     """DROP STAGE [IF EXISTS] name; the files of an internal stage are deleted."""
-    head = reader.target()
-    reader.end()
+    head = reader.last_target()
     session.commit()
-    stage = _find(session, head)
-    if stage is None:
-        return already_dropped(head.path[-1])
+    stage = find_stage(session, head.path)
     if stage.temporary:
         del session.temporary.stages[stage.database, stage.schema, stage.name]
         session.catalog.storage.remove([stage.identity])
@@ -418,9 +415,7 @@ def show_stages(session: Session, shown: Shown) -> Result:
 
 def describe_stage(session: Session, reader: Reader) -> Result:
     """DESCRIBE STAGE name; credentials are masked."""
-    path = reader.path()
-    reader.end()
-    stage = find_stage(session, path)
+    stage = find_stage(session, reader.last_target().path)
     if not _is_visible(session, stage):
         raise object_missing("Stage", str(stage))
     rows: list[Sequence[Any]] = [

@@ -33,7 +33,7 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.sql.reader import Reader, flag, whole
-from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown
 from airflow_provider_snowpipe.local.stages.settings import invalid_value
@@ -82,13 +82,10 @@ def alter_role(session: Session, reader: Reader) -> Result:
 
 def drop_role(session: Session, reader: Reader) -> Result:
     """DROP ROLE [IF EXISTS] name; objects it owned go to the current role."""
-    head = reader.target(1)
-    reader.end()
+    head = reader.last_target(1)
     session.commit()
     access = session.catalog.access
     if head.name not in access.state.roles:
-        if head.is_tolerant:
-            return already_dropped(head.name)
         raise missing_account_object()
     if head.name not in SYSTEM_ROLES:
         require_role_owner(session, head.name)
@@ -251,14 +248,11 @@ def alter_user(session: Session, reader: Reader) -> Result:
 
 def drop_user(session: Session, reader: Reader) -> Result:
     """DROP USER [IF EXISTS] name."""
-    head = reader.target(1)
-    reader.end()
+    head = reader.last_target(1)
     session.commit()
     access = session.catalog.access
     user = access.state.users.get(head.name)
     if user is None:
-        if head.is_tolerant:
-            return already_dropped(head.name)
         raise missing_account_object()
     _require_owner(session, user)
     if user.name in {DEFAULT_USER, session.user}:
@@ -302,8 +296,7 @@ def show_users(session: Session, shown: Shown) -> Result:
 
 def describe_user(session: Session, reader: Reader) -> Result:
     """DESCRIBE USER name; public keys show with their fingerprints, passwords never."""
-    head = reader.target(1)
-    reader.end()
+    head = reader.last_target(1)
     user = session.catalog.access.state.users.get(head.name)
     if user is None or not _is_visible(session, user):
         raise missing_account_object()

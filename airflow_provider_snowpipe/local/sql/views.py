@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.errors import (
 )
 from airflow_provider_snowpipe.local.sql import translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.tables import Column
@@ -68,13 +68,10 @@ def create_view(session: Session, reader: Reader) -> Result:
 
 def drop_view(session: Session, reader: Reader) -> Result:
     """DROP VIEW [IF EXISTS] name."""
-    head = reader.target()
-    reader.end()
+    head = reader.last_target()
     session.commit()
     database, schema, name = session.resolve(head.path)
     if database.objects.find(VIEW, schema, name) is None:
-        if head.is_tolerant:
-            return already_dropped(name)
         raise object_missing("View", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", VIEW, database.name, schema, name)
     database.objects.remove(VIEW, schema, name)

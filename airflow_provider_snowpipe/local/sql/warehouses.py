@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from airflow_provider_snowpipe.local.access.model import Securable, Warehouse
 from airflow_provider_snowpipe.local.errors import SqlError, object_exists, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql.reader import Reader, flag, whole
-from airflow_provider_snowpipe.local.sql.results import Result, already_dropped, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown
 from airflow_provider_snowpipe.local.stages.settings import invalid_value
@@ -93,13 +93,10 @@ def alter_warehouse(session: Session, reader: Reader) -> Result:
 
 def drop_warehouse(session: Session, reader: Reader) -> Result:
     """DROP WAREHOUSE [IF EXISTS] name."""
-    head = reader.target(1)
-    reader.end()
+    head = reader.last_target(1)
     session.commit()
     access = session.catalog.access
     if head.name not in access.state.warehouses:
-        if head.is_tolerant:
-            return already_dropped(head.name)
         raise object_missing("Warehouse", head.name)
     session.require("OWNERSHIP", "WAREHOUSE", name=head.name)
     with access.change() as state:
@@ -141,8 +138,7 @@ def show_warehouses(session: Session, shown: Shown) -> Result:
 
 def describe_warehouse(session: Session, reader: Reader) -> Result:
     """DESCRIBE WAREHOUSE name."""
-    head = reader.target(1)
-    reader.end()
+    head = reader.last_target(1)
     known = session.catalog.access.state.warehouses.get(head.name)
     if known is None or not session.can_see("WAREHOUSE", name=head.name):
         raise object_missing("Warehouse", head.name)

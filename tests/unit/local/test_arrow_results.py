@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql.reader import check_count, split_statements
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, encode_stream
-from airflow_provider_snowpipe.local.sql.split import check_count, split_statements
 from airflow_provider_snowpipe.local.types import ColumnType
 
 NUMBER_10_2 = ColumnType("NUMBER", precision=10, scale=2)
