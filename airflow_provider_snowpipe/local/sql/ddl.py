@@ -14,7 +14,14 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal
-from airflow_provider_snowpipe.local.sql import engine_errors, functions, iceberg, sequences, translate
+from airflow_provider_snowpipe.local.sql import (
+    engine_errors,
+    error_table,
+    functions,
+    iceberg,
+    sequences,
+    translate,
+)
 from airflow_provider_snowpipe.local.sql import query as lengths
 from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
@@ -61,8 +68,8 @@ def take_stage_options(reader: Reader) -> tuple[str, dict[str, Setting]]:
         kept.append(text[position : reader.position])
         if reader.is_at_end:
             return "".join(kept), found
-        settings = reader.settings(needed=True)
-        if set(settings) & set(found) or not set(settings) <= {*_STAGE}:
+        settings = reader.settings(needed=True, only=_STAGE)
+        if set(settings) & set(found):
             raise compilation_error(f"syntax error in {', '.join(settings)}.")
         found |= settings
         position = reader.position
@@ -361,6 +368,8 @@ def _drop(session: Session, database: Database, schema: str, name: str) -> None:
 
 def truncate_table(session: Session, reader: Reader) -> Result:
     """TRUNCATE TABLE [IF EXISTS] name: DML ("Transactions", "Terminology"); channels keep their tokens."""
+    if reader.word == "ERROR_TABLE" and reader.is_sign("(", ahead=1):
+        return error_table.truncate(session, reader)
     head = reader.last_target()
     database, schema, name = session.resolve(head.path)
     table = database.tables.find(schema, name)
@@ -383,7 +392,7 @@ def truncate_table(session: Session, reader: Reader) -> Result:
 def create_table(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS], with columns or AS SELECT."""
     head = reader.target()
-    if reader.word in {"LIKE", "CLONE"}:
+    if reader.kind == "TABLE" and reader.word in {"LIKE", "CLONE"}:
         return _copy_table(session, head, reader)
     session.commit()
     text, staged = take_stage_options(reader)

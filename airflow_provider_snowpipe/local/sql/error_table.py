@@ -63,6 +63,7 @@ def subquery(session: Session, table: exp.Table) -> exp.Expr:
 
 def truncate(session: Session, reader: Reader) -> Result:
     """TRUNCATE ERROR_TABLE(name)."""
+    reader.expect("ERROR_TABLE")
     reader.expect_sign("(")
     path = reader.path()
     reader.expect_sign(")")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
+from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.stages import typed
@@ -25,7 +24,6 @@ from airflow_provider_snowpipe.local.stages.definition import FileFormatDefiniti
 from airflow_provider_snowpipe.local.stages.formats import read_file_format
 from airflow_provider_snowpipe.local.stages.location import find_format
 from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value
-from airflow_provider_snowpipe.local.types import TEXT, TIMESTAMP_LTZ
 
 _DONE = "Statement executed successfully."
 _SHOWN = (
@@ -113,7 +111,7 @@ def show_file_formats(session: Session, shown: Shown) -> Result:
     ]
     rows: list[tuple[Any, ...]] = [
         (
-            dt.datetime.fromtimestamp(known.created_on_ms / 1000, dt.UTC),
+            known.created_on_ms,
             known.name,
             known.database,
             known.schema,
@@ -128,8 +126,7 @@ def show_file_formats(session: Session, shown: Shown) -> Result:
         and shown.matches(known.name)
         and _is_visible(session, known)
     ]
-    columns = (ResultColumn("created_on", TIMESTAMP_LTZ), *(ResultColumn(name, TEXT) for name in _SHOWN))
-    return Result(columns, [*sorted(rows, key=lambda row: row[1:4])], OTHER)
+    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: row[1:4]))
 
 
 def describe_file_format(session: Session, reader: Reader) -> Result:
@@ -142,8 +139,7 @@ def describe_file_format(session: Session, reader: Reader) -> Result:
         ("TYPE", "String", described.type, "CSV"),
         *((name, *typed(described[name]), typed(described.default(name))[1]) for name in described),
     ]
-    names = ("property", "property_type", "property_value", "property_default")
-    return Result(tuple(ResultColumn(name) for name in names), rows, OTHER)
+    return listing(("property", "property_type", "property_value", "property_default"), rows)
 
 
 def _securable(known: FileFormatDefinition) -> Securable:

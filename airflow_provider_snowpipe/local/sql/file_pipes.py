@@ -238,10 +238,9 @@ def _shows(session: Session, database: Database, pipe: FilePipe) -> bool:
 
 def _row(session: Session, database: Database, pipe: FilePipe) -> Sequence[Any]:
     owner = session.catalog.access.owner(Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name)))
-    created = dt.datetime.fromtimestamp(pipe.created_on_ms / 1000, dt.UTC)
     failure = session.catalog.pipe_failures.get((database.name, pipe.key.schema, pipe.key.name))
     return (
-        created, pipe.key.name, database.name, pipe.key.schema, pipe.text, owner,
+        pipe.created_on_ms, pipe.key.name, database.name, pipe.key.schema, pipe.text, owner,
         pipe.notification_channel, pipe.comment,
         pipe.integration, pipe.pattern, pipe.error_integration, "ROLE",
         failure.message if failure else None, "STAGE",

@@ -22,7 +22,6 @@ from airflow_provider_snowpipe.local.sql import (
     comments,
     copy_into,
     ddl,
-    error_table,
     file_formats,
     file_pipes,
     grants,
@@ -228,8 +227,6 @@ STATEMENTS: dict[str, Handler] = {
     "TRUNCATE ICEBERG TABLE": iceberg.only(ddl.truncate_table),
     "DESCRIBE ICEBERG TABLE": iceberg.only(show_objects.describe_relation),
     "SHOW [TERSE] ICEBERG TABLES": _listing(iceberg.show_iceberg_tables),
-    "TRUNCATE ERROR_TABLE": error_table.truncate,
-    "TRUNCATE TABLE ERROR_TABLE": error_table.truncate,
     "UNDROP": show_objects.undrop,
     f"{_NEW} [SECURE] VIEW": views.create_view,
     "DROP VIEW": views.drop_view,
@@ -326,7 +323,7 @@ def _declared() -> dict[str, dict[str, tuple[Handler, frozenset[str]]]]:
 
 
 _DECLARED = _declared()
-_MOST_WORDS = 3
+_MOST_WORDS = 2
 # Statements of Snowflake's without an object behind them that are not supported here.
 _OTHER_VERBS = frozenset(
     {"EXPLAIN", "CALL", "EXECUTE", "DECLARE", "COPY", "ABORT", "IF", "FOR", "LET", "RETURN"}
@@ -356,7 +353,7 @@ def _handler(reader: Reader) -> Handler:
     elif verb == "SHOW" and reader.accept("TERSE"):
         said.append("TERSE")
     reader.modifiers = frozenset(said)
-    # More words first: TRUNCATE TABLE before TRUNCATE.
+    # More words first: GRANT ROLE before GRANT.
     for count in range(_MOST_WORDS, -1, -1):
         kind = reader.ahead(count)
         if kinds is not None and kind in kinds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +20,8 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.sql import timestamps, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import (
-    OTHER,
     Result,
-    ResultColumn,
+    listing,
     status,
 )
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -31,7 +29,7 @@ from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
 from airflow_provider_snowpipe.local.stages.settings import Setting
 from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import TEXT, TIMESTAMP_LTZ, ColumnType
+from airflow_provider_snowpipe.local.types import ColumnType
 
 # -- The SELECT of a streaming pipe, compiled to one DuckDB expression a column --------------------------
 
@@ -243,17 +241,15 @@ def listed(session: Session, found: list[tuple[Database, Pipe]], others: Iterabl
 
     :param others: rows of file pipes.
     """
-    columns = (ResultColumn("created_on", TIMESTAMP_LTZ), *(ResultColumn(name, TEXT) for name in _SHOWN))
     rows: list[Sequence[Any]] = list(others)
     for database, pipe in found:
         written = _DEFAULT_TEXT.format(table=pipe.table) if pipe.definition is None else pipe.definition.text
-        created = dt.datetime.fromtimestamp(pipe.created_on_ms / 1000, dt.UTC)
         owner = session.catalog.access.owner(Securable(*_securable(database, pipe)))
         rows.append(
-            (created, pipe.key.name, database.name, pipe.key.schema, written, owner, *(None,) * 5, "ROLE",
-             None, "STREAMING")
+            (pipe.created_on_ms, pipe.key.name, database.name, pipe.key.schema, written, owner,
+             *(None,) * 5, "ROLE", None, "STREAMING")
         )  # fmt: skip
-    return Result(columns, sorted(rows, key=lambda row: (row[2], row[3], row[1])), OTHER)
+    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: (row[2], row[3], row[1])))
 
 
 def _shows(session: Session, database: Database, pipe: Pipe) -> bool:

@@ -457,12 +457,13 @@ class Reader:
         self._at += 1
         return -int(token.text) if is_negative else int(token.text)
 
-    def settings(self, *, needed: bool = False) -> dict[str, Setting]:
+    def settings(self, *, needed: bool = False, only: Sequence[str] = ()) -> dict[str, Setting]:
         """Read ``NAME = value`` pairs, separated by blanks or commas, as many as there are.
 
         An error names the property only: its value may be a credential.
 
         :param needed: one at least.
+        :param only: names to read; the first other one ends the list.
         :returns: upper-case name to value, in order.
         """
         self._hides_strings = True
@@ -473,7 +474,7 @@ class Reader:
             token = self._next()
             is_exact = token is not None and token.token_type is TokenType.IDENTIFIER
             name = token.text if token is not None and is_exact else self.word
-            if not name or not self.is_sign("=", ahead=1):
+            if not name or not self.is_sign("=", ahead=1) or (only and name not in only):
                 self._at = begin
                 break
             self._at += 2

@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,9 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing
+from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
 
 _SCOPES = ("DATABASE", "SCHEMA", "TABLE", "VIEW", "PIPE", "USER", "WAREHOUSE", "TASK")
 _CLAUSES = ("LIKE", "STARTS", "LIMIT", "IN", "FOR", "HISTORY")
@@ -138,7 +136,7 @@ def describe_table(session: Session, path: tuple[str, ...]) -> Result:
         "name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
         "comment", "policy name", "privacy domain",
     )  # fmt: skip
-    return _texts(names, rows)
+    return listing(names, rows)
 
 
 def show_tables(session: Session, shown: Shown) -> Result:
@@ -255,7 +253,7 @@ def show_channels(session: Session, shown: Shown) -> Result:
     accept = _channel_filter(session, shown.scope)
     rows = [
         (
-            _timestamp(channel.committed.created_on_ms),
+            channel.committed.created_on_ms,
             channel.name,
             database.name,
             channel.pipe.key.schema,
@@ -272,19 +270,13 @@ def show_channels(session: Session, shown: Shown) -> Result:
         and shown.matches(channel.name)
         and session.can_see("TABLE", database.name, channel.pipe.key.schema, channel.pipe.table)
     ]
-    return _with_times(
-        (
-            "name",
-            "database_name",
-            "schema_name",
-            "table_name",
-            "offset_token",
-            "parent_name",
-            "parent_domain",
-        ),
+    numbers = ("client_sequencer", "row_sequencer")
+    return listing(
+        ("created_on", "name", "database_name", "schema_name", "table_name", "offset_token", "parent_name",
+         "parent_domain", *numbers),
         rows,
-        ("client_sequencer", "row_sequencer"),
-    )
+        numbers,
+    )  # fmt: skip
 
 
 def _channel_filter(
@@ -330,20 +322,3 @@ def schemas_in_scope(session: Session, shown: Shown) -> list[tuple[Database, str
 def _count(session: Session, path: str) -> int:
     row = session.cursor.execute(f"SELECT count(*) FROM {path}").fetchone()
     return int(row[0]) if row else 0
-
-
-def _timestamp(epoch_ms: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
-
-
-def _texts(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Result:
-    return Result(tuple(ResultColumn(name) for name in names), list(rows), OTHER)
-
-
-def _with_times(texts: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[str]) -> Result:
-    columns = (
-        ResultColumn("created_on", TIMESTAMP_LTZ),
-        *(ResultColumn(name, TEXT) for name in texts),
-        *(ResultColumn(name, NUMBER) for name in numbers),
-    )
-    return Result(columns, list(rows), OTHER)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from airflow_provider_snowpipe.local.errors import (
 )
 from airflow_provider_snowpipe.local.loading.staging import read_blocks
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
@@ -42,7 +41,7 @@ from airflow_provider_snowpipe.local.stages.settings import (
     invalid_parameter,
     invalid_value,
 )
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
+from airflow_provider_snowpipe.local.types import NUMBER
 
 # -- Options of CREATE STAGE and ALTER STAGE SET ---------------------------------------------------------
 
@@ -402,7 +401,6 @@ def show_stages(session: Session, shown: Shown) -> Result:
         *(stage for database in databases.values() for stage in database.stages.stages),
         *session.temporary.stages.values(),
     ]
-    columns = (ResultColumn("created_on", TIMESTAMP_LTZ), *(ResultColumn(name, TEXT) for name in _SHOWN))
     rows = [
         _shown(session, stage)
         for stage in stages
@@ -410,7 +408,7 @@ def show_stages(session: Session, shown: Shown) -> Result:
         and shown.matches(stage.name)
         and _is_visible(session, stage)
     ]
-    return Result(columns, [*sorted(rows, key=lambda row: row[1:4])], OTHER)
+    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: row[1:4]))
 
 
 def describe_stage(session: Session, reader: Reader) -> Result:
@@ -427,7 +425,7 @@ def describe_stage(session: Session, reader: Reader) -> Result:
         *(("STAGE_CREDENTIALS", name, "String", "****", "") for name in sorted(stage.credentials)),
         ("DIRECTORY", "ENABLE", "Boolean", str(stage.directory).lower(), "false"),
     ]
-    return Result(tuple(ResultColumn(name) for name in _DESCRIBED), rows, OTHER)
+    return listing(_DESCRIBED, rows)
 
 
 def _stage_settings(reader: Reader, *, needed: bool = False) -> dict[str, Setting]:
@@ -480,7 +478,7 @@ def _require_ownership(session: Session, stage: StageDefinition) -> None:
 def _shown(session: Session, stage: StageDefinition) -> tuple[Any, ...]:
     kind = "EXTERNAL" if stage.is_external else "INTERNAL"
     return (
-        dt.datetime.fromtimestamp(stage.created_on_ms / 1000, dt.UTC),
+        stage.created_on_ms,
         stage.name,
         stage.database,
         stage.schema,
