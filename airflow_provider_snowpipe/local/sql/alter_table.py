@@ -157,9 +157,7 @@ def _rename_column(place: _Place, reader: Reader) -> None:
 
 def _rename(place: _Place, reader: Reader) -> None:
     session, database, table = place
-    path = reader.path()
-    reader.end()
-    target, schema, name = session.resolve(path)
+    target, schema, name = session.resolve(reader.last_path())
     if (target, schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. RENAME TO another schema")
     _refuse_custom_pipes(database, table)
@@ -169,9 +167,7 @@ def _rename(place: _Place, reader: Reader) -> None:
 
 def _swap(place: _Place, reader: Reader) -> None:
     session, database, table = place
-    path = reader.path()
-    reader.end()
-    target, schema, name = session.resolve(path)
+    target, schema, name = session.resolve(reader.last_path())
     other = target.tables.find(schema, name)
     if other is None:
         raise object_missing("Table", f"{target.name}.{schema}.{name}")

@@ -556,7 +556,6 @@ def _container_comment(reader: Reader) -> str:
     if copied:
         raise unsupported(f"CREATE .. {copied}")
     properties = reader.properties()
-    reader.end()
     for name in properties:
         if name not in _CONTAINER_OPTIONS:
             raise unsupported(f"option {name} of a {reader.kind.lower()}")

@@ -131,7 +131,7 @@ def show_file_formats(session: Session, shown: Shown) -> Result:
 
 def describe_file_format(session: Session, reader: Reader) -> Result:
     """DESCRIBE FILE FORMAT name."""
-    known = find_format(session, reader.last_target().path)
+    known = find_format(session, reader.last_path())
     if not _is_visible(session, known):
         raise object_missing("File format", str(known))
     described = read_file_format({}, known.settings)

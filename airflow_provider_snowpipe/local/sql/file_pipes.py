@@ -144,8 +144,7 @@ def show_pipes(session: Session, shown: Shown) -> Result:
 
 def describe_pipe(session: Session, reader: Reader) -> Result:
     """DESCRIBE PIPE name."""
-    path = reader.path()
-    reader.end()
+    path = reader.last_path()
     found = find_named(session, path)
     if found is None:
         return pipes.listed(session, [pipes.existing_pipe(session, path)], ())

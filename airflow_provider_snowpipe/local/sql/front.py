@@ -343,7 +343,7 @@ def _handler(reader: Reader) -> Handler:
     verb = _SYNONYMS.get(reader.word, reader.word)
     kinds = _DECLARED.get(verb)
     if kinds is None and verb not in _OTHER_VERBS:
-        raise reader.unexpected()
+        raise compilation_error(f"syntax error: unexpected '{reader.text.split()[0][:50]}'.")
     reader.accept(reader.word)
     reader.verb = verb
     said = []
@@ -506,6 +506,8 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
             session, text, bindings
         )
     reader = Reader.of_file_command(text, bindings) if verb in {"PUT", "GET"} else Reader.of(text, bindings)
+    if reader.is_at_end:
+        raise _empty_statement()
     handler = _handler(reader)
     try:
         return handler(session, reader)

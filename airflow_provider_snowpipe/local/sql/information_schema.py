@@ -42,8 +42,7 @@ def relation(session: Session, database: Database, name: str) -> exp.Expr:
 
 def describe_view(session: Session, reader: Reader) -> Result:
     """DESCRIBE VIEW name, which may be one of INFORMATION_SCHEMA."""
-    path = reader.path()
-    reader.end()
+    path = reader.last_path()
     if path[-2:-1] != (SCHEMA,):
         return show_objects.describe_view(session, path)
     owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())

@@ -270,11 +270,14 @@ class Reader:
     __slots__ = ("_at", "_hides_strings", "_tokens", "_words", "about", "kind", "modifiers", "text", "verb")
 
     def __init__(self, text: str, found: Sequence[Token] | None = None) -> None:
-        self.text = text
+        found = tokens(text) if found is None else found
+        while found and found[-1].token_type is TokenType.SEMICOLON:
+            found = found[:-1]
+        self.text = text[: found[-1].end + 1] if found else ""
         self.verb, self.kind = "", ""
         self.about: Target | None = None
         self.modifiers: frozenset[str] = frozenset()
-        self._tokens = tokens(text) if found is None else found
+        self._tokens = found
         self._words = [t.text.upper() if t.token_type is TokenType.VAR else "" for t in self._tokens]
         self._at = 0
         self._hides_strings = False
@@ -414,6 +417,12 @@ class Reader:
         self.about = Target(self.path(most), is_tolerant)
         return self.about
 
+    def last_path(self, most: int = 3) -> tuple[str, ...]:
+        """Read as :meth:`path` does, to the end of the statement."""
+        found = self.path(most)
+        self.end()
+        return found
+
     def last_target(self, most: int = 3) -> Target:
         """Read as :meth:`target` does, to the end of the statement."""
         found = self.target(most)
@@ -487,8 +496,10 @@ class Reader:
         return found
 
     def properties(self, *, needed: bool = False) -> dict[str, str]:
-        """Read settings with their values as text, those of a list with commas between them."""
-        return {name: _plain(name, value) for name, value in self.settings(needed=needed).items()}
+        """Read settings to the end of the statement, as text; a list has commas between its values."""
+        found = self.settings(needed=needed)
+        self.end()
+        return {name: _plain(name, value) for name, value in found.items()}
 
     def _value(self, name: str) -> Setting:
         token = self._next()

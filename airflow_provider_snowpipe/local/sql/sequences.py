@@ -106,7 +106,7 @@ def show_sequences(session: Session, shown: Shown) -> Result:
 
 def describe_sequence(session: Session, reader: Reader) -> Result:
     """DESCRIBE SEQUENCE name."""
-    database, schema, name = session.resolve(reader.last_target().path)
+    database, schema, name = session.resolve(reader.last_path())
     known = database.objects.find(SEQUENCE, schema, name)
     if known is None or not session.can_see(SEQUENCE, database.name, schema, name):
         raise object_missing("Sequence", f"{database.name}.{schema}.{name}")

@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
 
 _SCOPES = ("DATABASE", "SCHEMA", "TABLE", "VIEW", "PIPE", "USER", "WAREHOUSE", "TASK")
+_WILDCARDS = {"_": ".", "%": ".*"}
 _CLAUSES = ("LIKE", "STARTS", "LIMIT", "IN", "FOR", "HISTORY")
 
 
@@ -63,7 +64,8 @@ class Shown:
         """Return True when a name fits LIKE, or there is none."""
         if self.like is None:
             return True
-        parts = ("." if c == "_" else ".*" if c == "%" else re.escape(c) for c in self.like)
+        signs = re.findall(r"\\.|.", self.like, re.DOTALL)
+        parts = (_WILDCARDS.get(sign) or re.escape(sign[-1]) for sign in signs)
         return re.fullmatch("".join(parts), name, re.IGNORECASE | re.DOTALL) is not None
 
     def narrowed(self, result: Result) -> Result:

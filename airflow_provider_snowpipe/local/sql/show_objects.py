@@ -146,9 +146,7 @@ def described_columns(columns: Iterable[tuple[str, str]]) -> Result:
 
 def describe_schema(session: Session, reader: Reader) -> Result:
     """DESCRIBE SCHEMA name: its tables and views."""
-    path = reader.path(2)
-    reader.end()
-    database, schema = session.resolve_schema(path)
+    database, schema = session.resolve_schema(reader.last_path(2))
     if schema not in database.schemas or not session.can_see("SCHEMA", database.name, schema):
         raise object_missing("Schema", f"{database.name}.{schema}")
     rows = [

@@ -413,7 +413,7 @@ def show_stages(session: Session, shown: Shown) -> Result:
 
 def describe_stage(session: Session, reader: Reader) -> Result:
     """DESCRIBE STAGE name; credentials are masked."""
-    stage = find_stage(session, reader.last_target().path)
+    stage = find_stage(session, reader.last_path())
     if not _is_visible(session, stage):
         raise object_missing("Stage", str(stage))
     rows: list[Sequence[Any]] = [

@@ -168,7 +168,6 @@ def insufficient_role(role: str) -> SqlError:
 
 def _comment(reader: Reader) -> str:
     properties = reader.properties()
-    reader.end()
     unknown = set(properties) - {"COMMENT"}
     if unknown:
         raise unsupported(f"{sorted(unknown)[0]} of a role")
@@ -197,7 +196,6 @@ def create_user(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] USER [IF NOT EXISTS] name [property = value ..]."""
     head = reader.target(1)
     properties = reader.properties()
-    reader.end()
     session.commit()
     session.require_global("CREATE USER")
     access = session.catalog.access
@@ -227,7 +225,6 @@ def alter_user(session: Session, reader: Reader) -> Result:
         raise unsupported(f"ALTER USER .. {reader.word}")
     names = reader.names() if verb == "UNSET" else []
     properties = reader.properties(needed=verb == "SET")
-    reader.end()
     session.commit()
     access = session.catalog.access
     user = access.state.users.get(head.name)

@@ -39,7 +39,6 @@ def create_warehouse(session: Session, reader: Reader) -> Result:
     head = reader.target(1)
     reader.accept("WITH")
     properties = reader.properties()
-    reader.end()
     session.commit()
     access = session.catalog.access
     session.require_global("CREATE WAREHOUSE")

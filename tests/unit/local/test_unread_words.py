@@ -111,6 +111,28 @@ def test_unread_words_are_refused_before_anything_happens(sql: SqlSessions, stat
     assert "line 2 at position 2 unexpected 'garbage'" in error.message
 
 
+def test_a_semicolon_and_a_comment_may_end_a_statement(sql: SqlSessions) -> None:
+    assert sql.run("SHOW TABLES LIKE 'T' ; -- it")[0]["name"] == "T"
+    sql.run("CREATE OR REPLACE VIEW ended AS SELECT 1 AS a; -- it")
+    assert sql.run("SHOW VIEWS LIKE 'ENDED'")[0]["text"].endswith("AS a")
+
+
+def test_a_backslash_takes_the_meaning_of_a_sign_in_like(sql: SqlSessions) -> None:
+    sql.run("CREATE SCHEMA l_ke", "CREATE SCHEMA like_", "USE SCHEMA local.public")
+    assert [row["name"] for row in sql.run(r"SHOW SCHEMAS LIKE 'l\\_%'")] == ["L_KE"]
+
+
+def test_if_exists_belongs_to_drop_and_if_not_exists_to_create(sql: SqlSessions) -> None:
+    assert "'NOT'" in sql.refused("DROP STAGE IF NOT EXISTS st").message
+    assert "EXISTS" in sql.refused("CREATE STAGE IF EXISTS st").message
+    assert "already dropped" in sql.run("DROP STAGE IF EXISTS nowhere.at.all")[0]["status"]
+
+
+def test_a_broken_statement_does_not_show_its_password(sql: SqlSessions) -> None:
+    for written in ("PASSWORD = 'secret", "PASSWORD = 'a' 'secret'", "PASSWORD = ('secret' 'b')"):
+        assert "secret" not in sql.refused(f"CREATE USER leak {written}").message
+
+
 def test_comments_are_no_words(sql: SqlSessions) -> None:
     assert sql.run("DESC TABLE t /* all */ -- of it")
     sql.run("CREATE SCHEMA said DATA_RETENTION_TIME_IN_DAYS = 0 COMMENT = 'for all' -- of us")
