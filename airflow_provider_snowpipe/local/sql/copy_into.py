@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -203,11 +202,6 @@ def _count_mismatch(columns: int, expressions: int) -> SqlError:
         f"SQL compilation error:\nInsert value list does not match column list expecting {columns} "
         f"but got {expressions}",
     )
-
-
-def relocated(plan: CopyPlan, location: StageLocation) -> CopyPlan:
-    """Return a plan that reads another path of its stage."""
-    return dataclasses.replace(plan, location=location)
 
 
 # -- COPY INTO table: one transaction, one row of result for each file -----------------------------------

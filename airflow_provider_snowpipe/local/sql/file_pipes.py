@@ -256,17 +256,17 @@ def alter_pipe(session: Session, reader: Reader) -> Result:
     """ALTER PIPE [IF EXISTS] name SET .. | UNSET .. | REFRESH .."""
     head = reader.target()
     verb = reader.accept("SET", "UNSET", "REFRESH")
+    if not verb:
+        raise unsupported(f"ALTER PIPE .. {reader.word}")
+    names = reader.names() if verb == "UNSET" else []
+    settings = {} if names else reader.settings(needed=verb == "SET")
+    reader.end()
     found = find_named(session, head.path)
     if found is None:
         database, schema, name = session.resolve(head.path)
         if head.is_tolerant and database.pipes.find(PipeKey(schema, name)) is None:
             return status(_DONE)
         return pipes.alter_pipe(session, head.path)
-    if not verb:
-        raise unsupported(f"ALTER PIPE .. {reader.word}")
-    names = reader.names() if verb == "UNSET" else []
-    settings = reader.settings(needed=verb == "SET")
-    reader.end()
     session.commit()
     if verb == "SET":
         _set(session, *found, settings)

@@ -330,18 +330,9 @@ def _read(reader: Reader) -> _Order:
     ending = reader.accept("WITH GRANT OPTION") if giving else reader.accept("CASCADE", "RESTRICT")
     current = reader.accept("REVOKE CURRENT GRANTS", "COPY CURRENT GRANTS") if giving else ""
     reader.end()
-    return _Order(
-        giving=giving,
-        option_only=option_only,
-        privileges=privileges,
-        kind=kind,
-        many=many,
-        scope=scope,
-        path=path,
-        role=role,
-        with_option=ending == "WITH GRANT OPTION",
-        current=current.split(" ")[0] or None,
-    )
+    with_option = ending == "WITH GRANT OPTION"
+    after = current.split(" ")[0] or None
+    return _Order(giving, option_only, privileges, kind, many, scope, path, role, with_option, after)
 
 
 def _kind(reader: Reader) -> str:

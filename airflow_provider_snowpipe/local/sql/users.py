@@ -66,9 +66,11 @@ def create_role(session: Session, reader: Reader) -> Result:
 def alter_role(session: Session, reader: Reader) -> Result:
     """ALTER ROLE [IF EXISTS] name SET COMMENT = '..' | UNSET COMMENT."""
     head = reader.target(1)
-    if not reader.accept("SET", "UNSET COMMENT"):
+    verb = reader.accept("SET", "UNSET COMMENT")
+    if not verb:
         raise unsupported(f"ALTER ROLE .. {reader.word}")
-    comment = _comment(reader)
+    comment = _comment(reader, needed=True) if verb == "SET" else ""
+    reader.end()
     session.commit()
     if head.name not in session.catalog.access.state.roles:
         if head.is_tolerant:
@@ -166,8 +168,8 @@ def insufficient_role(role: str) -> SqlError:
     return insufficient(Securable("ROLE", (role,)))
 
 
-def _comment(reader: Reader) -> str:
-    properties = reader.properties()
+def _comment(reader: Reader, *, needed: bool = False) -> str:
+    properties = reader.properties(needed=needed)
     unknown = set(properties) - {"COMMENT"}
     if unknown:
         raise unsupported(f"{sorted(unknown)[0]} of a role")
@@ -224,7 +226,8 @@ def alter_user(session: Session, reader: Reader) -> Result:
     elif not verb:
         raise unsupported(f"ALTER USER .. {reader.word}")
     names = reader.names() if verb == "UNSET" else []
-    properties = reader.properties(needed=verb == "SET")
+    properties = reader.properties(needed=verb == "SET") if verb in {"SET", "ADD"} else {}
+    reader.end()
     session.commit()
     access = session.catalog.access
     user = access.state.users.get(head.name)

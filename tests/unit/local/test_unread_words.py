@@ -133,6 +133,18 @@ def test_a_broken_statement_does_not_show_its_password(sql: SqlSessions) -> None
         assert "secret" not in sql.refused(f"CREATE USER leak {written}").message
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["ALTER ROLE ro SET", "ALTER ROLE ro UNSET COMMENT COMMENT = 'x'", "ALTER USER us SET",
+     "ALTER USER us REMOVE PAT x COMMENT = 'x'", "ALTER PIPE p SET",
+     "ALTER PIPE p UNSET COMMENT PREFIX = 'x'",
+     "ALTER PIPE IF EXISTS nope SET COMMENT = 'x' more", "ALTER STAGE st SET", "ALTER WAREHOUSE wh SET",
+     "ALTER TABLE t SET", "ALTER SESSION SET", "ALTER SCHEMA ss SET", "ALTER SEQUENCE sq"],
+)  # fmt: skip
+def test_what_says_nothing_or_too_much_is_refused(sql: SqlSessions, statement: str) -> None:
+    assert sql.refused(statement).code in {"001003", "000002"}
+
+
 def test_comments_are_no_words(sql: SqlSessions) -> None:
     assert sql.run("DESC TABLE t /* all */ -- of it")
     sql.run("CREATE SCHEMA said DATA_RETENTION_TIME_IN_DAYS = 0 COMMENT = 'for all' -- of us")
