@@ -381,7 +381,7 @@ _MISSING = frozenset({"002003", "002043"})
 _NO_PLACE = frozenset({"090105", "090106"})
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES"})
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
-_WORD = re.compile(r"[A-Za-z]+")
+_WORD = re.compile(r"\w+")
 _NAMED_BY_VALUE = re.compile(r"\bIDENTIFIER\s*\(\s*[?:]", re.IGNORECASE)
 
 
