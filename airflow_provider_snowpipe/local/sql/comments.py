@@ -47,12 +47,12 @@ def alter_container(session: Session, reader: Reader) -> Result:
     most = 1 if kind == "DATABASE" else 2
     head = reader.target(most)
     verb = reader.accept("RENAME TO", "SET", "UNSET COMMENT")
+    if not verb:
+        raise unsupported(f"ALTER {kind} .. {reader.ahead(2)}")
     new = reader.path(most) if verb == "RENAME TO" else ()
-    properties = {"COMMENT": ""} if verb == "UNSET COMMENT" else reader.properties()
-    if not verb or (verb == "SET" and set(properties) != {"COMMENT"}):
-        raise unsupported(
-            f"ALTER {kind} .. {verb or reader.rest()[:30].upper()} {', '.join(properties)}".rstrip()
-        )
+    properties = reader.properties(needed=True) if verb == "SET" else {"COMMENT": ""}
+    if set(properties) != {"COMMENT"}:
+        raise unsupported(f"ALTER {kind} .. SET {', '.join(properties)}")
     reader.end()
     session.commit()
     try:

@@ -126,7 +126,7 @@ def show_file_formats(session: Session, shown: Shown) -> Result:
         and shown.matches(known.name)
         and _is_visible(session, known)
     ]
-    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: row[1:4]))
+    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: tuple(row[1:4])))
 
 
 def describe_file_format(session: Session, reader: Reader) -> Result:

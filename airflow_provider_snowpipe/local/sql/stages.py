@@ -408,7 +408,7 @@ def show_stages(session: Session, shown: Shown) -> Result:
         and shown.matches(stage.name)
         and _is_visible(session, stage)
     ]
-    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: row[1:4]))
+    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: tuple(row[1:4])))
 
 
 def describe_stage(session: Session, reader: Reader) -> Result:
