@@ -16,6 +16,7 @@ _FORMATTED = (
 )
 _NUMBERS = "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')"
 _MACROS: dict[str, str] = {
+    "_ten(e)": "CAST(power(10, e) AS BIGINT)",
     # The engine reads no blank before an offset; a VARIANT shows its text in quotes.
     "_written(s)": """
         replace(replace(replace(trim(nullif(s, 'null'), ' "'), ' +', '+'), ' -', '-'), ' Z', 'Z')""",
@@ -29,6 +30,12 @@ _MACROS: dict[str, str] = {
         WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000000 THEN make_timestamp(TRY_CAST(s AS BIGINT) * 1000)
         WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000000000 THEN make_timestamp(TRY_CAST(s AS BIGINT))
         ELSE make_timestamp(TRY_CAST(s AS BIGINT) // 1000) END""",
+    # A number that counts parts of a second: n of them are 10 to the power of s.
+    "_scaled(n, s)": """
+        make_timestamp(CAST(CASE WHEN s > 6
+            THEN (CAST(n AS HUGEINT) - (CAST(n AS HUGEINT) % _ten(s - 6) + _ten(s - 6)) % _ten(s - 6))
+                // _ten(s - 6)
+            ELSE CAST(n AS DECIMAL(28, 6)) * _ten(6 - s) END AS BIGINT))""",
     # A text of a number other than 0 is true: rows of JSON do not tell it from the number.
     "_read_boolean(s)": """
         CASE WHEN s = 'true' THEN true WHEN s = 'false' THEN false

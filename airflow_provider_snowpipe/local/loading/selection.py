@@ -77,6 +77,9 @@ def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[s
     if _is_binary(kind) and wanted.kind == "BINARY":
         return name
     if pa.types.is_temporal(kind) and wanted.kind in _TIME_KINDS:
+        if pa.types.is_timestamp(kind):
+            # The engine converts nanoseconds to few other types.
+            name = f"TRY_CAST({name} AS TIMESTAMP{' WITH TIME ZONE' if kind.tz else ''})"
         return (
             f"TRY(_tz({name}))" if wanted.kind == "TIMESTAMP_TZ" else f"TRY_CAST({name} AS {wanted.duckdb})"
         )

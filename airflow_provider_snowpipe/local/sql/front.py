@@ -347,7 +347,10 @@ _UNKNOWN = re.compile(
 _NO_PLACE = frozenset({"090105", "090106"})
 _ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
-_NAMED_BY_VALUE = re.compile(r"\bIDENTIFIER\s*\(\s*[?:]", re.IGNORECASE)
+# A bound name or format of a time has to be known before the statement can be read.
+_READ_BY_VALUE = re.compile(
+    r"\bIDENTIFIER\s*\(\s*[?:]|\bTO_(?:CHAR|VARCHAR|DATE|TIME\w*)\s*\([^;]*,\s*(?:\?|:\w)", re.IGNORECASE
+)
 _AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
 
@@ -466,8 +469,7 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
     elif _AS_WRITTEN.match(text) is None:
         text, bindings = iceberg.plain(session, inline(text, bindings)), Bindings({})
         ddl.check(text)
-    elif bindings and _NAMED_BY_VALUE.search(text):
-        # A name has to be known before the statement can be read.
+    elif bindings and _READ_BY_VALUE.search(text):
         text, bindings = inline(text, bindings), Bindings({})
     return _handler(text)(session, text, bindings)
 

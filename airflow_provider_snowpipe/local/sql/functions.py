@@ -206,6 +206,8 @@ def _cast(node: exp.Cast) -> exp.Expr:
         return exp.Anonymous(this="left", expressions=[whole, exp.Literal.number(length)])
     if node.to.is_type(exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY):
         return binary_of(node.this)
+    if node.to.is_type(exp.DataType.Type.DECFLOAT):
+        raise unsupported("data type DECFLOAT")
     if node.to.is_type(exp.DataType.Type.BOOLEAN) and isinstance(node.this, _READ_AS_TEXT):
         return timestamps.call("_boolean", node.this)
     return timestamps.read_cast(node)

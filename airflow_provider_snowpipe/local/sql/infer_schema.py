@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,17 @@ def inline(text: str, bindings: Bindings) -> str:
     return _IDENTIFIER.sub(lambda match: _unquoted(match["name"]), plain).strip()
 
 
+def shares(statements: Sequence[str], sent: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the bound values of each of several statements, whose ``?`` are counted through."""
+    shared: list[dict[str, Any]] = []
+    first = 1
+    for statement in statements:
+        after = first + sum(match[0] == "?" for match in _TOKEN.finditer(statement))
+        shared.append({str(n - first + 1): sent[str(n)] for n in range(first, after) if str(n) in sent})
+        first = after
+    return shared
+
+
 def inline_words(text: str, bindings: Bindings) -> str:
     """Return a PUT or GET that needs no bindings; comments stay, because a path may look like one.
 
@@ -109,8 +120,10 @@ def _literal(value: Any) -> str:
         return str(value)
     if isinstance(value, bytes):
         return f"'{value.hex()}'"
-    if isinstance(value, (dt.datetime, dt.date, dt.time)):
+    if isinstance(value, (dt.datetime, dt.time)):
         return f"'{value.isoformat()}'"
+    if isinstance(value, dt.date):
+        return f"'{value.isoformat()}'::DATE"
     return "'" + str(value).replace("\\", "\\\\").replace("'", "''") + "'"
 
 

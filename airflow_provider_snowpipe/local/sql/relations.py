@@ -22,7 +22,8 @@ from airflow_provider_snowpipe.local.types import ColumnType
 
 _EACH = """SELECT __seq AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
     regexp_replace(regexp_replace(e.fullkey, '\\."([^"]*)"', '[''\\1'']', 'g'), '^\\$\\.?', '') AS "PATH",
-    CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX", e.value AS "VALUE",
+    CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX",
+    coalesce(e.value, CAST('null' AS JSON)) AS "VALUE",
     json_extract(__input, e.path) AS "THIS"
     FROM {function}(__input, {path}) AS e WHERE NOT e.key IS NULL"""
 _BEHIND = "substr(e.fullkey, length(__path) + 1)"

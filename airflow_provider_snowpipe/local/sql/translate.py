@@ -164,6 +164,8 @@ _OF_TEXT = (
     exp.Substring, exp.SplitPart, exp.Split, exp.RegexpLike, exp.RegexpReplace, exp.RegexpExtract,
     exp.Replace, exp.Left, exp.Right, exp.StartsWith, exp.EndsWith, exp.Contains, exp.Initcap, exp.Reverse,
 )  # fmt: skip
+# Macros that read a value of any type, JSON by its text.
+_READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
 _COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg)
 _SEMI_STRUCTURED_TYPED = (exp.Div, exp.Avg, exp.Window, exp.Filter)
@@ -205,7 +207,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
 
 
 def _read_operands(node: exp.Expr, names: set[str]) -> None:
-    if isinstance(node, _OF_TEXT):
+    if isinstance(node, _OF_TEXT) or (isinstance(node, exp.Anonymous) and node.name in _READING):
         _each(node, names, "VARCHAR")
     elif isinstance(node, _COMPARED):
         _compare(node, names)
@@ -361,7 +363,8 @@ def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
         return node
     if _word(node.to) in _SEMI_STRUCTURED:
         if is_json(node.this, names):
-            return node
+            # The engine has a VARIANT of its own, in which a JSON null is no value.
+            return node.this.copy() if _word(node.to) == "VARIANT" else node
         return exp.Anonymous(this="to_json", expressions=[node.this.copy()])
     if is_json(node.this, names):
         node.set("this", _text(node.this))

@@ -35,6 +35,17 @@ def test_typeof_names_the_type_of_each_value(sql):
     ]  # fmt: skip
 
 
+# FLATTEN; Semi-structured data types ("VARIANT null")
+def test_a_json_null_stays_one_as_variant_and_is_null_as_anything_else(sql):
+    sql.run("CREATE TABLE flat (v VARIANT)")
+    flat = "FROM TABLE(FLATTEN(PARSE_JSON('[null, \"0AFF\"]')))"
+    sql.run(f"INSERT INTO flat SELECT value::VARIANT {flat}")
+    assert sql.values("SELECT v, v::BINARY FROM flat") == [("null", None), ('"0AFF"', b"\x0a\xff")]
+    types = ("BOOLEAN", "TIME", "DATE", "TIMESTAMP_TZ", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "NUMBER")
+    first = sql.values(f"SELECT {', '.join(f'value::{kind}' for kind in types)} {flat} WHERE index = 0")
+    assert first == [(None,) * len(types)]
+
+
 # Semi-structured data types
 @pytest.mark.parametrize(
     ("expression", "value"),
