@@ -653,7 +653,6 @@ def _result_data(
         "arrayBindSupported": True,
         "stats": _stats(result),
         "version": 1,
-        "sqlState": "00000",
     }
 
 

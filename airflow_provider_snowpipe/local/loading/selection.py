@@ -97,6 +97,9 @@ def arrow_text(name: str, kind: pa.DataType) -> str:
 
 def arrow_json(name: str, kind: pa.DataType) -> str:
     """Return an expression of an Arrow column's value as JSON."""
+    if pa.types.is_struct(kind):
+        # A row's own keys are those that have a value: its file has the keys of all rows.
+        return f"json_merge_patch('{{}}', to_json({name}))"
     return f"to_json({arrow_text(name, kind) if _is_binary(kind) else name})"
 
 

@@ -168,6 +168,9 @@ _OF_TEXT = (
 _READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
 _COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg)
+_OF_NUMBERS = (
+    exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
+)  # fmt: skip
 _SEMI_STRUCTURED_TYPED = (exp.Div, exp.Avg, exp.Window, exp.Filter)
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
@@ -176,6 +179,7 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "M
 
 def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
+    _cast_aggregated_texts(session, tree)
     names = _json_names(session, tree)
 
     kinds = _time_kinds(session, tree)
@@ -204,6 +208,18 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
                 return changed
             node.replace(changed)
     return tree
+
+
+def _cast_aggregated_texts(session: Session, tree: exp.Expr) -> None:
+    """SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes")."""
+    calls = list(tree.find_all(*_OF_NUMBERS))
+    kinds: dict[str, set[str]] = {}
+    for column in columns_of(session, tree) if calls else ():
+        kinds.setdefault(column.name, set()).add(column.type.kind)
+    for call in calls:
+        for value in call.this.expressions if isinstance(call.this, exp.Distinct) else [call.this]:
+            if isinstance(value, exp.Column) and kinds.get(value.name) == {"VARCHAR"}:
+                value.replace(exp.cast(value.copy(), "DOUBLE"))
 
 
 def _read_operands(node: exp.Expr, names: set[str]) -> None:
@@ -584,20 +600,31 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
         return
     database, schema, name = session.resolve(path)
     view = database.objects.find("VIEW", schema, name)
+    if view is not None and privileges != ("SELECT",):
+        raise unsupported("changes through a view")
+    missing = object_missing("Object", ".".join(path))
+    if view is None and database.tables.find(schema, name) is None:
+        raise missing
+    place = "VIEW" if view else "TABLE", database.name, schema, name
+    _require(session, privileges, place, missing)
     if view is not None:
-        if privileges != ("SELECT",):
-            raise unsupported("changes through a view")
-        session.require("SELECT", "VIEW", database.name, schema, name)
         _expand(session, table, database, view)
         return
-    if database.tables.find(schema, name) is None:
-        raise object_missing("Object", f"{database.name}.{schema}.{name}")
-    for privilege in privileges:
-        session.require(privilege, "TABLE", database.name, schema, name)
     has_alias = table.args.get("alias") is not None
     put(table, database, schema, name)
     if not has_alias:
         _give_alias(tree, table, path[-1], name)
+
+
+def _require(
+    session: Session, privileges: Sequence[str], place: tuple[str, str, str, str], missing: SqlError
+) -> None:
+    """Require privileges on an object; one that is hidden cannot be told from one that does not exist."""
+    try:
+        for privilege in privileges:
+            session.require(privilege, *place)
+    except SqlError as error:
+        raise missing if error.code == missing.code else error from None
 
 
 def _give_alias(tree: exp.Expr, table: exp.Table, written: str, name: str) -> None:
