@@ -349,7 +349,9 @@ _ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
 # A bound name or format of a time has to be known before the statement can be read.
 _READ_BY_VALUE = re.compile(
-    r"\bIDENTIFIER\s*\(\s*[?:]|\bTO_(?:CHAR|VARCHAR|DATE|TIME\w*)\s*\([^;]*,\s*(?:\?|:\w)", re.IGNORECASE
+    r"\bIDENTIFIER\s*\(\s*[?:]"
+    r"|\b(?:TRY_)?TO_(?:CHAR|VARCHAR|DATE|TIME\w*)\s*\([^()]*(?:\([^()]*\)[^()]*)?,\s*(?:\?|:\w)",
+    re.IGNORECASE,
 )
 _AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
@@ -470,7 +472,7 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
         text, bindings = iceberg.plain(session, inline(text, bindings)), Bindings({})
         ddl.check(text)
     elif bindings and _READ_BY_VALUE.search(text):
-        text, bindings = inline(text, bindings), Bindings({})
+        text, bindings = inline(text, bindings, typed=True), Bindings({})
     return _handler(text)(session, text, bindings)
 
 

@@ -42,11 +42,12 @@ _WORD = re.compile(rf"(?P<kept>{_STRING})|(?<!\S)(?P<bind>\?|:(?P<number>\d+))(?
 _IDENTIFIER = re.compile(rf"\bIDENTIFIER\s*\(\s*(?P<name>{_STRING})\s*\)", re.IGNORECASE | re.DOTALL)
 
 
-def inline(text: str, bindings: Bindings) -> str:
+def inline(text: str, bindings: Bindings, *, typed: bool = False) -> str:
     """Return a statement that needs no bindings.
 
     ``IDENTIFIER('name')`` becomes the name. Text inside of strings and quoted names stays as it is.
 
+    :param typed: dates and times are literals of their types, as queries need them; text otherwise.
     :raises SqlError: when a placeholder has no value, or the statement is to run for several rows.
     """
     values, used = _values(bindings), 0
@@ -60,7 +61,8 @@ def inline(text: str, bindings: Bindings) -> str:
         if not values:
             return match[0]
         used += 1
-        return _bound(values, int(match["number"]) if match["number"] else used)
+        number = int(match["number"]) if match["number"] else used
+        return _bound(values, number) + (_type_of(values[number - 1]) if typed else "")
 
     plain = _TOKEN.sub(replaced, text)
     return _IDENTIFIER.sub(lambda match: _unquoted(match["name"]), plain).strip()
@@ -107,6 +109,12 @@ def _bound(values: list[Any], number: int) -> str:
     return _literal(values[number - 1])
 
 
+def _type_of(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        return "::TIMESTAMP_TZ" if value.tzinfo else "::TIMESTAMP_NTZ"
+    return f"::{type(value).__name__}" if isinstance(value, (dt.date, dt.time)) else ""
+
+
 def _unquoted(literal: str) -> str:
     return re.sub(r"\\(.)|''", lambda found: found[1] or "'", literal[1:-1], flags=re.DOTALL)
 
@@ -120,10 +128,8 @@ def _literal(value: Any) -> str:
         return str(value)
     if isinstance(value, bytes):
         return f"'{value.hex()}'"
-    if isinstance(value, (dt.datetime, dt.time)):
+    if isinstance(value, (dt.datetime, dt.date, dt.time)):
         return f"'{value.isoformat()}'"
-    if isinstance(value, dt.date):
-        return f"'{value.isoformat()}'::DATE"
     return "'" + str(value).replace("\\", "\\\\").replace("'", "''") + "'"
 
 

@@ -369,6 +369,17 @@ def test_a_bound_format_is_read(session: Connector) -> None:
         formats = [{"type": "TEXT", "value": value} for value in ("YYYY-MM-DD", written)]
         bound = dict(zip("123", (day, *formats), strict=True))
         assert rows(session, "SELECT TRY_TO_DATE(TO_CHAR(?, ?), ?)", bindings=bound) == [[read]]
+    times = [
+        ("TIME", "3600000000000"),
+        ("TIMESTAMP_NTZ", "3600000000000"),
+        ("TIMESTAMP_LTZ", "3600000000000"),
+    ]
+    for kind, value in times:
+        bound = {"1": {"type": kind, "value": value}, "2": {"type": "TEXT", "value": "HH24:MI"}}
+        assert rows(session, "SELECT TO_CHAR(?, ?)", bindings=bound) == [["01:00"]]
+    session.query("CREATE TABLE read_days (d DATE, n INT)")
+    many = {"1": {"type": "TEXT", "value": ["2026-01-01"] * 2}, "2": {"type": "FIXED", "value": ["1", "2"]}}
+    assert rows(session, "INSERT INTO read_days VALUES (TO_DATE(?), ?)", bindings=many) == [["2"]]
 
 
 def test_dates_before_christ_are_days_like_others(session: Connector) -> None:
