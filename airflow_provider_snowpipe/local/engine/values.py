@@ -106,6 +106,13 @@ _MACROS: dict[str, str] = {
         CASE WHEN j IS NULL OR NOT contains(CAST(j AS VARCHAR), '{')
             OR regexp_matches(CAST(j AS VARCHAR), '[0-9][0-9.]{16}') THEN j
         ELSE CAST(CAST(j AS VARIANT) AS JSON) END""",
+    # ARRAY makes an array of any other value, OBJECT takes nothing else ("TO_ARRAY", "TO_OBJECT").
+    "_array(j)": """
+        CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'ARRAY' THEN j
+            ELSE json_array(j) END""",
+    "_object(j)": """
+        CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'OBJECT' THEN j
+            ELSE error('Failed to cast variant value ' || j || ' to OBJECT') END""",
     # A number with an exponent stays a DOUBLE: json() would write it without.
     "_parse_json(t)": """
         _sorted_keys(CASE WHEN regexp_full_match(t, '\\s*-?[0-9.]+[eE][+-]?[0-9]+\\s*')

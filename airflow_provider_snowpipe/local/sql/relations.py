@@ -222,7 +222,8 @@ def _query(text: str, columns: dict[str, exp.Expr]) -> exp.Expr:
     """Parse a DuckDB query of our own and put expressions in place of some of its columns."""
     query = sqlglot.parse_one(text, dialect="duckdb")
     for table in query.find_all(exp.Table):
-        table.meta["engine"] = True
+        # What a function of the engine is given may be the statement's own, which is to be translated.
+        table.meta["engine"] = True if isinstance(table.this, exp.Identifier) else "function"
     for column in list(query.find_all(exp.Column)):
         if column.name in columns:
             column.replace(columns[column.name].copy())

@@ -155,7 +155,7 @@ def _type(node: exp.Expr) -> exp.Expr:
 _JSON_CALLS = frozenset(
     {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
      "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
-     "OBJECT_AGG", "OBJECT_INSERT"}
+     "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
 )  # fmt: skip
 _FLATTENED = frozenset({"VALUE", "THIS"})
 # Functions of text: an argument that holds JSON is read as its text.
@@ -201,7 +201,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     if names:
         _sort_keys(session, tree, names)
     # From the leaves up: an inner cast decides what the outer one sees.
-    for node in reversed(list(tree.walk(prune=lambda part: bool(part.meta.get("engine"))))):
+    for node in reversed(list(tree.walk(prune=lambda part: part.meta.get("engine") is True))):
         changed = change(node)
         if changed is not node:
             if node is tree:
@@ -374,14 +374,14 @@ def _as(node: exp.Expr, kind: str) -> exp.Expr:
 
 
 def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
-    if _word(node.to) == "JSON":
+    if _word(node.to) == "JSON" or (node.to.expressions and _word(node.to) in _SEMI_STRUCTURED):
         # No type of Snowflake: a cast that the service itself wrote.
         return node
     if _word(node.to) in _SEMI_STRUCTURED:
-        if is_json(node.this, names):
-            # The engine has a VARIANT of its own, in which a JSON null is no value.
-            return node.this.copy() if _word(node.to) == "VARIANT" else node
-        return exp.Anonymous(this="to_json", expressions=[node.this.copy()])
+        # The engine has a VARIANT of its own, in which a JSON null is no value.
+        value = node.this.copy() if is_json(node.this, names) else _call("to_json", node.this)
+        macro = {"ARRAY": "_array", "LIST": "_array", "OBJECT": "_object"}.get(_word(node.to))
+        return _call(macro, value) if macro else value
     if is_json(node.this, names):
         node.set("this", _text(node.this))
     return node

@@ -36,8 +36,18 @@ def test_aggregates_of_numbers_read_text(sql):
 
 
 # Data types outside of the service
-def test_a_cast_to_decfloat_is_refused(sql):
-    assert "DECFLOAT" in sql.refused("SELECT 1.23456789::DECFLOAT").message
+@pytest.mark.parametrize(
+    "kind", ["DECFLOAT", "ARRAY(INT)", "OBJECT(a INT)", "MAP(VARCHAR, INT)", "INTERVAL DAY"]
+)
+def test_a_type_that_is_not_kept_is_refused(sql, kind):
+    for text in (
+        f"SELECT NULL::{kind}",
+        f"CREATE TABLE no (a {kind})",
+        f"ALTER TABLE t ADD COLUMN no {kind}",
+    ):
+        error = sql.refused(text)
+        assert error.code == "000002"
+        assert kind.partition("(")[0].partition(" ")[0] in error.message
 
 
 @pytest.mark.parametrize(
