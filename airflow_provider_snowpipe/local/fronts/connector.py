@@ -11,6 +11,7 @@ import hmac
 import itertools
 import json
 import re
+import time
 import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -653,6 +654,7 @@ def _result_data(
         "arrayBindSupported": True,
         "stats": _stats(result),
         "version": 1,
+        "sendResultTime": int(time.time() * 1000),
     }
 
 
