@@ -752,7 +752,8 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
     values: dict[str, Any] = {
         "AUTOCOMMIT": session.autocommit,
         "TIMEZONE": session.parameters.get("TIMEZONE", "UTC"),
-        "CLIENT_TELEMETRY_ENABLED": session.parameters.get("CLIENT_TELEMETRY_ENABLED", True),
+        "CLIENT_TELEMETRY_ENABLED": str(session.parameters.get("CLIENT_TELEMETRY_ENABLED")).lower()
+        != "false",
         "CLIENT_SESSION_KEEP_ALIVE": False,
         # How other drivers write staged values has not been tried.
         _THRESHOLD: session.parameters.get(_THRESHOLD, 65_280) if session.client == "PYTHON" else 0,
