@@ -22,7 +22,10 @@ _WHOLE_DRAWN = "CAST(_0 + CAST(hash(_2) AS HUGEINT) % (_1 - _0 + 1) AS BIGINT)"
 _DRAWN = "_0 + CAST(hash(_2) AS DOUBLE) / 18446744073709551616.0 * (_1 - _0)"
 # With types of elements they are structured types.
 _NESTED = (exp.DataType.Type.ARRAY, exp.DataType.Type.MAP, exp.DataType.Type.STRUCT, exp.DataType.Type.OBJECT)
-_DECFLOAT = exp.DataType.Type.DECFLOAT
+_NOT_KEPT = (
+    exp.DataType.Type.DECFLOAT, exp.DataType.Type.VECTOR, exp.DataType.Type.GEOGRAPHY,
+    exp.DataType.Type.GEOMETRY,
+)  # fmt: skip
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TEXT_DRAWN = (
     "list_transform([_1], lambda g: array_to_string(list_transform(range(_0), "
@@ -207,7 +210,7 @@ def _cast(node: exp.Cast) -> exp.Expr:
     if (
         isinstance(kind.this, exp.Interval)
         or (kind.expressions and kind.is_type(*_NESTED))
-        or kind.is_type(_DECFLOAT)
+        or kind.is_type(*_NOT_KEPT)
     ):
         raise unsupported(f"data type {kind.sql(dialect='snowflake')}")
     if isinstance(node, exp.TryCast):

@@ -37,7 +37,16 @@ def test_aggregates_of_numbers_read_text(sql):
 
 # Data types outside of the service
 @pytest.mark.parametrize(
-    "kind", ["DECFLOAT", "ARRAY(INT)", "OBJECT(a INT)", "MAP(VARCHAR, INT)", "INTERVAL DAY"]
+    "kind",
+    [
+        "DECFLOAT",
+        "VECTOR(INT, 3)",
+        "GEOMETRY",
+        "ARRAY(INT)",
+        "OBJECT(a INT)",
+        "MAP(VARCHAR, INT)",
+        "INTERVAL DAY",
+    ],
 )
 def test_a_type_that_is_not_kept_is_refused(sql, kind):
     for text in (
