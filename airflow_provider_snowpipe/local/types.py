@@ -171,7 +171,8 @@ class ColumnType:
             return cls("TIME", precision=sizes[0] if sizes else 9)
         if word in _TIMESTAMP_WORDS:
             return cls(_TIMESTAMP_WORDS[word], precision=sizes[0] if sizes else 9)
-        if word in _SIMPLE:
+        # With types of elements it is a structured type.
+        if word in _SIMPLE and not node.expressions:
             return cls(_SIMPLE[word])
         raise unsupported(f"data type {node.sql(dialect='snowflake')}")
 

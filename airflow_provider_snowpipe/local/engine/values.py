@@ -16,6 +16,7 @@ _FORMATTED = (
 )
 _NUMBERS = "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')"
 _MACROS: dict[str, str] = {
+    "_ten(e)": "CAST(power(10, e) AS BIGINT)",
     # The engine reads no blank before an offset; a VARIANT shows its text in quotes.
     "_written(s)": """
         replace(replace(replace(trim(nullif(s, 'null'), ' "'), ' +', '+'), ' -', '-'), ' Z', 'Z')""",
@@ -29,6 +30,12 @@ _MACROS: dict[str, str] = {
         WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000000 THEN make_timestamp(TRY_CAST(s AS BIGINT) * 1000)
         WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000000000 THEN make_timestamp(TRY_CAST(s AS BIGINT))
         ELSE make_timestamp(TRY_CAST(s AS BIGINT) // 1000) END""",
+    # A number that counts parts of a second: n of them are 10 to the power of s.
+    "_scaled(n, s)": """
+        make_timestamp(CAST(CASE WHEN s > 6
+            THEN (CAST(n AS HUGEINT) - (CAST(n AS HUGEINT) % _ten(s - 6) + _ten(s - 6)) % _ten(s - 6))
+                // _ten(s - 6)
+            ELSE CAST(n AS DECIMAL(28, 6)) * _ten(6 - s) END AS BIGINT))""",
     # A text of a number other than 0 is true: rows of JSON do not tell it from the number.
     "_read_boolean(s)": """
         CASE WHEN s = 'true' THEN true WHEN s = 'false' THEN false
@@ -99,6 +106,13 @@ _MACROS: dict[str, str] = {
         CASE WHEN j IS NULL OR NOT contains(CAST(j AS VARCHAR), '{')
             OR regexp_matches(CAST(j AS VARCHAR), '[0-9][0-9.]{16}') THEN j
         ELSE CAST(CAST(j AS VARIANT) AS JSON) END""",
+    # ARRAY makes an array of any other value, OBJECT takes nothing else ("TO_ARRAY", "TO_OBJECT").
+    "_array(j)": """
+        CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'ARRAY' THEN j
+            ELSE json_array(j) END""",
+    "_object(j)": """
+        CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'OBJECT' THEN j
+            ELSE error('Failed to cast variant value ' || j || ' to OBJECT') END""",
     # A number with an exponent stays a DOUBLE: json() would write it without.
     "_parse_json(t)": """
         _sorted_keys(CASE WHEN regexp_full_match(t, '\\s*-?[0-9.]+[eE][+-]?[0-9]+\\s*')

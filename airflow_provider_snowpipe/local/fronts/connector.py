@@ -11,6 +11,7 @@ import hmac
 import itertools
 import json
 import re
+import time
 import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -21,7 +22,7 @@ import pyarrow as pa
 from airflow_provider_snowpipe.local.access.credentials import is_access_token
 from airflow_provider_snowpipe.local.accounts import Account, Password
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.errors import Refusal, SqlError
+from airflow_provider_snowpipe.local.errors import Refusal, SqlError, unsupported
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, answer_to
 from airflow_provider_snowpipe.local.fronts.sessions import Sessions
@@ -38,6 +39,7 @@ from airflow_provider_snowpipe.local.sql.execution import (
     in_background,
 )
 from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
+from airflow_provider_snowpipe.local.sql.infer_schema import shares
 from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.sql.reader import check_count, split_statements
 from airflow_provider_snowpipe.local.sql.results import (
@@ -259,6 +261,8 @@ _CHUNK_ROWS = 80_000
 _CHUNK_HEADER = "x-snowpipe-result-key"
 # Statement type of a request with several statements (Snowflake JDBC, SFStatementType.MULTI_STMT).
 _MULTIPLE = 0xA000
+# What drivers accept for statements that move no files.
+_ROWS_ONLY = "application/snowflake"
 _PUT = re.compile(r"\s*PUT\s", re.IGNORECASE)
 # A synchronous statement is answered within this time, or with the form of an asynchronous one.
 _ANSWER_SECONDS = 45.0
@@ -445,9 +449,12 @@ class ConnectorFront:
         try:
             statements = split_statements(text)
             check_count(statements, wanted)
-            parts = [Execution(session, statement) for statement in statements]
+            bindings = _bound(session, request.json()) or {}
+            bound = shares(statements, bindings)
+            parts = [Execution(session, *part) for part in zip(statements, bound, strict=True)]
+            content = [text, wanted, bindings]
             batch, is_new = self._executions.get_or_add(
-                session.session_id, request.query.get("requestId"), [text, wanted], lambda: Batch(parts)
+                session.session_id, request.query.get("requestId"), content, lambda: Batch(parts)
             )
         except SqlError as error:
             return Response.of_json(_error_answer(error, query_id))
@@ -502,6 +509,11 @@ class ConnectorFront:
         if execution.result is None:
             assert execution.error is not None  # noqa: S101 - an ended statement has one of both
             return Response.of_json(_error_answer(execution.error, execution.query_id))
+        if execution.result.transfer is not None and _ROWS_ONLY in request.headers.get("accept", ""):
+            # The driver took the statement for another one and would not move the files (observed by users
+            # of Snowflake's drivers for Go and Node).
+            refused = unsupported("unsupported_requested_format:snowflake")
+            return Response.of_json(_error_answer(refused, execution.query_id))
         data = _result_data(session, execution.result, execution.query_id, own=execution.parameters)
         if "rowset" not in data and "rowsetBase64" not in data:
             data |= _in_chunks(session, execution, execution.result, request.headers.get("host", ""))
@@ -642,16 +654,19 @@ def _result_data(
         "arrayBindSupported": True,
         "stats": _stats(result),
         "version": 1,
-        "sqlState": "00000",
+        "sendResultTime": int(time.time() * 1000),
     }
 
 
 def _stats(result: Result) -> dict[str, int] | None:
-    """Return the rows that a statement changed: all of their numbers, or none."""
-    if result.changed is None:
+    """Return the rows that a statement changed: all of their numbers, or none where it changed none."""
+    if not any((result.changed or {}).values()):
         return {} if result.statement_type != SELECT else None
-    kinds = {"numRowsInserted": "inserted", "numRowsUpdated": "updated", "numRowsDeleted": "deleted"}
-    return {name: result.changed.get(kind, 0) for name, kind in kinds.items()} | {"numDmlDuplicates": 0}
+    kinds = {
+        "numRowsInserted": "inserted", "numRowsUpdated": "updated", "numRowsDeleted": "deleted",
+        "numDmlDuplicates": "duplicated",
+    }  # fmt: skip
+    return {name: (result.changed or {}).get(kind, 0) for name, kind in kinds.items()}
 
 
 def _rows(result: Result, form: str) -> dict[str, Any]:
@@ -737,7 +752,8 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
     values: dict[str, Any] = {
         "AUTOCOMMIT": session.autocommit,
         "TIMEZONE": session.parameters.get("TIMEZONE", "UTC"),
-        "CLIENT_TELEMETRY_ENABLED": False,
+        "CLIENT_TELEMETRY_ENABLED": str(session.parameters.get("CLIENT_TELEMETRY_ENABLED")).lower()
+        != "false",
         "CLIENT_SESSION_KEEP_ALIVE": False,
         # How other drivers write staged values has not been tried.
         _THRESHOLD: session.parameters.get(_THRESHOLD, 65_280) if session.client == "PYTHON" else 0,

@@ -77,6 +77,9 @@ def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[s
     if _is_binary(kind) and wanted.kind == "BINARY":
         return name
     if pa.types.is_temporal(kind) and wanted.kind in _TIME_KINDS:
+        if pa.types.is_timestamp(kind):
+            # The engine converts nanoseconds to few other types.
+            name = f"TRY_CAST({name} AS TIMESTAMP{' WITH TIME ZONE' if kind.tz else ''})"
         return (
             f"TRY(_tz({name}))" if wanted.kind == "TIMESTAMP_TZ" else f"TRY_CAST({name} AS {wanted.duckdb})"
         )
@@ -94,6 +97,9 @@ def arrow_text(name: str, kind: pa.DataType) -> str:
 
 def arrow_json(name: str, kind: pa.DataType) -> str:
     """Return an expression of an Arrow column's value as JSON."""
+    if pa.types.is_struct(kind):
+        # A row's own keys are those that have a value: its file has the keys of all rows.
+        return f"json_merge_patch('{{}}', to_json({name}))"
     return f"to_json({arrow_text(name, kind) if _is_binary(kind) else name})"
 
 

@@ -235,6 +235,12 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
         ),
         (r"\AMalformed JSON at (?P<v>.*)", "100069", "22P02", "Error parsing JSON: {v}"),
         (
+            r"\AFailed to cast variant value (?P<w>.*) to (?P<v>OBJECT)",
+            "100071",
+            "22000",
+            "Failed to cast variant value {w} to {v}",
+        ),
+        (
             r"\AExpected (?P<v>ARRAY|OBJECT), but got \w+: (?P<w>.*)",
             "100071",
             "22000",

@@ -21,7 +21,6 @@ from airflow_provider_snowpipe.local.sql import front, query, query_history, res
 from airflow_provider_snowpipe.local.sql.reader import strip_comments
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.types import ColumnType
 
 # -- Description of a statement without running it: ``describeOnly`` of the connector protocol -----------
 #
@@ -66,9 +65,10 @@ def describe(session: Session, statement: str) -> Description:
 
 
 def _columns(session: Session, tree: exp.Query, binds: int) -> Result:
+    projections = [node.unalias() for node in tree.selects] if isinstance(tree, exp.Select) else []
     sql = translate.to_duckdb(translate.prepare(session, tree))
     found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
-    return Result(tuple(ResultColumn(row[0], ColumnType.from_duckdb(str(row[1]))) for row in found), [])
+    return Result(query.described(projections, [(row[0], row[1]) for row in found]), [])
 
 
 # -- Statements while they run and after: waiting for them, cancelling them, asking for their result again --

@@ -382,7 +382,12 @@ _NO_PLACE = frozenset({"090105", "090106"})
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES"})
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 _WORD = re.compile(r"\w+")
-_NAMED_BY_VALUE = re.compile(r"\bIDENTIFIER\s*\(\s*[?:]", re.IGNORECASE)
+# A bound name or format of a time has to be known before the statement can be read.
+_READ_BY_VALUE = re.compile(
+    r"\bIDENTIFIER\s*\(\s*[?:]"
+    r"|\b(?:TRY_)?TO_(?:CHAR|VARCHAR|DATE|TIME\w*)\s*\([^()]*(?:\([^()]*\)[^()]*)?,\s*(?:\?|:\w)",
+    re.IGNORECASE,
+)
 
 
 def execute(
@@ -497,9 +502,8 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
     verb = _first_word(text)
     if verb in _CHANGES or (verb in _QUERIES and not _is_system_function(text)):
         # sqlglot reads queries and DML by itself.
-        if bindings and _NAMED_BY_VALUE.search(text):
-            # A name has to be known before the statement can be read.
-            text, bindings = inline(text, bindings), Bindings({})
+        if bindings and _READ_BY_VALUE.search(text):
+            text, bindings = inline(text, bindings, typed=True), Bindings({})
         if verb in _CHANGES:
             return query.modify(session, text, bindings)
         return (infer_schema.select if infer_schema.is_called(text) else query.select)(

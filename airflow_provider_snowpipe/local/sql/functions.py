@@ -20,6 +20,12 @@ _READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _WHOLE_DRAWN = "CAST(_0 + CAST(hash(_2) AS HUGEINT) % (_1 - _0 + 1) AS BIGINT)"
 _DRAWN = "_0 + CAST(hash(_2) AS DOUBLE) / 18446744073709551616.0 * (_1 - _0)"
+# With types of elements they are structured types.
+_NESTED = (exp.DataType.Type.ARRAY, exp.DataType.Type.MAP, exp.DataType.Type.STRUCT, exp.DataType.Type.OBJECT)
+_NOT_KEPT = (
+    exp.DataType.Type.DECFLOAT, exp.DataType.Type.VECTOR, exp.DataType.Type.GEOGRAPHY,
+    exp.DataType.Type.GEOMETRY,
+)  # fmt: skip
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TEXT_DRAWN = (
     "list_transform([_1], lambda g: array_to_string(list_transform(range(_0), "
@@ -35,7 +41,8 @@ _TEMPLATES = {
     "XOR": "(CAST(_0 AS BOOLEAN) <> CAST(_1 AS BOOLEAN))",
     "BOOLNOT": "(NOT CAST(_0 AS BOOLEAN))",
     "ARRAY_SIZE": "CASE WHEN json_type(to_json(_0)) = 'ARRAY' THEN json_array_length(to_json(_0)) END",
-    "TO_OBJECT": "to_json(_0)",
+    "TO_ARRAY": "_array(to_json(_0))",
+    "TO_OBJECT": "_object(to_json(_0))",
     "TO_VARIANT": "to_json(_0)",
     "AS_INTEGER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
     "AS_NUMBER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
@@ -100,7 +107,7 @@ _TEMPLATES = {
 
 def rewrite_all(tree: exp.Expr) -> exp.Expr:
     """Rewrite every function call of a tree, from the leaves up."""
-    for node in reversed(list(tree.walk(prune=lambda part: bool(part.meta.get("engine"))))):
+    for node in reversed(list(tree.walk(prune=lambda part: part.meta.get("engine") is True))):
         changed = rewrite(node)
         if changed is not node:
             if node is tree:
@@ -195,7 +202,17 @@ def binary_of(node: exp.Expr) -> exp.Expr:
 
 
 def _cast(node: exp.Cast) -> exp.Expr:
-    """A cast to text of a length cuts off the rest; a cast to BINARY reads hexadecimal text."""
+    """A cast to text of a length cuts off the rest; a cast to BINARY reads hexadecimal text.
+
+    :raises SqlError: 000002 for a type that the engine would take for another one.
+    """
+    kind = node.to
+    if (
+        isinstance(kind.this, exp.Interval)
+        or (kind.expressions and kind.is_type(*_NESTED))
+        or kind.is_type(*_NOT_KEPT)
+    ):
+        raise unsupported(f"data type {kind.sql(dialect='snowflake')}")
     if isinstance(node, exp.TryCast):
         return node
     if node.to.is_type(*exp.DataType.TEXT_TYPES):

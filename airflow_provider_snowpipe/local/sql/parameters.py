@@ -19,7 +19,7 @@ _KNOWN: dict[str, tuple[str, str, str]] = {
     "CLIENT_SESSION_KEEP_ALIVE": (_B, "false", "Keeps a session open without use."),
     "CLIENT_SESSION_KEEP_ALIVE_HEARTBEAT_FREQUENCY": (_N, "3600", "Seconds between signs of life."),
     "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": (_N, "0", "Bound values from which a client uses a stage."),
-    "CLIENT_TELEMETRY_ENABLED": (_B, "false", "Lets clients send telemetry."),
+    "CLIENT_TELEMETRY_ENABLED": (_B, "true", "Lets clients send telemetry."),
     "DATE_INPUT_FORMAT": (_S, "AUTO", "Format of text that is read as DATE."),
     "DATE_OUTPUT_FORMAT": (_S, "YYYY-MM-DD", "Format of DATE that is written as text."),
     "ERROR_ON_NONDETERMINISTIC_MERGE": (_B, "true", "Refuses a MERGE that changes a row twice."),

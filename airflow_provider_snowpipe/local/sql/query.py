@@ -149,13 +149,23 @@ _COUNTS = {
     "UPDATE": "number_of_rows_updated",
     "DELETE": "number_of_rows_deleted",
 }
+_CHANGED = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted", "DUPLICATE": "duplicated"}
 _STATEMENT_TYPES = {
     "INSERT": results.INSERT,
     "UPDATE": results.UPDATE,
     "DELETE": results.DELETE,
     "MERGE": results.MERGE,
 }
+# "SEQ1 / SEQ2 / SEQ4 / SEQ8": whole numbers of one, two, four and eight bytes.
+_SEQUENCES: dict[type, ColumnType] = {
+    exp.Seq1: ColumnType("NUMBER", precision=3, scale=0),
+    exp.Seq2: ColumnType("NUMBER", precision=5, scale=0),
+    exp.Seq4: ColumnType("NUMBER", precision=10, scale=0),
+    exp.Seq8: ColumnType("NUMBER", precision=19, scale=0),
+}
+_NEVER_NULL = (*_SEQUENCES, exp.Literal, exp.Boolean, exp.Count, exp.Randstr, exp.Rand, exp.CurrentTimestamp)
 _OVERWRITE = re.compile(r"INSERT\s+OVERWRITE\b", re.IGNORECASE)
+_REFUSES = "ERROR_ON_NONDETERMINISTIC_UPDATE"
 _LITERAL = r"(?:\d+(?:\.\d+)?|'[^'\\]*'|TRUE|FALSE|NULL)"
 _CONSTANT = re.compile(rf"SELECT\s+{_LITERAL}(?:\s*,\s*{_LITERAL})*", re.IGNORECASE)
 
@@ -174,15 +184,34 @@ def select(session: Session, text: str, bindings: Bindings) -> Result:
 
 
 def _selected(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
+    projections = [node.unalias() for node in tree.selects] if isinstance(tree, exp.Select) else []
     sql = translate.to_duckdb(translate.prepare(session, tree))
     rows = bindings.rows()
-    return _fetched(session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql))
+    cursor = session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql)
+    return _fetched(cursor, projections)
 
 
-def _fetched(cursor: duckdb.DuckDBPyConnection) -> Result:
-    columns = tuple(
-        ResultColumn(name, ColumnType.from_duckdb(str(kind))) for name, kind, *_ in cursor.description
+def described(
+    projections: Sequence[exp.Expr | None], columns: Sequence[tuple[str, Any]]
+) -> tuple[ResultColumn, ...]:
+    """Return the columns of a query: what a function gives that is never NULL is described so.
+
+    :param projections: what the statement wrote for them; not used where a star stands for several.
+    :param columns: name and type that the engine gives.
+    """
+    written = projections if len(projections) == len(columns) else [None] * len(columns)
+    return tuple(
+        ResultColumn(
+            name,
+            _SEQUENCES.get(type(node)) or ColumnType.from_duckdb(str(kind)),
+            not isinstance(node, _NEVER_NULL),
+        )
+        for (name, kind), node in zip(columns, written, strict=True)
     )
+
+
+def _fetched(cursor: duckdb.DuckDBPyConnection, projections: Sequence[exp.Expr] = ()) -> Result:
+    columns = described(projections, [(name, kind) for name, kind, *_ in cursor.description])
     rows: list[Sequence[Any]] = list(cursor.fetchall())
     zoned = [number for number, column in enumerate(columns) if column.type.kind == "TIMESTAMP_TZ"]
     return Result(columns, [_zoned(row, zoned) for row in rows] if zoned else rows)
@@ -195,8 +224,8 @@ def _zoned(row: Sequence[Any], zoned: Sequence[int]) -> Sequence[Any]:
         if values[number] is not None:
             at, offset = values[number]["t"], dt.timezone(dt.timedelta(minutes=values[number]["o"]))
             values[number] = at
-            # The last time that there is has no clock further east.
-            with contextlib.suppress(OverflowError):
+            # The last time that there is has no clock further east; one beyond Python's years is a text.
+            with contextlib.suppress(OverflowError, AttributeError):
                 values[number] = at.astimezone(offset)
     return tuple(values)
 
@@ -234,6 +263,7 @@ def _insert_into_many(
     inserts = _branches(session, tree, found)
     own = session.autocommit and not session.in_transaction
     counted: dict[str, int] = {}
+    changed: Counter[str] = Counter()
     if own:
         session.begin()
     try:
@@ -242,8 +272,9 @@ def _insert_into_many(
             assert target is not None  # noqa: S101 - every branch names its table
             name = target.name if target.this.args.get("quoted") else target.name.upper()
             insert.set("overwrite", overwrite and name not in counted)
-            ((count, *_),) = _modified(session, insert, Bindings({})).rows
-            counted[name] = counted.get(name, 0) + int(count)
+            made = _modified(session, insert, Bindings({})).changed or {}
+            counted[name] = counted.get(name, 0) + made["inserted"]
+            changed.update(made)
     except BaseException:
         if own:
             session.rollback()
@@ -253,7 +284,7 @@ def _insert_into_many(
     columns = tuple(
         ResultColumn(f"number of rows inserted into {name}", NUMBER, nullable=False) for name in counted
     )
-    return Result(columns, [tuple(counted.values())], results.MULTI_TABLE_INSERT)
+    return Result(columns, [tuple(counted.values())], results.MULTI_TABLE_INSERT, changed=changed)
 
 
 def _branches(session: Session, tree: exp.MultitableInserts, found: Result) -> list[exp.Insert]:
@@ -323,8 +354,10 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     if len(rows) > 1 and replaced is None and _insert_at_once(session, tree, rows):
         sql, rows = translate.to_duckdb(tree), []
 
+    joined = _joined(tree) if isinstance(tree, exp.Update) and tree.args.get("from_") else ""
+
     def work() -> Counter[str]:
-        return _run(session, sql, rows, replaced, tree.key.upper())
+        return _run(session, sql, rows, replaced, tree.key.upper(), joined)
 
     if session.in_transaction or not session.autocommit:
         return counts(tree, session.change(work))
@@ -383,22 +416,48 @@ def _replaced(session: Session, database: Database, tree: exp.Expr) -> Table:
     return table
 
 
+def _joined(tree: exp.Expr) -> str:
+    """Return a query that counts the rows that an UPDATE .. FROM changes though several rows match them.
+
+    Its second column is how many of the matches are too many ("UPDATE", "Usage notes").
+    """
+    target, source = tree.this, tree.args["from_"].this.copy()
+    joins = [exp.Join(this=source, kind="CROSS"), *(source.args.pop("joins", None) or ())]
+    rowid = exp.column("rowid", table=exp.to_identifier(target.alias_or_name, quoted=True))
+    matches = exp.select(exp.alias_(exp.Count(this=exp.Star()), "n")).from_(target.copy()).group_by(rowid)
+    matches.set("joins", joins)
+    matches.set("where", tree.args.get("where"))
+    counted = exp.select("count(*)", "coalesce(sum(n) - count(*), 0)").from_(matches.subquery("m"))
+    return translate.to_duckdb(counted.where("n > 1"))
+
+
 def _run(
-    session: Session, sql: str, rows: list[list[Any]], replaced: Table | None, kind: str
+    session: Session, sql: str, rows: list[list[Any]], replaced: Table | None, kind: str, joined: str = ""
 ) -> Counter[str]:
-    """Run a statement once for each row of bound values, and count the rows that it changed."""
+    """Run a statement once for each row of bound values, and count the rows that it changed.
+
+    :param joined: a query by :func:`_joined`, to be asked before.
+    :raises SqlError: 100090 for an UPDATE that sets a row several times, where the session refuses that.
+    """
     # The new rows may be read from the old ones, so those go last.
     last = f"SELECT coalesce(max(rowid), -1) FROM {replaced.path}" if replaced else None  # noqa: S608
     old = session.cursor.execute(last).fetchone() if last else None
     changed: Counter[str] = Counter()
     for row in rows or [[]]:
+        if joined:
+            used = {str(n): value for n, value in enumerate(row, 1) if re.search(rf"\${n}\b", joined)}
+            twice = session.cursor.execute(joined, used).fetchall()[0]
+            changed.update(dict(zip(("JOINED", "DUPLICATE"), map(int, twice), strict=True)))
+            if twice[0] and str(session.parameters.get(_REFUSES, "false")).lower() == "true":
+                raise SqlError("100090", "42P18", "Duplicate row detected during DML action")
         cursor = session.cursor.execute(sql, row) if row else session.cursor.execute(sql)
         if kind == "MERGE":
             changed.update(action for (action,) in cursor.fetchall())
         else:
             changed[kind] += sum(count for (count,) in cursor.fetchall())
     if replaced is not None:
-        session.cursor.execute(f"DELETE FROM {replaced.path} WHERE rowid <= ?", old)  # noqa: S608
+        gone = session.cursor.execute(f"DELETE FROM {replaced.path} WHERE rowid <= ?", old)  # noqa: S608
+        changed["DELETE"] = gone.fetchall()[0][0]
     return changed
 
 
@@ -419,5 +478,9 @@ def counts(tree: exp.Expr, changed: Mapping[str, int] = MappingProxyType({})) ->
     kinds = translate.written_privileges(tree)
     columns = {_COUNTS[kind]: changed.get(kind, 0) for kind in _COUNTS if kind in kinds}
     if isinstance(tree, exp.Update):
-        columns["number_of_multi-joined_rows_updated"] = 0
-    return results.row_counts(_STATEMENT_TYPES[tree.key.upper()], **columns)
+        columns["number_of_multi-joined_rows_updated"] = changed.get("JOINED", 0)
+    return results.row_counts(
+        _STATEMENT_TYPES[tree.key.upper()],
+        columns,
+        {word: changed.get(kind, 0) for kind, word in _CHANGED.items()},
+    )

@@ -22,7 +22,8 @@ from airflow_provider_snowpipe.local.types import ColumnType
 
 _EACH = """SELECT __seq AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
     regexp_replace(regexp_replace(e.fullkey, '\\."([^"]*)"', '[''\\1'']', 'g'), '^\\$\\.?', '') AS "PATH",
-    CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX", e.value AS "VALUE",
+    CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX",
+    coalesce(e.value, CAST('null' AS JSON)) AS "VALUE",
     json_extract(__input, e.path) AS "THIS"
     FROM {function}(__input, {path}) AS e WHERE NOT e.key IS NULL"""
 _BEHIND = "substr(e.fullkey, length(__path) + 1)"
@@ -221,7 +222,8 @@ def _query(text: str, columns: dict[str, exp.Expr]) -> exp.Expr:
     """Parse a DuckDB query of our own and put expressions in place of some of its columns."""
     query = sqlglot.parse_one(text, dialect="duckdb")
     for table in query.find_all(exp.Table):
-        table.meta["engine"] = True
+        # What a function of the engine is given may be the statement's own, which is to be translated.
+        table.meta["engine"] = True if isinstance(table.this, exp.Identifier) else "function"
     for column in list(query.find_all(exp.Column)):
         if column.name in columns:
             column.replace(columns[column.name].copy())

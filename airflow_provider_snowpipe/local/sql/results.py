@@ -26,7 +26,7 @@ SELECT, DML, INSERT, UPDATE, DELETE, MERGE, OTHER = 0x1000, 0x3000, 0x3100, 0x32
 MULTI_TABLE_INSERT = 0x3500
 USE = 0x4300
 # DuckDB's Python gives such a date as text.
-_FAR = re.compile(r"(\d{5,6})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?)?(?:\+00)?\Z")
+_FAR = re.compile(r"(\d{4,6})-(\d\d)-(\d\d)( \(BC\))?(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?)?(?:\+00)?\Z")
 _DATED = frozenset({"DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 
 
@@ -47,7 +47,8 @@ class Result:
     :param rows: one sequence of Python values per row.
     :param statement_type: type id of the connector protocol.
     :param transfer: files that the client is to move, for PUT and GET.
-    :param changed: numbers of rows ``inserted``, ``updated`` and ``deleted``; None where no rows are changed.
+    :param changed: numbers of rows ``inserted``, ``updated`` and ``deleted``, and of the matches of an UPDATE
+        that were ``duplicated``; None where no rows are changed.
     """
 
     columns: tuple[ResultColumn, ...]
@@ -88,13 +89,13 @@ def timestamp(epoch_ms: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
 
 
-def row_counts(statement_type: int, **counts: int) -> Result:
+def row_counts(statement_type: int, counts: Mapping[str, int], changed: Mapping[str, int]) -> Result:
     """Return the result of a DML statement.
 
     :param counts: column name with ``_`` for blanks, and number of rows.
+    :param changed: as :class:`Result` has it.
     """
     columns = tuple(ResultColumn(name.replace("_", " "), NUMBER, nullable=False) for name in counts)
-    changed = {name.rpartition("_")[2]: count for name, count in counts.items() if "joined" not in name}
     return Result(columns, [tuple(counts.values())], statement_type, changed=changed)
 
 
@@ -127,16 +128,17 @@ def encode(value: Any, kind: str) -> str | None:
 
 
 def _far(written: re.Match[str], kind: str) -> str:
-    """Encode a date of the year 10000 or later, which Python has no value for."""
+    """Encode a date before the year 1 or after 9999, which Python has no value for."""
     year, month, day = (int(part) for part in written.groups()[:3])
+    year = 1 - year if written[4] else year
     # The calendar repeats itself every 400 years, which are 146,097 days.
     cycles, rest = divmod(year - 2000, 400)
     days = (dt.date(2000 + rest, month, day) - _EPOCH.date()).days + cycles * 146_097
     if kind == "DATE":
         return str(days)
-    hour, minute, second = (int(part or 0) for part in written.groups()[3:6])
+    hour, minute, second = (int(part or 0) for part in written.groups()[4:7])
     seconds = days * 86_400 + hour * 3600 + minute * 60 + second
-    return f"{seconds}.{(written[7] or '').ljust(9, '0')}" + (" 1440" if kind == "TIMESTAMP_TZ" else "")
+    return f"{seconds}.{(written[8] or '').ljust(9, '0')}" + (" 1440" if kind == "TIMESTAMP_TZ" else "")
 
 
 def json_text(value: Any) -> str:

@@ -33,6 +33,7 @@ _CALLED = {
     "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
     "_instant": "TIMESTAMP_LTZ", "_clock": "TIMESTAMP_NTZ", "_in_zone": "TIMESTAMP_TZ", "_date": "DATE",
     "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY", "_zoned_local": "TIMESTAMP_TZ",
+    "_zoned": "TIMESTAMP_TZ", "_scaled": "TIMESTAMP_NTZ",
 }  # fmt: skip
 _CAST = {
     exp.DataType.Type.FLOAT: "FLOAT",
@@ -125,12 +126,18 @@ def named_type(kind: ColumnType, written: exp.DataType) -> exp.DataType:
 
 
 def read_call(node: exp.Expr) -> exp.Expr | None:
-    """Return TO_TIMESTAMP and its variants of one argument as the macro that does it, None for others."""
+    """Return TO_TIMESTAMP and its variants of one argument, or of a scale, as the macro that does it.
+
+    :returns: None for others.
+    """
     if isinstance(node, exp.UnixToTime):
-        target = node.args.get("target_type")
+        target, scale = node.args.get("target_type"), node.args.get("scale")
+        if target is not None and isinstance(scale, exp.Literal):
+            zoned = call("_zoned", clock := call("_scaled", node.this, scale), exp.Literal.number(0))
+            return {"_tz": zoned, "_ltz": call("_instant", zoned)}.get(_TYPES.get(target.this, ""), clock)
         is_text = isinstance(node.this, exp.Literal) and node.this.is_string
-        zoned = target is not None and target.is_type(exp.DataType.Type.TIMESTAMPTZ)
-        if node.args.get("scale") is not None or target is None or not (is_text or zoned):
+        is_zoned = target is not None and target.is_type(exp.DataType.Type.TIMESTAMPTZ)
+        if scale is not None or target is None or not (is_text or is_zoned):
             return None
         return call(_TYPES.get(target.this, "_ntz"), node.this)
     name = node.name.upper() if isinstance(node, exp.Anonymous) else ""

@@ -155,7 +155,7 @@ def _type(node: exp.Expr) -> exp.Expr:
 _JSON_CALLS = frozenset(
     {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
      "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
-     "OBJECT_AGG", "OBJECT_INSERT"}
+     "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
 )  # fmt: skip
 _FLATTENED = frozenset({"VALUE", "THIS"})
 # Functions of text: an argument that holds JSON is read as its text.
@@ -164,8 +164,13 @@ _OF_TEXT = (
     exp.Substring, exp.SplitPart, exp.Split, exp.RegexpLike, exp.RegexpReplace, exp.RegexpExtract,
     exp.Replace, exp.Left, exp.Right, exp.StartsWith, exp.EndsWith, exp.Contains, exp.Initcap, exp.Reverse,
 )  # fmt: skip
+# Macros that read a value of any type, JSON by its text.
+_READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
 _COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg)
+_OF_NUMBERS = (
+    exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
+)  # fmt: skip
 _SEMI_STRUCTURED_TYPED = (exp.Div, exp.Avg, exp.Window, exp.Filter)
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
@@ -174,6 +179,7 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "M
 
 def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
+    _cast_aggregated_texts(session, tree)
     names = _json_names(session, tree)
 
     kinds = _time_kinds(session, tree)
@@ -195,7 +201,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     if names:
         _sort_keys(session, tree, names)
     # From the leaves up: an inner cast decides what the outer one sees.
-    for node in reversed(list(tree.walk(prune=lambda part: bool(part.meta.get("engine"))))):
+    for node in reversed(list(tree.walk(prune=lambda part: part.meta.get("engine") is True))):
         changed = change(node)
         if changed is not node:
             if node is tree:
@@ -204,8 +210,20 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     return tree
 
 
+def _cast_aggregated_texts(session: Session, tree: exp.Expr) -> None:
+    """SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes")."""
+    calls = list(tree.find_all(*_OF_NUMBERS))
+    kinds: dict[str, set[str]] = {}
+    for column in columns_of(session, tree) if calls else ():
+        kinds.setdefault(column.name, set()).add(column.type.kind)
+    for call in calls:
+        for value in call.this.expressions if isinstance(call.this, exp.Distinct) else [call.this]:
+            if isinstance(value, exp.Column) and kinds.get(value.name) == {"VARCHAR"}:
+                value.replace(exp.cast(value.copy(), "DOUBLE"))
+
+
 def _read_operands(node: exp.Expr, names: set[str]) -> None:
-    if isinstance(node, _OF_TEXT):
+    if isinstance(node, _OF_TEXT) or (isinstance(node, exp.Anonymous) and node.name in _READING):
         _each(node, names, "VARCHAR")
     elif isinstance(node, _COMPARED):
         _compare(node, names)
@@ -356,13 +374,14 @@ def _as(node: exp.Expr, kind: str) -> exp.Expr:
 
 
 def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
-    if _word(node.to) == "JSON":
+    if _word(node.to) == "JSON" or (node.to.expressions and _word(node.to) in _SEMI_STRUCTURED):
         # No type of Snowflake: a cast that the service itself wrote.
         return node
     if _word(node.to) in _SEMI_STRUCTURED:
-        if is_json(node.this, names):
-            return node
-        return exp.Anonymous(this="to_json", expressions=[node.this.copy()])
+        # The engine has a VARIANT of its own, in which a JSON null is no value.
+        value = node.this.copy() if is_json(node.this, names) else _call("to_json", node.this)
+        macro = {"ARRAY": "_array", "LIST": "_array", "OBJECT": "_object"}.get(_word(node.to))
+        return _call(macro, value) if macro else value
     if is_json(node.this, names):
         node.set("this", _text(node.this))
     return node
@@ -581,20 +600,31 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
         return
     database, schema, name = session.resolve(path)
     view = database.objects.find("VIEW", schema, name)
+    if view is not None and privileges != ("SELECT",):
+        raise unsupported("changes through a view")
+    missing = object_missing("Object", ".".join(path))
+    if view is None and database.tables.find(schema, name) is None:
+        raise missing
+    place = "VIEW" if view else "TABLE", database.name, schema, name
+    _require(session, privileges, place, missing)
     if view is not None:
-        if privileges != ("SELECT",):
-            raise unsupported("changes through a view")
-        session.require("SELECT", "VIEW", database.name, schema, name)
         _expand(session, table, database, view)
         return
-    if database.tables.find(schema, name) is None:
-        raise object_missing("Object", f"{database.name}.{schema}.{name}")
-    for privilege in privileges:
-        session.require(privilege, "TABLE", database.name, schema, name)
     has_alias = table.args.get("alias") is not None
     put(table, database, schema, name)
     if not has_alias:
         _give_alias(tree, table, path[-1], name)
+
+
+def _require(
+    session: Session, privileges: Sequence[str], place: tuple[str, str, str, str], missing: SqlError
+) -> None:
+    """Require privileges on an object; one that is hidden cannot be told from one that does not exist."""
+    try:
+        for privilege in privileges:
+            session.require(privilege, *place)
+    except SqlError as error:
+        raise missing if error.code == missing.code else error from None
 
 
 def _give_alias(tree: exp.Expr, table: exp.Table, written: str, name: str) -> None:

@@ -288,14 +288,23 @@ def test_the_answer_counts_the_rows_that_a_statement_changed(session: Connector)
     def stats(text: str) -> Any:
         return session.query(text)["data"]["stats"]
 
-    def counts(inserted: int, updated: int, deleted: int) -> dict[str, int]:
+    def counts(inserted: int, updated: int, deleted: int, twice: int = 0) -> dict[str, int]:
         names = ("numRowsInserted", "numRowsUpdated", "numRowsDeleted", "numDmlDuplicates")
-        return dict(zip(names, (inserted, updated, deleted, 0), strict=True))
+        return dict(zip(names, (inserted, updated, deleted, twice), strict=True))
 
     assert stats("CREATE TABLE counted AS SELECT * FROM VALUES (1), (2), (3) AS t(a)") == counts(3, 0, 0)
     assert stats("INSERT INTO counted VALUES (4)") == counts(1, 0, 0)
     assert stats("UPDATE counted SET a = 5 WHERE a > 2") == counts(0, 2, 0)
-    assert stats("TRUNCATE TABLE counted") == counts(0, 0, 4)
+    assert stats("UPDATE counted SET a = 6 WHERE a > 9") == {}
+    matched = "UPDATE counted SET a = s.a FROM (SELECT * FROM VALUES (1), (1), (1), (2) AS v(a)) s"
+    assert stats(f"{matched} WHERE counted.a = s.a") == counts(0, 2, 0, 2)
+    assert rows(session, f"{matched} WHERE counted.a = s.a AND s.a < 3") == [["2", "1"]]
+    session.query("ALTER SESSION SET ERROR_ON_NONDETERMINISTIC_UPDATE = TRUE")
+    assert session.query(f"{matched} WHERE counted.a = s.a")["code"] == "100090"
+    session.query("CREATE TABLE others (a INT)")
+    both = "INSERT OVERWRITE ALL INTO counted VALUES (b) INTO others VALUES (b) SELECT 7 AS b"
+    assert stats(both) == counts(2, 0, 4)
+    assert stats("TRUNCATE TABLE counted") == counts(0, 0, 1)
     assert stats("SELECT 1") is None
     assert stats("CREATE TABLE uncounted (a INT)") == {}
 
@@ -339,6 +348,74 @@ def test_a_login_can_ask_for_names_that_exist(service: ServiceInProcess, wrong: 
     assert login(True)["success"]
     assert login(False, **{wrong: "NEVER"})["success"]
     assert login(True, **{wrong: "NEVER"})["code"] == "390201"
+
+
+def test_the_bound_values_of_several_statements_are_counted_through(session: Connector) -> None:
+    values = {str(n): {"type": "FIXED", "value": str(10 * n)} for n in (1, 2, 3)}
+    own = {"MULTI_STATEMENT_COUNT": 2}
+    text = "SELECT ?, '?'; SELECT ? + ?"
+    data = session.query(text, parameters=own, bindings=values)["data"]
+    first, second = (
+        session.call("GET", f"/queries/{one}/result")["data"] for one in data["resultIds"].split(",")
+    )
+    assert (first["rowset"], second["rowset"]) == ([["10", "?"]], [["50"]])
+    del values["3"]
+    assert session.query(text, parameters=own, bindings=values)["code"] == "002049"
+
+
+def test_a_bound_format_is_read(session: Connector) -> None:
+    day = {"type": "DATE", "value": "1460246400000"}
+    for written, read in (("YYYY-MM-DD", "16901"), ("DD-MON-YYYY", None)):
+        formats = [{"type": "TEXT", "value": value} for value in ("YYYY-MM-DD", written)]
+        bound = dict(zip("123", (day, *formats), strict=True))
+        assert rows(session, "SELECT TRY_TO_DATE(TO_CHAR(?, ?), ?)", bindings=bound) == [[read]]
+    times = [
+        ("TIME", "3600000000000"),
+        ("TIMESTAMP_NTZ", "3600000000000"),
+        ("TIMESTAMP_LTZ", "3600000000000"),
+    ]
+    for kind, value in times:
+        bound = {"1": {"type": kind, "value": value}, "2": {"type": "TEXT", "value": "HH24:MI"}}
+        assert rows(session, "SELECT TO_CHAR(?, ?)", bindings=bound) == [["01:00"]]
+    session.query("CREATE TABLE read_days (d DATE, n INT)")
+    many = {"1": {"type": "TEXT", "value": ["2026-01-01"] * 2}, "2": {"type": "FIXED", "value": ["1", "2"]}}
+    assert rows(session, "INSERT INTO read_days VALUES (TO_DATE(?), ?)", bindings=many) == [["2"]]
+
+
+def test_dates_before_christ_are_days_like_others(session: Connector) -> None:
+    # 719,528 days are from 1 January of the year 0 to 1970.
+    assert rows(session, "SELECT DATE_FROM_PARTS(-1, 2, 5), DATE_FROM_PARTS(10000, 1, 1)") == [
+        [str(35 - 365 - 719_528), "2932897"]
+    ]
+    assert rows(session, "SELECT TIMESTAMP_FROM_PARTS(0, 1, 1, 0, 0, 1)") == [
+        [f"{1 - 719_528 * 86_400}.000000000"]
+    ]
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_a_column_is_described_as_not_null_where_its_function_never_is(
+    session: Connector, described: bool
+) -> None:
+    def columns(text: str) -> Any:
+        return session.query(text, describeOnly=described)["data"]["rowtype"]
+
+    text = "SELECT SEQ4(), RANDSTR(1, RANDOM()) AS b, NULL, 1 + NULL FROM TABLE(GENERATOR(ROWCOUNT => 1))"
+    assert [column["nullable"] for column in columns(text)] == [False, False, True, True]
+    assert columns(text)[0]["precision"] == 10
+    for text, nullable in (
+        ("SELECT *, 1 FROM VALUES (1, 2)", [True] * 3),
+        ("SELECT 1, COUNT(*)", [False] * 2),
+    ):
+        assert [column["nullable"] for column in columns(text)] == nullable
+
+
+def test_a_client_that_moves_no_files_cannot_put(service: ServiceInProcess, session: Connector) -> None:
+    header = {"authorization": f'Snowflake Token="{session.token}"', "accept": "application/snowflake"}
+    for text, code in (("PUT file:///x/a.csv @~", "000002"), ("SELECT 1", None)):
+        body = {"sqlText": f"-- a comment\n{text}"}
+        answer = service.call("POST", "/queries/v1/query-request?requestId=", body, header).json()
+        assert answer["code"] == code
+    assert session.query("PUT file:///x/a.csv @~")["success"]
 
 
 def test_several_statements_run_in_the_background(session: Connector) -> None:

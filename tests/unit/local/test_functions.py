@@ -26,6 +26,39 @@ def sql(tmp_path_factory):
     sql.close()
 
 
+# SUM, AVG, MEDIAN, STDDEV, VARIANCE: usage notes
+def test_aggregates_of_numbers_read_text(sql):
+    text = "SELECT SUM(a), AVG(a), SUM(DISTINCT a), MEDIAN(a), STDDEV(a), VARIANCE_POP(a), MAX(a) FROM texts"
+    sql.run("CREATE TABLE texts (a VARCHAR)", "INSERT INTO texts VALUES ('1.5'), ('10.5'), ('1.5'), (NULL)")
+    assert sql.values(text) == [(13.5, 4.5, 12.0, 1.5, pytest.approx(5.196152), 18.0, "10.5")]
+    window = "SELECT DISTINCT SUM(a) OVER (PARTITION BY a) FROM texts ORDER BY 1"
+    assert sql.values(window) == [(3.0,), (10.5,), (None,)]
+
+
+# Data types outside of the service
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "DECFLOAT",
+        "VECTOR(INT, 3)",
+        "GEOMETRY",
+        "ARRAY(INT)",
+        "OBJECT(a INT)",
+        "MAP(VARCHAR, INT)",
+        "INTERVAL DAY",
+    ],
+)
+def test_a_type_that_is_not_kept_is_refused(sql, kind):
+    for text in (
+        f"SELECT NULL::{kind}",
+        f"CREATE TABLE no (a {kind})",
+        f"ALTER TABLE t ADD COLUMN no {kind}",
+    ):
+        error = sql.refused(text)
+        assert error.code == "000002"
+        assert kind.partition("(")[0].partition(" ")[0] in error.message
+
+
 @pytest.mark.parametrize(
     ("expression", "value"),
     [

@@ -66,6 +66,12 @@ def service(tmp_path):
         ("'2026-01-01T10:00:00Z'::TIMESTAMP_TZ", dt.datetime(2026, 1, 1, 10, tzinfo=dt.UTC)),
         ("TO_TIMESTAMP_TZ('1700000000')", dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)),
         ("TRY_TO_TIMESTAMP_TZ('x')", None),
+        ("TO_TIMESTAMP_TZ(1700000000, 0)", dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)),
+        ("TO_TIMESTAMP_LTZ(1700000000123, 3)", dt.datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=dt.UTC)),
+        ("TO_TIMESTAMP_LTZ(1700000000123, 3)::VARCHAR", "2023-11-14 22:13:20.123 +0000"),
+        ("TO_TIMESTAMP(1700000000123456789, 9)", dt.datetime(2023, 11, 14, 22, 13, 20, 123456)),
+        ("TO_TIMESTAMP(-1, 9)", dt.datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        ('TO_TIMESTAMP_NTZ(PARSE_JSON(\'{"a":"17.5"}\'):a, 0)', dt.datetime(1970, 1, 1, 0, 0, 17, 500000)),
         ("CONVERT_TIMEZONE('Asia/Kolkata', ltz)", dt.datetime(2026, 1, 1, 10, tzinfo=INDIA)),
         ("CONVERT_TIMEZONE('UTC', 'Asia/Kolkata', ntz)", dt.datetime(2026, 1, 1, 15, 30)),
     ],
@@ -186,14 +192,15 @@ def test_a_bound_timestamp_keeps_its_offset_and_the_protocol_carries_it(service)
 
 
 # COPY INTO <table>
-def test_files_keep_offsets_and_adjusted_parquet_times(tmp_path):
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_files_keep_offsets_and_adjusted_parquet_times(tmp_path, unit):
     with local_catalog(tmp_path) as local:
         local.sql("CREATE TABLE o (tz TIMESTAMP_TZ, ltz TIMESTAMP_LTZ, ntz TIMESTAMP_NTZ, d DATE)")
         local.put(
             "rows.csv", b"2026-01-01 10:00:00 -0330,2026-01-01 10:00:00 -0330,2026-01-01 10:00:00 -0330,\n"
         )
         local.sql("COPY INTO o FROM @s FILES = ('rows.csv')")
-        at = pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("us", tz="UTC"))
+        at = pa.array([dt.datetime(2026, 1, 1)], pa.timestamp(unit, tz="UTC"))
         buffer = io.BytesIO()
         parquet.write_table(pa.table({"TZ": at, "LTZ": at, "NTZ": at, "D": at}), buffer)
         local.put("rows.parquet", buffer.getvalue())

@@ -35,6 +35,44 @@ def test_typeof_names_the_type_of_each_value(sql):
     ]  # fmt: skip
 
 
+# TO_ARRAY, TO_OBJECT
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("PARSE_JSON('[1]')::ARRAY", "[1]"),
+        ("PARSE_JSON('1')::ARRAY", "[1]"),
+        ("PARSE_JSON('null')::ARRAY", None),
+        ("TO_ARRAY('x')", '["x"]'),
+        ("5::ARRAY", "[5]"),
+        ("NULL::OBJECT", None),
+        ('PARSE_JSON(\'{"b":1,"a":2}\')::OBJECT:a::INT', 2),
+        ("TO_OBJECT(PARSE_JSON('null'))", None),
+        ("ARRAY_SIZE(PARSE_JSON('{\"a\":[1,2]}'):a::ARRAY)", 2),
+    ],
+)
+def test_casts_to_array_and_object(sql, expression, value):
+    assert sql.values(f"SELECT {expression}") == [(value,)]
+    assert sql.values(f"SELECT {expression} FROM vartab WHERE n = 1") == [(value,)]
+
+
+def test_only_an_object_is_cast_to_one_and_a_cast_is_flattened(sql):
+    error = sql.refused("SELECT v::OBJECT FROM vartab WHERE n = 4")
+    assert (error.code, "-17" in error.message) == ("100071", True)
+    flat = "SELECT value FROM vartab, LATERAL FLATTEN(INPUT => v::ARRAY) WHERE n = 4"
+    assert sql.values(flat) == [("-17",)]
+
+
+# FLATTEN; Semi-structured data types ("VARIANT null")
+def test_a_json_null_stays_one_as_variant_and_is_null_as_anything_else(sql):
+    sql.run("CREATE TABLE flat (v VARIANT)")
+    flat = "FROM TABLE(FLATTEN(PARSE_JSON('[null, \"0AFF\"]')))"
+    sql.run(f"INSERT INTO flat SELECT value::VARIANT {flat}")
+    assert sql.values("SELECT v, v::BINARY FROM flat") == [("null", None), ('"0AFF"', b"\x0a\xff")]
+    types = ("BOOLEAN", "TIME", "DATE", "TIMESTAMP_TZ", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "NUMBER")
+    first = sql.values(f"SELECT {', '.join(f'value::{kind}' for kind in types)} {flat} WHERE index = 0")
+    assert first == [(None,) * len(types)]
+
+
 # Semi-structured data types
 @pytest.mark.parametrize(
     ("expression", "value"),

@@ -393,6 +393,19 @@ def test_parquet_and_orc_fill_columns_by_name(local, kind):
     assert rows[2]["name"] == "z"
 
 
+def test_a_parquet_record_has_the_keys_with_a_value(local):
+    pq.write_table(pa.table({"N": [{"k": "v"}, {"l": [None, {"m": 1}]}]}), local.put("a.parquet", b""))
+    local.sql("CREATE TABLE n (n VARIANT)")
+    local.sql("COPY INTO n FROM (SELECT $1:N FROM @s) FILE_FORMAT = (TYPE = PARQUET)")
+    local.sql(
+        "COPY INTO n FROM @s FILE_FORMAT = (TYPE = PARQUET) FORCE = TRUE "
+        "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+    )
+    assert [row["n"] for row in local.sql("SELECT n FROM n ORDER BY n:k NULLS LAST")] == [
+        '{"k":"v"}', '{"k":"v"}', '{"l":[null,{"m":1}]}', '{"l":[null,{"m":1}]}',
+    ]  # fmt: skip
+
+
 def test_parquet_by_expression_and_as_one_variant(local):
     pq.write_table(ARROW.select(["ID", "name", "NESTED"]), local.put("a.parquet", b""))
     local.sql(
