@@ -58,7 +58,7 @@ def describe(session: Session, statement: str) -> Description:
         if not isinstance(tree, _ROW_STATEMENTS):
             return Description(Result(results.status("").columns, [], results.OTHER), 0)
         translate.number_placeholders(tree)
-        binds = len({node.name for node in tree.find_all(exp.Parameter) if node.name.isdigit()})
+        binds = len({node.name for node in tree.find_all(exp.Parameter) if node.meta.get("bound")})
         if isinstance(tree, exp.Query):
             return Description(_columns(session, tree, binds), binds)
         counted = query.counts(translate.prepare(session, tree))

@@ -241,7 +241,7 @@ def _name_values(values: exp.Values) -> None:
     select = values.find_ancestor(exp.Select)
     for parameter in list(select.find_all(exp.Parameter)) if select is not None else ():
         number = parameter.name
-        if number.isdecimal() and 0 < int(number) <= width:
+        if number.isdecimal() and 0 < int(number) <= width and not parameter.meta.get("bound"):
             named: exp.Expr = exp.column(alias.args["columns"][int(number) - 1].copy())
             holder = parameter.parent if isinstance(parameter.parent, exp.Column) else parameter
             if isinstance(holder.parent, exp.Select):

@@ -772,4 +772,7 @@ def number_placeholders(tree: exp.Expr, names: Sequence[str] = ()) -> None:
         if written in names and not written.isdigit():
             written = str(names.index(written) + 1)
         if written.isdigit():
-            node.replace(exp.Parameter(this=exp.Literal.number(written)))
+            bound = exp.Parameter(this=exp.Literal.number(written))
+            # Unlike the $1 of VALUES and of staged files, which stays a column.
+            bound.meta["bound"] = True
+            node.replace(bound)

@@ -74,6 +74,19 @@ def test_a_count_of_zero_leaves_one_statement_as_it_is(service: ServiceInProcess
     assert len(connector.query("SELECT 1; SELECT 2")["data"]["resultIds"].split(",")) == 2
 
 
+def test_a_column_of_values_is_no_placeholder(service: ServiceInProcess) -> None:
+    connector = service.connect(**SNOWPARK)
+    # Snowpark's create_dataframe describes this first.
+    values = "SELECT $1 AS a, $2 AS b FROM VALUES (1 :: BIGINT, 'x' :: STRING)"
+    data = connector.query(values, describeOnly=True)["data"]
+    assert [column["name"] for column in data["rowtype"]] == ["A", "B"]
+    assert data["numberOfBinds"] == 0
+    both = "SELECT $1 AS a, ? AS b FROM VALUES (1 :: BIGINT, 'x' :: STRING)"
+    assert connector.query(both, describeOnly=True)["data"]["numberOfBinds"] == 1
+    bound = {"1": {"type": "TEXT", "value": "bound"}}
+    assert service.connect().query(both, bindings=bound)["data"]["rowset"] == [["1", "bound"]]
+
+
 def test_objects_and_tables_have_their_columns_in_snowflakes_order(service: ServiceInProcess) -> None:
     connector = service.connect(**NODE)
     for statement in (
