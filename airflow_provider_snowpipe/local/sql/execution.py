@@ -51,7 +51,7 @@ def describe(session: Session, statement: str) -> Description:
     text = strip_comments(statement).rstrip().rstrip(";")
     with session.lock, front.snowflake_errors(session):
         try:
-            tree = translate.parse(text) if text[:1].upper() in {"S", "W", "V", "I", "U", "D", "M"} else None
+            tree = translate.parse(text) if text[:1].upper() in set("SWVIUDM(") else None
         except (sqlglot.errors.SqlglotError, SqlError):
             # SHOW and other statements that only the front itself can read.
             tree = None

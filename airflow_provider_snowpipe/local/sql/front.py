@@ -332,6 +332,7 @@ _HANDLERS: tuple[tuple[re.Pattern[str], Handler], ...] = tuple(
         (r"ROLLBACK", rollback),
         (r"SELECT\b[^;]*?\bTABLE\s*\(\s*INFER_SCHEMA", infer_schema.select),
         (r"SELECT|WITH|VALUES", query.select),
+        (r"\(", query.select),
         (r"INSERT|UPDATE|DELETE|MERGE", query.modify),
     )
 )
@@ -348,7 +349,9 @@ _NO_PLACE = frozenset({"090105", "090106"})
 _ROLLBACK = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _FILE_COMMAND = re.compile(r"(?:PUT|GET)\b", re.IGNORECASE)
 _NAMED_BY_VALUE = re.compile(r"\bIDENTIFIER\s*\(\s*[?:]", re.IGNORECASE)
-_AS_WRITTEN = re.compile(r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
+_AS_WRITTEN = re.compile(
+    r"(?:SELECT(?!\s+SYSTEM\$)|WITH|VALUES|INSERT|UPDATE|DELETE|MERGE)\b|\(", re.IGNORECASE
+)
 
 
 def execute(

@@ -361,7 +361,8 @@ def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
         return node
     if _word(node.to) in _SEMI_STRUCTURED:
         if is_json(node.this, names):
-            return node
+            # The engine's own VARIANT is another one, and it has no plain ARRAY and OBJECT.
+            return node if node.to.expressions else node.this.copy()
         return exp.Anonymous(this="to_json", expressions=[node.this.copy()])
     if is_json(node.this, names):
         node.set("this", _text(node.this))
