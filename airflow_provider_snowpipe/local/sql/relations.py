@@ -83,7 +83,7 @@ def replace_table_functions(session: Session, tree: exp.Expr) -> None:
 
 
 def _draw_and_order(tree: exp.Expr) -> None:
-    """Let SAMPLE (n ROWS) draw row by row, as it always does, and windows over SEQ8() take rows as they come."""
+    """Let SAMPLE (n ROWS) draw row by row, as always, and windows by SEQ8() take rows as they come."""
     for sample in tree.find_all(exp.TableSample):
         if sample.args.get("size") is not None:
             sample.set("method", None)
