@@ -235,12 +235,12 @@ def test_a_snowpark_task_gets_a_session(
 
     run = SimpleNamespace(dag_id="sales", run_id="r1", task_id="fill")
     monkeypatch.setattr(snowpark, "get_current_context", lambda: {"dag_run": run, "task_instance": run})
-    operator: Any
+    task: Any
     if form == "operator":
-        operator = snowpark.SnowparkOperator(task_id="fill", python_callable=fill, op_kwargs={"number": 5})
+        task = snowpark.SnowparkOperator(task_id="task", python_callable=fill, op_kwargs={"number": 5})
     else:
-        operator = snowpark_task(fill)(5).operator
-    ids, tag = operator.execute({"outlet_events": OutletEvents(SimpleNamespace)})
+        task = snowpark_task(fill)(5).operator
+    ids, tag = task.execute({"outlet_events": OutletEvents(SimpleNamespace)})
     assert ids == [5, 6]
     assert json.loads(tag)["dag_id"] == "sales"
 

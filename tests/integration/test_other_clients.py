@@ -23,7 +23,10 @@ _CLIENTS = Path(__file__).parents[1] / "clients"
 _NODE_SDK = "snowflake-sdk@3.3.0"
 _JDBC = ("net.snowflake:snowflake-jdbc:3.24.2", "net.snowflake:snowflake-jdbc:4.4.1")
 _SNOWPARK = "snowflake-snowpark-python[pandas]==1.56.0"
-_SQLALCHEMY = ("snowflake-sqlalchemy==1.11.1", "snowflake-sqlalchemy==2.1.0")
+_SQLALCHEMY = (
+    ("snowflake-sqlalchemy==1.11.1", "sqlalchemy<2.1", "pandas"),
+    ("snowflake-sqlalchemy==2.1.0", "pandas"),
+)
 _CLI = "snowflake-cli==3.30.0"
 _SECONDS = 240
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "point-clients.md"
@@ -144,18 +147,18 @@ def test_snowpark_makes_frames_changes_tables_and_moves_files(
     assert _SNOWPARK.endswith(printed.strip())
 
 
-@pytest.mark.parametrize("version", _SQLALCHEMY, ids=lambda name: name.rpartition("=")[2])
+@pytest.mark.parametrize("packages", _SQLALCHEMY, ids=lambda packages: packages[0].rpartition("=")[2])
 def test_sqlalchemy_creates_fills_reflects_and_queries_tables(
-    local_service: LocalService, version: str
+    local_service: LocalService, packages: tuple[str, ...]
 ) -> None:
-    python = _python("sqlalchemy", version, "pandas")
+    python = _python("sqlalchemy", *packages)
     printed = _run([python, str(_CLIENTS / "sqlalchemy_scenario.py")], local_service)
-    assert version.endswith(printed.split()[1])
+    assert packages[0].endswith(printed.split()[1])
 
 
 @pytest.fixture
 def snow(local_service: LocalService, tmp_path: Path) -> Callable[..., Any]:
-    """Snowflake CLI with the settings that the page writes, in a folder of its own; returns what it prints."""
+    """Snowflake CLI with the settings that the page writes; returns what it prints."""
     command = Path(_python("snowflake-cli", _CLI)).with_name("snow")
     (settings,) = [block for block in _SHELL.findall(_PAGE.read_text()) if "config.toml" in block]
     _run(["bash", "-euo", "pipefail", "-c", settings], local_service, tmp_path)
