@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -233,6 +234,8 @@ def test_a_snowpark_task_gets_a_session(
         frame.write.mode("overwrite").save_as_table("by_snowpark")
         return [row.ID for row in session.table("by_snowpark").sort("id").collect()], session.query_tag
 
+    # Snowpark closes every session once more when the process ends, and would log that where nobody reads.
+    logging.getLogger("snowflake.snowpark.session").setLevel(logging.WARNING)
     run = SimpleNamespace(dag_id="sales", run_id="r1", task_id="fill")
     monkeypatch.setattr(snowpark, "get_current_context", lambda: {"dag_run": run, "task_instance": run})
     task: Any
