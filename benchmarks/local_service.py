@@ -68,8 +68,8 @@ COLUMNS = (
 GROUP = 12 << 20
 _WARM_UP = 0.4
 TARGETS = {
-    "commit of NDJSON / typed parse": (">=", 0.55),
-    "64 KB bodies in groups / one commit a body": (">=", 10.0),
+    "commit of NDJSON / typed parse": (">=", 0.60),
+    "64 KB bodies in groups / one commit a body": (">=", 14.0),
     "select 1 / static answer": ("<=", 1.6),
     "growth of memory over a soak": ("<=", 0.05),
 }

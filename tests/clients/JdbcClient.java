@@ -54,7 +54,7 @@ public class JdbcClient {
             insert.executeUpdate();
         }
         print("rows", statement.executeQuery("SELECT id, name, at, price FROM jdbc_rows ORDER BY id"), 1, 2, 3, 4);
-        statement.unwrap(net.snowflake.client.jdbc.SnowflakeStatement.class).setParameter("MULTI_STATEMENT_COUNT", 0);
+        setParameter(statement, "MULTI_STATEMENT_COUNT", 0);
         statement.execute("SELECT 1; SELECT 2");
         print("first", statement.getResultSet(), 1);
         statement.getMoreResults();
@@ -71,6 +71,17 @@ public class JdbcClient {
 
         print("tables", connection.getMetaData().getTables("LOCAL", "PUBLIC", "JDBC_ROWS", null), 1, 2, 3, 4);
         print("columns", connection.getMetaData().getColumns("LOCAL", "PUBLIC", "JDBC_ROWS", "%"), 4, 5, 6, 7);
+    }
+
+    /** Version 4 has the interface in another package than version 3. */
+    private static void setParameter(Statement statement, String name, Object value) throws Exception {
+        Class<?> own;
+        try {
+            own = Class.forName("net.snowflake.client.api.statement.SnowflakeStatement");
+        } catch (ClassNotFoundException older) {
+            own = Class.forName("net.snowflake.client.jdbc.SnowflakeStatement");
+        }
+        own.getMethod("setParameter", String.class, Object.class).invoke(statement.unwrap(own), name, value);
     }
 
     /** Print the columns of each row that stand at these places, from 1. */

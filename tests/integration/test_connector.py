@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
+import logging
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +17,7 @@ import requests
 
 from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
+from tests.outlet_events import OutletEvents
 
 if TYPE_CHECKING:
     from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
@@ -215,6 +219,33 @@ def test_the_common_sql_operator_runs_statements_and_returns_rows(hook: Snowflak
     assert run(text, split_statements=True, return_last=True) == [(3,)]
     with pytest.raises(Exception, match="NOWHERE"):
         run("SELECT * FROM nowhere")
+
+
+@pytest.mark.parametrize("form", ["operator", "decorator"])
+def test_a_snowpark_task_gets_a_session(
+    hook: SnowflakeHook, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    pytest.importorskip("snowflake.snowpark", reason="Snowpark is not installed")
+    from airflow.providers.snowflake.decorators.snowpark import snowpark_task
+    from airflow.providers.snowflake.operators import snowpark
+
+    def fill(number: int, session: Any = None) -> tuple[list[int], str]:
+        frame = session.create_dataframe([(number, "a"), (number + 1, None)], schema=["id", "name"])
+        frame.write.mode("overwrite").save_as_table("by_snowpark")
+        return [row.ID for row in session.table("by_snowpark").sort("id").collect()], session.query_tag
+
+    # Snowpark closes every session once more when the process ends, and would log that where nobody reads.
+    logging.getLogger("snowflake.snowpark.session").setLevel(logging.WARNING)
+    run = SimpleNamespace(dag_id="sales", run_id="r1", task_id="fill")
+    monkeypatch.setattr(snowpark, "get_current_context", lambda: {"dag_run": run, "task_instance": run})
+    task: Any
+    if form == "operator":
+        task = snowpark.SnowparkOperator(task_id="task", python_callable=fill, op_kwargs={"number": 5})
+    else:
+        task = snowpark_task(fill)(5).operator
+    ids, tag = task.execute({"outlet_events": OutletEvents(SimpleNamespace)})
+    assert ids == [5, 6]
+    assert json.loads(tag)["dag_id"] == "sales"
 
 
 def test_the_hook_returns_a_pandas_frame(hook: SnowflakeHook) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.connector_venv import UnavailableError, connector_5_python
+from tests.clients.client_venv import UnavailableError, connector_5_python
 from tests.local_service import LocalService
 
 _SCENARIO = Path(__file__).parents[1] / "clients" / "connector_scenario.py"

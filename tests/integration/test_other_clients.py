@@ -1,32 +1,45 @@
-"""Node's snowflake-sdk and the JDBC driver, as they are published, against the local service."""
+"""Clients as they are published, each in an environment of its own, against the local service."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.clients.client_venv import UnavailableError, client_python
 from tests.java_options import cache_folder
 from tests.local_service import LocalService
 from tests.maven_jars import maven_jars
 
 _CLIENTS = Path(__file__).parents[1] / "clients"
 _NODE_SDK = "snowflake-sdk@3.3.0"
-_JDBC = "net.snowflake:snowflake-jdbc:3.24.2"
+_JDBC = ("net.snowflake:snowflake-jdbc:3.24.2", "net.snowflake:snowflake-jdbc:4.4.1")
+_SNOWPARK = "snowflake-snowpark-python[pandas]==1.56.0"
+_SQLALCHEMY = (
+    ("snowflake-sqlalchemy==1.11.1", "sqlalchemy<2.1", "pandas"),
+    ("snowflake-sqlalchemy==2.1.0", "pandas"),
+)
+_CLI = "snowflake-cli==3.30.0"
 _SECONDS = 240
+_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "point-clients.md"
+_SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
-def _run(command: list[str], service: LocalService, **extra: str) -> str:
+def _run(command: list[str], service: LocalService, folder: Path | None = None, **extra: str) -> str:
     base = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "JAVA_HOME") if name in os.environ}
     done = subprocess.run(
         command,
+        cwd=folder,
         env=service.process_env(base) | extra,
         capture_output=True,
         text=True,
@@ -35,6 +48,14 @@ def _run(command: list[str], service: LocalService, **extra: str) -> str:
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
     return done.stdout
+
+
+def _python(client: str, *packages: str) -> str:
+    """Return the interpreter of a client's environment; skip the test where it cannot be made."""
+    try:
+        return str(client_python(client, "".join(f"{package}\n" for package in packages)))
+    except UnavailableError as error:
+        pytest.skip(str(error))
 
 
 def _node_modules() -> Path:
@@ -75,10 +96,11 @@ def test_node_selects_inserts_and_moves_files(local_service: LocalService, tmp_p
     assert gzip.decompress((tmp_path / "got/more.csv.gz").read_bytes()) == b"4,four\n5,five\n"
 
 
+@pytest.mark.parametrize("version", _JDBC, ids=lambda name: name.rpartition(":")[2])
 def test_jdbc_selects_inserts_moves_files_and_reads_metadata(
-    local_service: LocalService, tmp_path: Path
+    local_service: LocalService, tmp_path: Path, version: str
 ) -> None:
-    (driver,) = maven_jars(_JDBC)
+    (driver,) = maven_jars(version)
     store = tmp_path / "trust.p12"
     trusted = ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", "changeit"]
     _run(
@@ -115,3 +137,68 @@ def test_jdbc_selects_inserts_moves_files_and_reads_metadata(
         f"columns: {columns}",
     ]
     assert gzip.decompress((tmp_path / "got/more.csv.gz").read_bytes()) == b"4,four\n5,five\n"
+
+
+def test_snowpark_makes_frames_changes_tables_and_moves_files(
+    local_service: LocalService, tmp_path: Path
+) -> None:
+    python = _python("snowpark", _SNOWPARK)
+    printed = _run([python, str(_CLIENTS / "snowpark_scenario.py"), str(tmp_path)], local_service)
+    assert _SNOWPARK.endswith(printed.strip())
+
+
+@pytest.mark.parametrize("packages", _SQLALCHEMY, ids=lambda packages: packages[0].rpartition("=")[2])
+def test_sqlalchemy_creates_fills_reflects_and_queries_tables(
+    local_service: LocalService, packages: tuple[str, ...]
+) -> None:
+    python = _python("sqlalchemy", *packages)
+    printed = _run([python, str(_CLIENTS / "sqlalchemy_scenario.py")], local_service)
+    assert packages[0].endswith(printed.split()[1])
+
+
+@pytest.fixture
+def snow(local_service: LocalService, tmp_path: Path) -> Callable[..., Any]:
+    """Snowflake CLI with the settings that the page writes; returns what it prints."""
+    command = Path(_python("snowflake-cli", _CLI)).with_name("snow")
+    (settings,) = [block for block in _SHELL.findall(_PAGE.read_text()) if "config.toml" in block]
+    _run(["bash", "-euo", "pipefail", "-c", settings], local_service, tmp_path)
+
+    def run(*arguments: str) -> Any:
+        line = [str(command), *arguments, "--format", "json"]
+        return json.loads(_run(line, local_service, tmp_path, SNOWFLAKE_HOME=str(tmp_path / ".snowflake")))
+
+    return run
+
+
+def test_snowflake_cli_runs_statements(snow: Callable[..., Any]) -> None:
+    assert snow("connection", "test")["Status"] == "OK"
+    statements = (
+        "CREATE OR REPLACE TABLE by_cli (id INT); INSERT INTO by_cli VALUES (1), (2); SELECT * FROM by_cli"
+    )
+    created, inserted, selected = snow("sql", "--query", statements)
+    assert created == [{"status": "Table BY_CLI successfully created."}]
+    assert inserted == [{"number of rows inserted": 2}]
+    assert selected == [{"ID": 1}, {"ID": 2}]
+    assert snow("sql", "--query", "SELECT '<% word %>' AS w", "--variable", "word=hello") == [{"W": "hello"}]
+    assert "BY_CLI" in [row["name"] for row in snow("object", "list", "table")]
+    assert [row["name"] for row in snow("object", "describe", "table", "by_cli")] == ["ID"]
+
+
+def test_snowflake_cli_copies_files_to_stages_and_back(snow: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "more/deep").mkdir(parents=True)
+    (tmp_path / "one.csv").write_text("1,one\n")
+    (tmp_path / "more/two.csv").write_text("2,two\n")
+    (tmp_path / "more/deep/three.csv").write_text("3,three\n")
+    snow("stage", "create", "cli_files")
+    (put,) = snow("stage", "copy", "one.csv", "@cli_files/in", "--overwrite")
+    assert (put["target"], put["status"]) == ("one.csv", "UPLOADED")
+    snow("stage", "copy", "more", "@cli_files/more", "--recursive")
+    listed = [row["name"] for row in snow("stage", "list-files", "@cli_files")]
+    assert sorted(listed) == [
+        "cli_files/in/one.csv", "cli_files/more/deep/three.csv", "cli_files/more/two.csv",
+    ]  # fmt: skip
+    (got,) = snow("stage", "copy", "@cli_files/in", "got")
+    assert got["status"] == "DOWNLOADED"
+    assert (tmp_path / "got/one.csv").read_text() == "1,one\n"
+    assert "CLI_FILES" in [row["name"] for row in snow("object", "list", "stage")]
+    assert snow("stage", "remove", "@cli_files", "/in/one.csv")["result"] == "removed"

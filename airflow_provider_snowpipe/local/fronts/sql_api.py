@@ -82,7 +82,9 @@ class SqlApiFront:
         self._submissions.cancel_all(is_orphan)
 
     def handle(self, request: Request) -> Response:
-        """Answer one request below ``/api/v2/statements``."""
+        """Answer one request below ``/api/v2``."""
+        if request.segments[2:3] != ("statements",):
+            raise _unknown_call()
         token = request.bearer()
         user, _ = self._account.verify_original(token, request.headers.get(TOKEN_TYPE_HEADER))
         match request.method, request.segments:
@@ -92,7 +94,7 @@ class SqlApiFront:
                 return self._answer(request, self._find(handle, user))
             case "POST", ("api", "v2", "statements", handle, "cancel"):
                 return _cancel(self._find(handle, user))
-        raise Refusal(404, "NOT_FOUND", "only /api/v2/statements is known of the SQL API")
+        raise _unknown_call()
 
     def _submit(self, request: Request, user: str, role: str | None) -> Response:
         injected = answer_to(self._faults, "statement")
@@ -156,6 +158,10 @@ class SqlApiFront:
         partition = _whole_number(request.query.get("partition", "0"), "partition")
         answer = _result_set(found, found.result, partition, None if wants_null else "null")
         return Response.of_json(answer)
+
+
+def _unknown_call() -> Refusal:
+    return Refusal(404, "NOT_FOUND", "only /api/v2/statements is known of Snowflake's REST API")
 
 
 def _cancel(found: Submission | Execution) -> Response:

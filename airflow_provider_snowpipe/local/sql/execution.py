@@ -50,14 +50,14 @@ def describe(session: Session, statement: str) -> Description:
     text = strip_comments(statement).rstrip().rstrip(";")
     with session.lock, front.snowflake_errors(session):
         try:
-            tree = translate.parse(text) if text[:1].upper() in {"S", "W", "V", "I", "U", "D", "M"} else None
+            tree = translate.parse(text) if text[:1].upper() in set("SWVIUDM(") else None
         except (sqlglot.errors.SqlglotError, SqlError):
             # SHOW and other statements that only the front itself can read.
             tree = None
         if not isinstance(tree, _ROW_STATEMENTS):
             return Description(Result(results.status("").columns, [], results.OTHER), 0)
         translate.number_placeholders(tree)
-        binds = len({node.name for node in tree.find_all(exp.Parameter) if node.name.isdigit()})
+        binds = len({node.name for node in tree.find_all(exp.Parameter) if node.meta.get("bound")})
         if isinstance(tree, exp.Query):
             return Description(_columns(session, tree, binds), binds)
         counted = query.counts(translate.prepare(session, tree))

@@ -500,7 +500,7 @@ def _restoring(session: Session) -> Iterator[None]:
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
     verb = _first_word(text)
-    if verb in _CHANGES or (verb in _QUERIES and not _is_system_function(text)):
+    if verb in _CHANGES or text.startswith("(") or (verb in _QUERIES and not _is_system_function(text)):
         # sqlglot reads queries and DML by itself.
         if bindings and _READ_BY_VALUE.search(text):
             text, bindings = inline(text, bindings, typed=True), Bindings({})

@@ -75,8 +75,22 @@ def replace_table_functions(session: Session, tree: exp.Expr) -> None:
             _identifier(table)
         if table.args.get("when") is not None:
             raise unsupported("time travel (AT and BEFORE)")
+    _draw_and_order(tree)
     for node in list(tree.find_all(exp.Lateral, exp.TableFromRows)):
+        if isinstance(node.parent, exp.Subquery) and isinstance(node.parent.parent, (exp.From, exp.Join)):
+            node.set("alias", node.args.get("alias") or node.parent.args.get("alias"))
+            node.parent.replace(node)
         _replace(session, node)
+
+
+def _draw_and_order(tree: exp.Expr) -> None:
+    """Let SAMPLE (n ROWS) draw row by row, as always, and windows by SEQ8() take rows as they come."""
+    for sample in tree.find_all(exp.TableSample):
+        if sample.args.get("size") is not None:
+            sample.set("method", None)
+    for number in list(tree.find_all(exp.Seq1, exp.Seq2, exp.Seq4, exp.Seq8)):
+        if isinstance(number.find_ancestor(exp.Window, exp.Select), exp.Window):
+            number.replace(exp.null())
 
 
 def _replace(session: Session, node: exp.Expr) -> None:
@@ -243,7 +257,7 @@ def _name_values(values: exp.Values) -> None:
     select = values.find_ancestor(exp.Select)
     for parameter in list(select.find_all(exp.Parameter)) if select is not None else ():
         number = parameter.name
-        if number.isdecimal() and 0 < int(number) <= width:
+        if number.isdecimal() and 0 < int(number) <= width and not parameter.meta.get("bound"):
             named: exp.Expr = exp.column(alias.args["columns"][int(number) - 1].copy())
             holder = parameter.parent if isinstance(parameter.parent, exp.Column) else parameter
             if isinstance(holder.parent, exp.Select):

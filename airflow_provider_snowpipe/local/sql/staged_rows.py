@@ -78,6 +78,8 @@ def _name_fields(select: exp.Select, alias: str, *, is_alone: bool) -> int:
     for parameter in list(select.find_all(exp.Parameter)):
         if not parameter.name.isdecimal() or parameter.find_ancestor(exp.Select) is not select:
             continue
+        if parameter.meta.get("bound"):
+            continue
         holder = parameter.parent if isinstance(parameter.parent, exp.Column) else None
         owner = holder.table if holder is not None else ""
         if holder is not None and owner not in known:

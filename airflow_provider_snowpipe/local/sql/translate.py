@@ -378,6 +378,8 @@ def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
         # No type of Snowflake: a cast that the service itself wrote.
         return node
     if _word(node.to) in _SEMI_STRUCTURED:
+        if node.to.expressions and is_json(node.this, names):
+            return node
         # The engine has a VARIANT of its own, in which a JSON null is no value.
         value = node.this.copy() if is_json(node.this, names) else _call("to_json", node.this)
         macro = {"ARRAY": "_array", "LIST": "_array", "OBJECT": "_object"}.get(_word(node.to))
@@ -802,4 +804,7 @@ def number_placeholders(tree: exp.Expr, names: Sequence[str] = ()) -> None:
         if written in names and not written.isdigit():
             written = str(names.index(written) + 1)
         if written.isdigit():
-            node.replace(exp.Parameter(this=exp.Literal.number(written)))
+            bound = exp.Parameter(this=exp.Literal.number(written))
+            # Unlike the $1 of VALUES and of staged files, which stays a column.
+            bound.meta["bound"] = True
+            node.replace(bound)

@@ -74,6 +74,53 @@ def test_a_count_of_zero_leaves_one_statement_as_it_is(service: ServiceInProcess
     assert len(connector.query("SELECT 1; SELECT 2")["data"]["resultIds"].split(",")) == 2
 
 
+def test_a_column_of_values_is_no_placeholder(service: ServiceInProcess) -> None:
+    connector = service.connect(**SNOWPARK)
+    # Snowpark's create_dataframe describes this first.
+    values = "SELECT $1 AS a, $2 AS b FROM VALUES (1 :: BIGINT, 'x' :: STRING)"
+    data = connector.query(values, describeOnly=True)["data"]
+    assert [column["name"] for column in data["rowtype"]] == ["A", "B"]
+    assert data["numberOfBinds"] == 0
+    both = "SELECT $1 AS a, ? AS b FROM VALUES (1 :: BIGINT, 'x' :: STRING)"
+    assert connector.query(both, describeOnly=True)["data"]["numberOfBinds"] == 1
+    bound = {"1": {"type": "TEXT", "value": "bound"}}
+    assert service.connect().query(both, bindings=bound)["data"]["rowset"] == [["1", "bound"]]
+
+
+@pytest.mark.parametrize(
+    ("statement", "rows"),
+    [
+        # DataFrame.except_, union and describe put each side in parentheses.
+        ("( SELECT 1 AS a) UNION ( SELECT 2 AS a) ORDER BY a", [["1"], ["2"]]),
+        ("( SELECT 1 AS a) EXCEPT ( SELECT 1 AS a)", []),
+        # Session.generator and Session.range.
+        ("SELECT seq1(1) FROM ( TABLE (generator(rowcount => 2) ))", [["0"], ["1"]]),
+        ("SELECT a.n FROM (TABLE (GENERATOR(ROWCOUNT => 1))) AS g, (SELECT 5 AS n) AS a", [["5"]]),
+        (
+            "SELECT (ROW_NUMBER() OVER (ORDER BY SEQ8()) - 1) * (2) AS id "
+            "FROM (TABLE (GENERATOR(ROWCOUNT => 2)))",
+            [["0"], ["2"]],
+        ),
+        # DataFrame.sample.
+        ("SELECT count(*) FROM (SELECT * FROM (SELECT 1 AS a UNION SELECT 2) SAMPLE  (1 ROWS))", [["1"]]),
+        # Columns of ArrayType, MapType and VariantType in create_dataframe.
+        ("SELECT CAST (parse_json(a) AS ARRAY) FROM (SELECT '[1]' AS a)", [["[1]"]]),
+        ("SELECT CAST (parse_json(a) AS OBJECT) FROM (SELECT '{\"k\": 1}' AS a)", [['{"k":1}']]),
+        ('SELECT "$1"[\'k\'] FROM (SELECT parse_json(\'{"k": 1}\')::VARIANT AS "$1")', [["1"]]),
+    ],
+)
+def test_what_snowpark_writes_is_understood(
+    service: ServiceInProcess, statement: str, rows: list[list[str]]
+) -> None:
+    connector = service.connect()
+    described = connector.query(statement, describeOnly=True)
+    assert described["success"], described["message"]
+    assert len(described["data"]["rowtype"]) == 1
+    answer = connector.query(statement)
+    assert answer["success"], answer["message"]
+    assert answer["data"]["rowset"] == rows
+
+
 def test_objects_and_tables_have_their_columns_in_snowflakes_order(service: ServiceInProcess) -> None:
     connector = service.connect(**NODE)
     for statement in (
@@ -119,3 +166,11 @@ def test_jdbc_moves_files_by_signed_urls_and_node_by_the_token(service: ServiceI
 
 def _path(url: str) -> str:
     return "/" + url.partition("://")[2].partition("/")[2]
+
+
+def test_a_rest_api_that_the_service_lacks_is_not_found_whatever_the_credential(
+    service: ServiceInProcess,
+) -> None:
+    # Snowflake CLI's "object create" calls it with the token of its session (observed with 3.30.0).
+    assert service.call("POST", "/api/v2/schemas/", b"{}").status == 404
+    assert service.call("POST", "/api/v2/statements", b"{}").status == 401

@@ -1,0 +1,160 @@
+"""What a Snowpark program does, against the service that the environment names.
+
+Needs snowflake-snowpark-python with pandas and the variables of ``snowpipe-local env``. Argument: a folder
+of its own. Prints the version.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+from decimal import Decimal
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pandas as pd
+from snowflake.snowpark import Row, Session, Window
+from snowflake.snowpark import functions as f
+from snowflake.snowpark import types as t
+from snowflake.snowpark.version import VERSION
+
+_SALES = [(1, "apple", 1.5), (2, "pear", 2.5), (3, "apple", None)]
+
+
+def connect() -> Session:
+    """Open a session with the key pair."""
+    address = urlsplit(os.environ["SNOWPIPE_LOCAL_URL"])
+    return Session.builder.configs(
+        {
+            "account": os.environ["SNOWPIPE_LOCAL_ACCOUNT"],
+            "user": os.environ["SNOWPIPE_LOCAL_USER"],
+            "host": address.hostname,
+            "port": address.port,
+            "authenticator": "SNOWFLAKE_JWT",
+            "private_key_file": os.environ["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"],
+            "database": "LOCAL",
+            "schema": "PUBLIC",
+        }
+    ).create()
+
+
+def frames(session: Session) -> None:
+    """Frames of Python's values, tables, and what is asked of them."""
+    made = session.create_dataframe(_SALES, schema=["id", "name", "price"])
+    made.write.mode("overwrite").save_as_table("park_sales")
+    made.write.mode("append").save_as_table("park_sales")
+    made.write.mode("truncate").save_as_table("park_sales")
+    sales = session.table("park_sales")
+    assert sales.count() == 3
+    sums = sales.group_by("name").agg(f.sum("price").alias("s"), f.count("*").alias("n")).sort("name")
+    assert sums.collect() == [Row(NAME="apple", S=1.5, N=2), Row(NAME="pear", S=2.5, N=1)]
+    rank = f.row_number().over(Window.partition_by("name").order_by(f.desc("id")))
+    assert [row[1] for row in sales.select("id", rank).sort("id").collect()] == [2, 1, 1]
+    joined = sales.join(made, sales.id == made.id, "left").select(sales.id, made.name).sort(sales.id)
+    assert [row[1] for row in joined.collect()] == ["apple", "pear", "apple"]
+    assert made.except_(sales).count() == 0
+    assert made.union_all(sales).count() == 6
+    assert sales.sample(n=2).count() == 2
+    assert sales.describe().count() == 5
+    assert [row[0] for row in session.range(3).collect()] == [0, 1, 2]
+    assert sales.with_column("upper", f.upper("name")).drop("price").sort("id").to_pandas().shape == (3, 3)
+    assert len(sales.cache_result().collect()) == 3
+    assert len(sales.collect(block=False).result()) == 3
+    assert len(list(sales.to_local_iterator())) == 3
+
+
+def changes(session: Session) -> None:
+    """UPDATE, DELETE and MERGE with their counts, and a transaction."""
+    sales = session.table("park_sales")
+    assert sales.update({"name": f.lit("plum")}, f.col("id") == 2).rows_updated == 1
+    assert sales.delete(f.col("id") == 3).rows_deleted == 1
+    news = session.create_dataframe([(1, "fig"), (9, "nut")], schema=["id", "name"])
+    merged = sales.merge(
+        news,
+        sales.id == news.id,
+        [
+            f.when_matched().update({"name": news.name}),
+            f.when_not_matched().insert({"id": news.id, "name": news.name}),
+        ],
+    )
+    assert (merged.rows_inserted, merged.rows_updated) == (1, 1)
+    names = {row.ID: row.NAME for row in sales.collect()}
+    assert names == {1: "fig", 2: "plum", 9: "nut"}
+    session.sql("BEGIN").collect()
+    session.sql("DELETE FROM park_sales").collect()
+    session.sql("ROLLBACK").collect()
+    assert sales.count() == 3
+
+
+def values(session: Session) -> None:
+    """Every type as Python has it, and its null."""
+    row = (
+        1, Decimal("1.25"), "x", True, 1.5, dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, 4, 5, 678000),
+        dt.time(1, 2, 3), b"ab", {"k": 1}, [1, 2], {"a": "b"},
+    )  # fmt: skip
+    kinds = (
+        t.LongType(), t.DecimalType(10, 2), t.StringType(), t.BooleanType(), t.DoubleType(), t.DateType(),
+        t.TimestampType(t.TimestampTimeZone.NTZ), t.TimeType(), t.BinaryType(), t.VariantType(),
+        t.ArrayType(), t.MapType(),
+    )  # fmt: skip
+    schema = t.StructType([t.StructField(f"C{number}", kind) for number, kind in enumerate(kinds)])
+    frame = session.create_dataframe([row, (None,) * len(row)], schema=schema)
+    frame.write.mode("overwrite").save_as_table("park_types")
+    read = session.table("park_types")
+    first, second = read.sort(f.col("C0").asc_nulls_last()).collect()
+    assert tuple(first)[:9] == (*row[:8], bytearray(b"ab"))
+    assert tuple(first)[9:] == ('{"k":1}', "[1,2]", '{"a":"b"}')
+    assert tuple(second) == (None,) * len(row)
+    # Not those of ARRAY and OBJECT: the service describes both as VARIANT.
+    described = [type(field.datatype) for field in read.schema.fields[:10]]
+    assert described == [type(kind) for kind in kinds[:10]]
+    many = session.create_dataframe([(number, f"n{number}") for number in range(1000)], schema=["i", "n"])
+    assert many.count() == 1000
+
+
+def files(session: Session, folder: Path) -> None:
+    """PUT, GET, COPY INTO and reading of staged files."""
+    (folder / "in.csv").write_text("1,one\n2,two\n")
+    (folder / "in.json").write_text('{"a": 1}\n{"a": 2}\n')
+    session.sql("CREATE OR REPLACE STAGE park_files").collect()
+    assert session.file.put(str(folder / "in.csv"), "@park_files/csv")[0].status == "UPLOADED"
+    assert session.file.put(str(folder / "in.json"), "@park_files/json")[0].status == "UPLOADED"
+    assert session.file.get("@park_files/csv", str(folder / "got"))[0].status == "DOWNLOADED"
+    with (folder / "in.csv").open("rb") as stream:
+        session.file.put_stream(stream, "@park_files/stream/in.csv", auto_compress=False)
+    assert session.file.get_stream("@park_files/stream/in.csv").read() == b"1,one\n2,two\n"
+    schema = t.StructType([t.StructField("id", t.LongType()), t.StructField("name", t.StringType())])
+    staged = session.read.schema(schema).csv("@park_files/csv")
+    assert sorted(map(tuple, staged.collect())) == [(1, "one"), (2, "two")]
+    session.sql("DROP TABLE IF EXISTS park_copied").collect()
+    assert staged.copy_into_table("park_copied")[0].rows_loaded == 2
+    documents = session.read.json("@park_files/json").select(f.col("$1")["a"].cast("int").alias("a"))
+    assert sorted(row.A for row in documents.collect()) == [1, 2]
+
+
+def pandas(session: Session) -> None:
+    """Frames of pandas, there and back."""
+    frame = pd.DataFrame({"A": [1, 2], "B": ["x", None]})
+    session.write_pandas(frame, "PARK_PANDAS", auto_create_table=True, overwrite=True)
+    assert session.table("park_pandas").sort("A").to_pandas()["B"].isna().tolist() == [False, True]
+    assert session.create_dataframe(frame).count() == 2
+
+
+def main() -> None:
+    """Run everything; a failure ends the process."""
+    session = connect()
+    session.query_tag = "snowpark"
+    assert session.get_current_schema() == '"PUBLIC"'
+    assert session.sql("SELECT ?::INT + 1", params=[3]).collect() == [Row(4)]
+    frames(session)
+    changes(session)
+    values(session)
+    files(session, Path(sys.argv[1]))
+    pandas(session)
+    session.close()
+    print(".".join(map(str, VERSION[:3])))
+
+
+if __name__ == "__main__":
+    main()
