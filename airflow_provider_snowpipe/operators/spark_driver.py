@@ -64,6 +64,13 @@ class SparkDriverOperator(SparkSubmitOperator):
         :param memory: what earlier tries have left
         """
 
+    def _without_driver(self, memory: DriverMemory) -> Any:
+        """Do what there is to do where that takes no driver; None where it does.
+
+        :param memory: what earlier tries have left
+        """
+        return None
+
     @abstractmethod
     def _ended(self, place: DriverPlace) -> Any:
         """Take over what a driver has left that has ended well; None if it has not, or left nothing.
@@ -181,7 +188,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         return None
 
     def _start(self, context: Context, memory: DriverMemory) -> Any:
-        """Submit a new driver and wait for it.
+        """Submit a new driver and wait for it, unless there is nothing for it to do.
 
         Its place is remembered before anything is in it: a worker that dies on the way leaves a place where
         nothing runs, never a driver that nobody knows of.
@@ -191,6 +198,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         binary = spark_connection(str(self._conn_id)).extra_dejson.get("spark-binary")
         path = (self.env_vars or {}).get("PATH") or search_path()
         require_spark_submit(self._spark_binary or binary or "spark-submit", path)
+        found = self._without_driver(memory)
+        if found is not None:
+            return found
         self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         place = DriverPlace.here(self._directory)
         memory.keep_place(place)

@@ -13,11 +13,11 @@ from airflow_provider_snowpipe.spark.connect import add_package, is_connect
 from airflow_provider_snowpipe.spark.failures import final_error
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
-from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.rounds import rounds_of
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
-from airflow_provider_snowpipe.spark.source import Partition, Source
+from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _MOST_IDLE_ROUNDS = 3
+_QUICK_SECONDS = 5.0
+"""Looking longer for a row than Spark takes to start would gain nothing."""
 
 
 class Run:
@@ -75,9 +77,42 @@ class Run:
         :raises SourcePositionError: if the source is not there, or not where the channels have come to
         :raises OffsetTokenError: if a committed token does not parse
         """
-        plan = self._plan
         self._client.pipe_info()
-        source = open_source(plan.source, plan.on_data_loss, self._secrets).with_spark(self._session)
+        source = self._open_source().with_spark(self._session)
+        self._take_partitions(source)
+        self._compare(source)
+
+    def has_no_rows(self) -> bool:
+        """Prepare the run without Spark if it has no row to load; :meth:`verify` is the next step then.
+
+        :return: False where there are rows, or telling takes Spark or long; nothing is kept of that, and
+            another run has to begin
+        :raises SnowpipeError: as :meth:`prepare`
+        """
+        source = self._open_source().without_spark()
+        if source is None:
+            return False
+        self._take_partitions(source)
+        latest = time.monotonic() + _QUICK_SECONDS
+        for name, partition in self._partitions.items():
+            if not isinstance(partition, SourcePartition) or time.monotonic() > latest:
+                return False
+            if not partition.is_done(self._committed[name]):
+                return False
+        self._client.pipe_info()
+        self._compare(source)
+        self._results = self._nothing_sent()
+        return True
+
+    def _open_source(self) -> Source:
+        return open_source(self._plan.source, self._plan.on_data_loss, self._secrets)
+
+    def _nothing_sent(self) -> dict[str, PartitionResult]:
+        return {name: PartitionResult(name, committed) for name, committed in self._committed.items()}
+
+    def _take_partitions(self, source: Source) -> None:
+        """List the partitions, and hold the committed positions against them."""
+        plan = self._plan
         self._source = source
         self._partitions = {plan.channel(one.name): one for one in source.partitions()}
         self._start = self._client.channel_statuses(list(self._partitions))
@@ -99,7 +134,11 @@ class Run:
                 self._partitions[name].check(position)
             except SourcePositionError as error:
                 raise SourcePositionError(f"channel {name!r}: {error}") from None
-        source.compare_with_last_run(plan.pipe.address(plan.account_url), self._partitions, self._committed)
+
+    def _compare(self, source: Source) -> None:
+        """Refuse what the committed positions do not say, and keep what the next run has to know."""
+        target = self._plan.pipe.address(self._plan.account_url)
+        source.compare_with_last_run(target, self._partitions, self._committed)
         source.check_identity(self._client, self._partitions, self._committed)
 
     def load(self, spark: SparkContext) -> None:
@@ -109,9 +148,7 @@ class Run:
         :raises SnowpipeError: if a task failed for good
         """
         rounds = rounds_of(self._source, spark)
-        self._results = {
-            name: PartitionResult(name, committed) for name, committed in self._committed.items()
-        }
+        self._results = self._nothing_sent()
         pending = rounds.locate(self._partitions, self._committed)
         settings = SinkSettings.of(self._plan)
         partitions = {work.channel: work.partition for work in pending}
@@ -272,6 +309,26 @@ class Run:
             errors_before=start.rows_error_count,
             rejected_before=self.rejected_before[name],
         )
+
+
+def run_without_rows(
+    plan: JobPlan, client: SnowpipeClient, secrets: SourceSecrets | None = None
+) -> RunReport | None:
+    """Do a whole run that has no row to load, without Spark.
+
+    :param plan: what to do
+    :param client: a client which has the credentials
+    :param secrets: the source's passwords and keys
+    :return: the run's report; None where there are rows, or telling takes Spark or long
+    :raises SnowpipeError: as :class:`Run`
+    """
+    began = time.monotonic()
+    run = Run(plan, client, secrets=secrets)
+    if not run.has_no_rows():
+        return None
+    run.verify()
+    run.finish()
+    return RunReport(plan.application, run.channels, elapsed(began))
 
 
 def start_spark(application: str) -> Any:

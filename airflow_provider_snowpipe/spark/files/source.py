@@ -25,6 +25,9 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset
 from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
+_QUICK_BYTES = 32 << 20
+"""So much of a file is read within a fraction of a second, also where it is compressed."""
+
 
 class FileSource(Source):
     """Ordered groups of files.
@@ -88,6 +91,14 @@ class FilePartition(SourcePartition[Resume]):
         resume = resume_after(self.group, reader, _file_line(committed), self.on_data_loss)
         rest = files_to_read(self.group, resume, growing=self.spec.growing)
         return None if next(rest, None) is None else resume
+
+    def is_done(self, committed: Offset | None) -> bool:
+        """Look for a file behind the committed one, and then for a row in that one unless it is large."""
+        position = _file_line(committed)
+        committed_file = "" if position is None else position.file
+        sizes = {file.name: file.size for file in self.group.files if file.name >= committed_file}
+        in_committed = sizes.pop(committed_file, 0)
+        return not any(sizes.values()) and in_committed <= _QUICK_BYTES and self.resume(committed) is None
 
     def read(self, place: Resume, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows as blocks of NDJSON, file after file."""
