@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from airflow_provider_snowpipe.operators.submission import (
     spark_connection,
 )
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.quick_start import ClassDataArchive, QuickStart, is_local
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         self._if_it_runs = "what that one still writes is taken by nobody"
         self._run: DriverRun | None = None
         self._killed = False
+        self._is_small = False
+        self._archive: ClassDataArchive | None = None
 
     @abstractmethod
     def _prepare(self, place: DriverPlace, memory: DriverMemory) -> None:
@@ -156,8 +160,24 @@ class SparkDriverOperator(SparkSubmitOperator):
             ),
             **{name: str(value) for name, value in (self.env_vars or {}).items()},
         }
+        if is_local(hook._connection["master"]):
+            self._start_quickly(hook, environment)
         hook.submit = partial(run.submit, hook, environment)  # type: ignore[method-assign]
         return hook
+
+    def _start_quickly(self, hook: SparkSubmitHook, environment: dict[str, str]) -> None:
+        """Add the settings with which a local master starts quickly to those of the author."""
+        quick = QuickStart.of(
+            hook._conf,
+            {**os.environ, **environment},
+            binary=hook._connection["spark_binary"],
+            properties_file=hook._properties_file,
+            driver_class_path=hook._driver_class_path,
+            is_small=self._is_small,
+        )
+        hook._conf = {**hook._conf, **quick.settings()}
+        environment.update(quick.variables())
+        self._archive = quick.archive
 
     def _rejoin(self, context: Context, memory: DriverMemory) -> Any:
         """Wait for the driver of an earlier try, whose worker died; what it has left if it has ended well."""
@@ -219,14 +239,20 @@ class SparkDriverOperator(SparkSubmitOperator):
         return DriverRun(place, memory, self.log.info, partial(leave_address, context["ti"]))
 
     def _submit(self, context: Context, place: DriverPlace) -> None:
+        is_whole = False
         try:
             super().execute(context)
+            is_whole = True
         except AirflowException as error:
             found = self._failure(place, str(error))
             if found is None:
                 raise
             text, permanent = found
             raise (AirflowFailException if permanent else AirflowException)(text) from None
+        finally:
+            archive, self._archive = self._archive, None
+            if archive is not None:
+                archive.settle(is_whole=is_whole)
 
     def _clean_up(self) -> None:
         directory, self._directory, self._run = self._directory, None, None

@@ -314,9 +314,10 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
 
     def _without_driver(self, memory: DriverMemory) -> SentLoad | None:
         """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
-        from airflow_provider_snowpipe.spark.driver import run_without_rows
+        from airflow_provider_snowpipe.spark.driver import Run
         from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
+        self._is_small = False
         hook = self._pipe_hook()
         known = {
             "on_error": "continue" if self.on_error == "continue" else "abort",
@@ -326,7 +327,9 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         plan = self._plan(hook, Path(tempfile.gettempdir()), known)
         try:
             with hook.get_client(retry=RetryPolicy(budget_seconds=0)) as client:
-                report = run_without_rows(plan, client, self._source()[1])
+                run = Run(plan, client, secrets=self._source()[1])
+                report = run.without_rows()
+            self._is_small = report is None and run.is_small()
         except (SnowpipeError, OSError, ImportError) as error:
             self.log.info("whether there are new rows is left to the Spark driver: %s", error)
             return None

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _MOST_IDLE_ROUNDS = 3
 _QUICK_SECONDS = 5.0
 """Looking longer for a row than Spark takes to start would gain nothing."""
+_SMALL_BYTES = 64 << 20
+_SMALL_ROWS = 200_000
+"""So much is loaded within seconds whatever the JVM's compiler does."""
 
 
 class Run:
@@ -103,6 +106,33 @@ class Run:
         self._compare(source)
         self._results = self._nothing_sent()
         return True
+
+    def without_rows(self) -> RunReport | None:
+        """Do the whole run without Spark if it has no row to load.
+
+        :return: its report; None where there are rows, or telling takes Spark or long
+        :raises SnowpipeError: as :meth:`prepare` and :meth:`verify`
+        """
+        began = time.monotonic()
+        if not self.has_no_rows():
+            return None
+        self.verify()
+        self.finish()
+        return RunReport(self._plan.application, self.channels, elapsed(began))
+
+    def is_small(self) -> bool:
+        """True where the partitions are known to hold little behind what is committed."""
+        left = [
+            partition.behind(self._start[name].committed)
+            for name, partition in self._partitions.items()
+            if name in self._start
+        ]
+        return (
+            bool(left)
+            and all(one.bytes is not None or one.rows is not None for one in left)
+            and sum(one.bytes or 0 for one in left) <= _SMALL_BYTES
+            and sum(one.rows or 0 for one in left) <= _SMALL_ROWS
+        )
 
     def _open_source(self) -> Source:
         return open_source(self._plan.source, self._plan.on_data_loss, self._secrets)
@@ -309,26 +339,6 @@ class Run:
             errors_before=start.rows_error_count,
             rejected_before=self.rejected_before[name],
         )
-
-
-def run_without_rows(
-    plan: JobPlan, client: SnowpipeClient, secrets: SourceSecrets | None = None
-) -> RunReport | None:
-    """Do a whole run that has no row to load, without Spark.
-
-    :param plan: what to do
-    :param client: a client which has the credentials
-    :param secrets: the source's passwords and keys
-    :return: the run's report; None where there are rows, or telling takes Spark or long
-    :raises SnowpipeError: as :class:`Run`
-    """
-    began = time.monotonic()
-    run = Run(plan, client, secrets=secrets)
-    if not run.has_no_rows():
-        return None
-    run.verify()
-    run.finish()
-    return RunReport(plan.application, run.channels, elapsed(began))
 
 
 def start_spark(application: str) -> Any:

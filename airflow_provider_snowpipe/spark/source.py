@@ -104,10 +104,12 @@ class Behind:
 
     :param bytes: bytes in the source, None where the source cannot tell
     :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
+    :param rows: rows, or offsets that may be rows, None where the source cannot tell
     """
 
     bytes: int | None
     text: str
+    rows: int | None = None
 
 
 class Partition(ABC):

@@ -21,7 +21,7 @@ from tests.memory_source import InProcessSpark
 from tests.stream_worker import FileState, TaskInstance
 
 DRIVER = """#!/bin/bash
-echo x >> NOTES/runs; cp "${@: -1}" NOTES/plan.json; exit 1
+echo x >> NOTES/runs; cp "${@: -1}" NOTES/plan.json; printf "%s\n" "$@" > NOTES/args; exit 1
 """
 CHANNELS = {"p_src_a": "2.ndjson:2", "p_src_b": "1.ndjson:1"}
 
@@ -214,6 +214,52 @@ def test_pipe_that_is_missing_is_reported_by_the_driver(lab):
 def test_spark_has_to_be_there_also_without_rows(lab):
     with pytest.raises(AirflowFailException, match="spark-submit"):
         lab.execute(spark_binary="/no/spark-submit")
+
+
+class TestLocalMaster:
+    """What a load that is known to be small adds to the command."""
+
+    @pytest.fixture(autouse=True)
+    def own_cache(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)
+
+    def arguments(self, lab: Lab, **options: Any) -> str:
+        assert lab.starts_spark(**options)
+        return (lab.notes / "args").read_text()
+
+    def test_starts_quickly_for_few_rows(self, lab):
+        lab.write("a/3.ndjson", 1)
+
+        arguments = self.arguments(lab, conf={"spark.eventLog.enabled": "false"})
+
+        assert "-XX:TieredStopAtLevel=1" in arguments
+        assert "spark.ui.enabled=false" in arguments
+        assert "spark.eventLog.enabled=false" in arguments
+
+    def test_keeps_what_pays_off_for_many_rows(self, lab, monkeypatch):
+        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver._SMALL_BYTES", 0)
+        lab.write("a/3.ndjson", 1)
+
+        arguments = self.arguments(lab)
+
+        assert "TieredStopAtLevel" not in arguments
+        assert "spark.ui.enabled" not in arguments
+
+    def test_keeps_it_where_nobody_knows_how_many(self, lab):
+        lab.write("a/3.ndjson", 1)
+        lab.snowpipe.fault(before="status", error=error(503))
+
+        assert "TieredStopAtLevel" not in self.arguments(lab)
+
+    def test_other_masters_get_nothing(self, lab, set_connection):
+        set_connection("spark_default", conn_type="spark", host="spark://host", port=7077)
+        lab.write("a/3.ndjson", 1)
+
+        arguments = self.arguments(lab)
+
+        assert "defaultJavaOptions" not in arguments
+        assert "spark.ui" not in arguments
 
 
 class TestKafka:

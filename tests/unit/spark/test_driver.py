@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.spark.failures import TaskFailedError
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.report import RunReport
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork
+from airflow_provider_snowpipe.spark.source import Behind
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -381,6 +382,26 @@ class TestRunWithoutRows:
         snowpipe.channels["job_src_p"].committed = "5"
         assert Run(PLAN, snowpipe.client()).has_no_rows()
         assert set(source.given) == {"compare_with_last_run", "check_identity"}
+
+    @pytest.mark.parametrize(
+        ("behind", "expected"),
+        [
+            ([Behind(10, ""), Behind(None, "", 10)], True),
+            ([Behind(40 << 20, ""), Behind(40 << 20, "")], False),
+            ([Behind(None, "", 150_000), Behind(None, "", 150_000)], False),
+            ([Behind(10, ""), Behind(None, "")], False),
+            ([], False),
+        ],
+        ids=["little", "many bytes", "many rows", "unknown", "nothing listed"],
+    )
+    def test_is_small_where_all_partitions_say_so(self, snowpipe, monkeypatch, behind, expected):
+        told = [replace(P, name=str(number)) for number in range(len(behind))]
+        monkeypatch.setattr(driver, "open_source", lambda *_: MemorySource(told))
+        monkeypatch.setattr(MemoryPartition, "behind", lambda self, _: behind[int(self.name)])
+        run = Run(PLAN, snowpipe.client())
+        run.has_no_rows()
+
+        assert run.is_small() is expected
 
     def test_rows_that_only_spark_reads_are_not_looked_for(self, snowpipe, make_run):
         partition = MemoryFramePartition("p", rows(2))
