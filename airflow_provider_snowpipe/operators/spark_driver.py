@@ -32,6 +32,7 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.quick_start import ClassDataArchive, QuickStart, is_local
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 """Arguments of ``SparkSubmitOperator`` that the operators here set by themselves."""
+_LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 _KILLED = "the task was killed; no new application is submitted"
 
 
@@ -48,11 +50,16 @@ class SparkDriverOperator(SparkSubmitOperator):
     """What every operator has that runs a job of ours: one driver in client mode, found again after a death.
 
     :param application: the job's file
+    :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` says
+        it as ``spark.log.level``
     :param kwargs: options of ``SparkSubmitOperator``
+    :raises ConfigurationError: if there is no such level
     """
 
-    def __init__(self, *, application: Path, **kwargs: Any) -> None:
+    def __init__(self, *, application: Path, spark_log_level: str = "WARN", **kwargs: Any) -> None:
         super().__init__(application=str(application), **kwargs)
+        self.spark_log_level = spark_log_level
+        check_one_of("spark_log_level", spark_log_level, _LOG_LEVELS)
         self._directory: Path | None = None
         self._if_it_runs = "what that one still writes is taken by nobody"
         self._run: DriverRun | None = None
@@ -150,6 +157,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             raise AirflowException(_KILLED)
         if directory is None or run is None:
             return hook
+        hook._conf = {"spark.log.level": self.spark_log_level, **hook._conf}
         if not hook._connection["master"].startswith("local"):
             archive = str(write_package_archive(directory))
             hook._py_files = ",".join([*filter(None, [hook._py_files]), archive])

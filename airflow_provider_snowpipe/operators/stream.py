@@ -107,7 +107,8 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         a mapping or its JSON text (templated)
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
         carries the rows, in files where they are many; None for this package's own client (templated)
-    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``
+    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``, and
+        ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
     :raises ConfigurationError: if an argument is wrong
     """
 

@@ -182,7 +182,7 @@ class Run:
         pending = rounds.locate(self._partitions, self._committed)
         settings = SinkSettings.of(self._plan)
         partitions = {work.channel: work.partition for work in pending}
-        idle_rounds = 0
+        idle_rounds, began = 0, time.monotonic()
         while pending:
             token = self._client.scoped_token()
             client = partial(
@@ -190,7 +190,7 @@ class Run:
             )
             finished = len(partitions) - len(pending)
             done = partial(rounds.finished_channels, finished)
-            with ProgressLines(client, partitions, self._start, done=done):
+            with ProgressLines(client, partitions, self._start, began=began, done=done):
                 results = rounds.run(settings, token, pending)
             self._take(results)
             pending = rounds.unfinished(pending, results)

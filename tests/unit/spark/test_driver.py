@@ -500,6 +500,7 @@ class TestRounds:
             client: Callable
             partitions: dict
             start: dict
+            began: float
             done: Callable
 
             def __enter__(self):
@@ -520,10 +521,7 @@ class TestRounds:
         snowpipe.channel("job_src_a", committed="1", rows_inserted=2)
         run = make_run(replace(Q, name="a"), self.SLOW, ca_bundle="ca")
         monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", transports)
-        spark = InProcessSpark()
-        spark.statusTracker = lambda: SimpleNamespace(getActiveJobsIds=list)
-
-        load(run, spark)
+        load(run)
 
         asked, bearers = told[::2], told[1::2]
         status = "status job_src_a,job_src_p"
