@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,6 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import targets_of, value_of
 from airflow_provider_snowpipe.spark.driver import Run
 from airflow_provider_snowpipe.spark.files.late_files import Listings
-from airflow_provider_snowpipe.spark.files.source import FilePartition
 from airflow_provider_snowpipe.spark.report import RunReport
 from tests.fake_snowpipe import PIPE, PIPE_MISSING, FakeSnowpipe, error
 from tests.memory_source import InProcessSpark
@@ -161,13 +162,22 @@ def test_listing_is_kept_by_the_driver_alone_where_there_are_rows(lab, monkeypat
     assert lab.starts_spark()
 
 
-def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch):
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.files.source._QUICK_BYTES", 19)  # the file has 20
-    monkeypatch.setattr(FilePartition, "resume", lambda *_: pytest.fail("the file was read"))
-    lab.snowpipe.channels.pop("p_src_b")
-    (lab.source / "b" / "1.ndjson").unlink()
+@pytest.mark.parametrize(
+    ("ending", "limit", "expected"),
+    [("", 20, False), ("", 19, True), (".gz", 159, True), (".gz", 8 * 99, False)],
+)
+def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending, limit, expected):
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.files.source._QUICK_BYTES", limit)
+    shutil.rmtree(lab.source / "b")
+    path = lab.write("a/2.ndjson", 2)
+    assert path.stat().st_size == 20
+    if ending:
+        path.with_suffix(".ndjson.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+        lab.snowpipe.channels["p_src_a"].committed = "2.ndjson.gz:2"
 
-    assert lab.starts_spark()
+    source = {"path": str(lab.source), "pattern": f"*.ndjson{ending}"}
+    assert lab.starts_spark(source=source) is expected
 
 
 def test_partitions_that_take_long_are_left_to_spark(lab, monkeypatch):
