@@ -87,6 +87,7 @@ mutants: install ## Change the exactly-once core line by line: a unit test has t
 bench: install ## Ratios against peers and limits
 	$(BIN)/python benchmarks/spark_to_channel.py
 	$(BIN)/python benchmarks/row_shapes.py
+	$(BIN)/python benchmarks/small_load.py
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/local_service.py
 	$(BIN)/python benchmarks/parse_time.py

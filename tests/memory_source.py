@@ -7,6 +7,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -186,6 +187,9 @@ class InProcessSpark:
         assert slices == len(items), "a task for each item"
         self.jobs.append(slices)
         return _Collection(self, [pickle.dumps(item) for item in items])
+
+    def statusTracker(self) -> Any:  # noqa: N802  as Spark names it
+        return SimpleNamespace(getActiveJobsIds=list)
 
 
 class _Collection:

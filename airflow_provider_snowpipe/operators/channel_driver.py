@@ -54,9 +54,11 @@ class ChannelDriverOperator(SparkDriverOperator):
         report = report_or_none(str(place.report_path))
         if report is None or report.error is not None:
             return None
+        return self._sent(report, _offset_format(place))
+
+    def _sent(self, report: RunReport, offset_format: str) -> SentLoad:
         for line in report_lines(report):
             self.log.info("%s", line)
-        offset_format = _offset_format(place)
         self._reported(report, offset_format)
         return SentLoad(report, offset_format)
 

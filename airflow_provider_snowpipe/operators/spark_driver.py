@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -30,6 +31,8 @@ from airflow_provider_snowpipe.operators.submission import (
     spark_connection,
 )
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.quick_start import ClassDataArchive, QuickStart, is_local
+from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 """Arguments of ``SparkSubmitOperator`` that the operators here set by themselves."""
+_LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 _KILLED = "the task was killed; no new application is submitted"
 
 
@@ -46,15 +50,22 @@ class SparkDriverOperator(SparkSubmitOperator):
     """What every operator has that runs a job of ours: one driver in client mode, found again after a death.
 
     :param application: the job's file
+    :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` says
+        it as ``spark.log.level``
     :param kwargs: options of ``SparkSubmitOperator``
+    :raises ConfigurationError: if there is no such level
     """
 
-    def __init__(self, *, application: Path, **kwargs: Any) -> None:
+    def __init__(self, *, application: Path, spark_log_level: str = "WARN", **kwargs: Any) -> None:
         super().__init__(application=str(application), **kwargs)
+        self.spark_log_level = spark_log_level
+        check_one_of("spark_log_level", spark_log_level, _LOG_LEVELS)
         self._directory: Path | None = None
         self._if_it_runs = "what that one still writes is taken by nobody"
         self._run: DriverRun | None = None
         self._killed = False
+        self._is_small = False
+        self._archive: ClassDataArchive | None = None
 
     @abstractmethod
     def _prepare(self, place: DriverPlace, memory: DriverMemory) -> None:
@@ -63,6 +74,13 @@ class SparkDriverOperator(SparkSubmitOperator):
         :param place: the driver's place
         :param memory: what earlier tries have left
         """
+
+    def _without_driver(self, memory: DriverMemory) -> Any:
+        """Do what there is to do where that takes no driver; None where it does.
+
+        :param memory: what earlier tries have left
+        """
+        return None
 
     @abstractmethod
     def _ended(self, place: DriverPlace) -> Any:
@@ -139,6 +157,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             raise AirflowException(_KILLED)
         if directory is None or run is None:
             return hook
+        hook._conf = {"spark.log.level": self.spark_log_level, **hook._conf}
         if not hook._connection["master"].startswith("local"):
             archive = str(write_package_archive(directory))
             hook._py_files = ",".join([*filter(None, [hook._py_files]), archive])
@@ -149,8 +168,24 @@ class SparkDriverOperator(SparkSubmitOperator):
             ),
             **{name: str(value) for name, value in (self.env_vars or {}).items()},
         }
+        if is_local(hook._connection["master"]):
+            self._start_quickly(hook, environment)
         hook.submit = partial(run.submit, hook, environment)  # type: ignore[method-assign]
         return hook
+
+    def _start_quickly(self, hook: SparkSubmitHook, environment: dict[str, str]) -> None:
+        """Add the settings with which a local master starts quickly to those of the author."""
+        quick = QuickStart.of(
+            hook._conf,
+            {**os.environ, **environment},
+            binary=hook._connection["spark_binary"],
+            properties_file=hook._properties_file,
+            driver_class_path=hook._driver_class_path,
+            is_small=self._is_small,
+        )
+        hook._conf = {**hook._conf, **quick.settings()}
+        environment.update(quick.variables())
+        self._archive = quick.archive
 
     def _rejoin(self, context: Context, memory: DriverMemory) -> Any:
         """Wait for the driver of an earlier try, whose worker died; what it has left if it has ended well."""
@@ -181,7 +216,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         return None
 
     def _start(self, context: Context, memory: DriverMemory) -> Any:
-        """Submit a new driver and wait for it.
+        """Submit a new driver and wait for it, unless there is nothing for it to do.
 
         Its place is remembered before anything is in it: a worker that dies on the way leaves a place where
         nothing runs, never a driver that nobody knows of.
@@ -191,6 +226,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         binary = spark_connection(str(self._conn_id)).extra_dejson.get("spark-binary")
         path = (self.env_vars or {}).get("PATH") or search_path()
         require_spark_submit(self._spark_binary or binary or "spark-submit", path)
+        found = self._without_driver(memory)
+        if found is not None:
+            return found
         self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         place = DriverPlace.here(self._directory)
         memory.keep_place(place)
@@ -209,14 +247,20 @@ class SparkDriverOperator(SparkSubmitOperator):
         return DriverRun(place, memory, self.log.info, partial(leave_address, context["ti"]))
 
     def _submit(self, context: Context, place: DriverPlace) -> None:
+        is_whole = False
         try:
             super().execute(context)
+            is_whole = True
         except AirflowException as error:
             found = self._failure(place, str(error))
             if found is None:
                 raise
             text, permanent = found
             raise (AirflowFailException if permanent else AirflowException)(text) from None
+        finally:
+            archive, self._archive = self._archive, None
+            if archive is not None:
+                archive.settle(is_whole=is_whole)
 
     def _clean_up(self) -> None:
         directory, self._directory, self._run = self._directory, None, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -106,7 +107,8 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         a mapping or its JSON text (templated)
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
         carries the rows, in files where they are many; None for this package's own client (templated)
-    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``
+    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``, and
+        ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -292,12 +294,15 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         from airflow_provider_snowpipe.spark.plan import write_plan
 
         hook = self._pipe_hook()
-        plan = replace(self._plan(hook, directory, rejected_before), rejected_since_ms=rejected_since_ms)
+        source, secrets = self._source()
+        rules = self._table_room().prepare(hook, source, self.log.info, secrets)
+        plan = self._plan(hook, directory, {**rules, "rejected_before": dict(rejected_before)})
+        plan = replace(plan, rejected_since_ms=rejected_since_ms)
         path = directory / "plan.json"
         write_plan(plan, path)
         self.application_args = [str(path)]
         self._hook = None
-        write_credentials(settled(hook.credentials()), plan.credentials_path, self._source()[1])
+        write_credentials(settled(hook.credentials()), plan.credentials_path, secrets)
         self.log.info(
             "loading %s through pipe %s as %s (channels %s_%s_<partition>)",
             plan.source.address,
@@ -308,12 +313,40 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         )
         return plan
 
-    def _plan(self, hook: SnowpipeHook, directory: Path, rejected_before: Mapping[str, int]) -> JobPlan:
+    def _without_driver(self, memory: DriverMemory) -> SentLoad | None:
+        """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
+        from airflow_provider_snowpipe.spark.driver import Run
+        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+        self._is_small = False
+        hook = self._pipe_hook()
+        known = {
+            "on_error": "continue" if self.on_error == "continue" else "abort",
+            "rejected_before": dict(memory.rejected_before()),
+            "rejected_since_ms": memory.rejected_since_ms(),
+        }
+        plan = self._plan(hook, Path(tempfile.gettempdir()), known)
+        try:
+            with hook.get_client(retry=RetryPolicy(budget_seconds=0)) as client:
+                run = Run(plan, client, secrets=self._source()[1])
+                report = run.without_rows()
+            self._is_small = report is None and run.is_small()
+        except (SnowpipeError, OSError, ImportError) as error:
+            self.log.info("whether there are new rows is left to the Spark driver: %s", error)
+            return None
+        if report is None:
+            return None
+        if self._table_room().makes_room and all(one.from_token is None for one in report.channels):
+            return None  # nobody has looked at the table yet
+        self.log.info("0 new rows: all that %s holds is committed; Spark is not started", plan.source.address)
+        return self._sent(report, plan.offset_format)
+
+    def _plan(self, hook: SnowpipeHook, directory: Path, more: Mapping[str, Any]) -> JobPlan:
         from airflow_provider_snowpipe.spark.checked_values import checked_values
         from airflow_provider_snowpipe.spark.plan import JobPlan
         from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
-        source, secrets = self._source()
+        source = self._source()[0]
         values: dict[str, Any] = {
             "application": self.name,
             "account_url": hook.account_url(),
@@ -325,9 +358,8 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
             "commit_timeout": self.commit_timeout,
             "report_path": str(directory / "report.json"),
             "credentials_path": str(directory / "credentials.json"),
-            "rejected_before": dict(rejected_before),
             "sdk_profile": self.sdk_profile or None,
-            **self._table_room().prepare(hook, source, self.log.info, secrets),
+            **more,
         }
         limits = BatchLimits(
             **checked_values(BatchLimits, mapping_argument("batch_limits", self.batch_limits), "batch_limits")

@@ -13,11 +13,11 @@ from airflow_provider_snowpipe.spark.connect import add_package, is_connect
 from airflow_provider_snowpipe.spark.failures import final_error
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.progress_lines import ProgressLines
-from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.rounds import rounds_of
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
-from airflow_provider_snowpipe.spark.source import Partition, Source
+from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _MOST_IDLE_ROUNDS = 3
+_QUICK_SECONDS = 5.0
+"""Looking longer for a row than Spark takes to start would gain nothing."""
+_SMALL_BYTES = 64 << 20
+_SMALL_ROWS = 200_000
+"""So much is loaded within seconds whatever the JVM's compiler does."""
 
 
 class Run:
@@ -75,9 +80,69 @@ class Run:
         :raises SourcePositionError: if the source is not there, or not where the channels have come to
         :raises OffsetTokenError: if a committed token does not parse
         """
-        plan = self._plan
         self._client.pipe_info()
-        source = open_source(plan.source, plan.on_data_loss, self._secrets).with_spark(self._session)
+        source = self._open_source().with_spark(self._session)
+        self._take_partitions(source)
+        self._compare(source)
+
+    def has_no_rows(self) -> bool:
+        """Prepare the run without Spark if it has no row to load; :meth:`verify` is the next step then.
+
+        :return: False where there are rows, or telling takes Spark or long; nothing is kept of that, and
+            another run has to begin
+        :raises SnowpipeError: as :meth:`prepare`
+        """
+        source = self._open_source().without_spark()
+        if source is None:
+            return False
+        self._take_partitions(source)
+        latest = time.monotonic() + _QUICK_SECONDS
+        for name, partition in self._partitions.items():
+            if not isinstance(partition, SourcePartition) or time.monotonic() > latest:
+                return False
+            if not partition.is_done(self._committed[name]):
+                return False
+        self._client.pipe_info()
+        self._compare(source)
+        self._results = self._nothing_sent()
+        return True
+
+    def without_rows(self) -> RunReport | None:
+        """Do the whole run without Spark if it has no row to load.
+
+        :return: its report; None where there are rows, or telling takes Spark or long
+        :raises SnowpipeError: as :meth:`prepare` and :meth:`verify`
+        """
+        began = time.monotonic()
+        if not self.has_no_rows():
+            return None
+        self.verify()
+        self.finish()
+        return RunReport(self._plan.application, self.channels, elapsed(began))
+
+    def is_small(self) -> bool:
+        """True where the partitions are known to hold little behind what is committed."""
+        left = [
+            partition.behind(self._start[name].committed)
+            for name, partition in self._partitions.items()
+            if name in self._start
+        ]
+        return (
+            bool(left)
+            and all(one.bytes is not None or one.rows is not None for one in left)
+            and sum(one.bytes or 0 for one in left) <= _SMALL_BYTES
+            and sum(one.rows or 0 for one in left) <= _SMALL_ROWS
+        )
+
+    def _open_source(self) -> Source:
+        return open_source(self._plan.source, self._plan.on_data_loss, self._secrets)
+
+    def _nothing_sent(self) -> dict[str, PartitionResult]:
+        return {name: PartitionResult(name, committed) for name, committed in self._committed.items()}
+
+    def _take_partitions(self, source: Source) -> None:
+        """List the partitions, and hold the committed positions against them."""
+        plan = self._plan
         self._source = source
         self._partitions = {plan.channel(one.name): one for one in source.partitions()}
         self._start = self._client.channel_statuses(list(self._partitions))
@@ -99,7 +164,11 @@ class Run:
                 self._partitions[name].check(position)
             except SourcePositionError as error:
                 raise SourcePositionError(f"channel {name!r}: {error}") from None
-        source.compare_with_last_run(plan.pipe.address(plan.account_url), self._partitions, self._committed)
+
+    def _compare(self, source: Source) -> None:
+        """Refuse what the committed positions do not say, and keep what the next run has to know."""
+        target = self._plan.pipe.address(self._plan.account_url)
+        source.compare_with_last_run(target, self._partitions, self._committed)
         source.check_identity(self._client, self._partitions, self._committed)
 
     def load(self, spark: SparkContext) -> None:
@@ -109,13 +178,11 @@ class Run:
         :raises SnowpipeError: if a task failed for good
         """
         rounds = rounds_of(self._source, spark)
-        self._results = {
-            name: PartitionResult(name, committed) for name, committed in self._committed.items()
-        }
+        self._results = self._nothing_sent()
         pending = rounds.locate(self._partitions, self._committed)
         settings = SinkSettings.of(self._plan)
         partitions = {work.channel: work.partition for work in pending}
-        idle_rounds = 0
+        idle_rounds, began = 0, time.monotonic()
         while pending:
             token = self._client.scoped_token()
             client = partial(
@@ -123,7 +190,7 @@ class Run:
             )
             finished = len(partitions) - len(pending)
             done = partial(rounds.finished_channels, finished)
-            with ProgressLines(client, partitions, self._start, done=done):
+            with ProgressLines(client, partitions, self._start, began=began, done=done):
                 results = rounds.run(settings, token, pending)
             self._take(results)
             pending = rounds.unfinished(pending, results)

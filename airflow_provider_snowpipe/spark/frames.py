@@ -71,6 +71,10 @@ class FrameSource(Source):
         self.use(require_plans(session()))
         return self
 
+    def without_spark(self) -> Source | None:
+        """Nobody but Spark lists the partitions."""
+        return None
+
     @abstractmethod
     def use(self, session: SparkSession) -> None:
         """Take the session, pin its layout, and make sure that the source is there and can be written.

@@ -1,4 +1,4 @@
-"""Progress of a running job: a line for each channel that moved and one for all, every other second."""
+"""Progress of a running job: one line a second for all channels together."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
-_INTERVAL_SECONDS = 2.0
+_INTERVAL_SECONDS = 1.0
+_CHANNELS_A_SECOND = 1_000
+"""More channels are asked after less often: a status request names a hundred of them."""
 _JOIN_SECONDS = 5.0
-_MOST_LINES = 20
-"""A look at ten thousand channels must not be ten thousand lines."""
 
 
 class ProgressLines:
@@ -30,7 +30,9 @@ class ProgressLines:
     :param client: makes the thread's client
     :param partitions: the source's partitions by channel name
     :param start: the channels' statuses when the run began
+    :param began: when that was, by the monotonic clock
     :param done: tells how many channels have finished
+    :param interval: seconds between two lines, None for one, or more where there are many channels
     """
 
     def __init__(
@@ -39,15 +41,16 @@ class ProgressLines:
         partitions: Mapping[str, Partition],
         start: Mapping[str, ChannelStatus],
         *,
+        began: float,
         done: Callable[[], int] = lambda: 0,
-        interval: float = _INTERVAL_SECONDS,
+        interval: float | None = None,
     ) -> None:
         self._done = done
         self._client = client
         self._partitions = dict(partitions)
         self._start = dict(start)
-        self._committed = {name: status.committed for name, status in start.items()}
-        self._interval = interval
+        self._began = began
+        self._interval = interval or max(_INTERVAL_SECONDS, len(partitions) / _CHANNELS_A_SECOND)
         self._stop = Event()
         self._thread = Thread(target=self._run, name="snowpipe-progress", daemon=True)
 
@@ -62,7 +65,7 @@ class ProgressLines:
         self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
-        totals = Totals(time.monotonic())
+        totals = Totals(self._look(self._began, self._start))
         with self._client() as client:
             while not self._stop.wait(self._interval):
                 try:
@@ -70,116 +73,95 @@ class ProgressLines:
                 except SnowpipeError as error:
                     print(f"snowpipe progress unknown: {error}", file=sys.stderr, flush=True)
                     continue
-                for name in channels_to_show(statuses, self._partitions, self._committed):
-                    print(
-                        progress_line(statuses[name], self._start[name], self._partitions[name]), flush=True
-                    )
-                self._committed = {name: status.committed for name, status in statuses.items()}
-                rows = sum(
-                    max(status.rows_inserted - self._start[name].rows_inserted, 0)
-                    for name, status in statuses.items()
-                )
-                behind = _sum_known(
-                    self._partitions[name].behind(status.committed).bytes for name, status in statuses.items()
-                )
-                latencies = [one.latency_ms for one in statuses.values() if one.latency_ms is not None]
-                totals.take(time.monotonic(), rows, behind, max(latencies, default=None))
+                totals.take(self._look(time.monotonic(), statuses))
                 print(totals.line(min(self._done(), len(statuses)), len(statuses)), flush=True)
+
+    def _look(self, at: float, statuses: Mapping[str, ChannelStatus]) -> Look:
+        known = [(self._start[name], statuses[name], one) for name, one in self._partitions.items()]
+        behind = [partition.behind(now.committed) for _, now, partition in known]
+        return Look(
+            at,
+            sum(max(now.rows_inserted - start.rows_inserted, 0) for start, now, _ in known),
+            sum(max(now.rows_error_count - start.rows_error_count, 0) for start, now, _ in known),
+            _sum_known(one.bytes for one in behind),
+            _sum_known(one.rows for one in behind),
+            max((now.latency_ms for _, now, _ in known if now.latency_ms is not None), default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All channels together at one time.
+
+    :param at: when it was, seconds of a clock that only goes forward
+    :param rows: rows committed since the run began
+    :param rejected: rows skipped since then
+    :param bytes_behind: bytes of the source that are not committed, at most; None where nobody knows
+    :param rows_behind: the same in rows, or offsets that may be rows
+    :param latency_ms: time from append to commit on the slowest channel, None where none is known
+    """
+
+    at: float
+    rows: int = 0
+    rejected: int = 0
+    bytes_behind: int | None = None
+    rows_behind: int | None = None
+    latency_ms: int | None = None
 
 
 @dataclass(slots=True)
 class Totals:
-    """All channels together, as far as the looks so far tell.
+    """The looks so far.
 
-    :param began: when the run began, seconds of a clock that only goes forward
+    :param first: what there was when the run began
     """
 
-    began: float
-    at: float = field(init=False)
-    rows: int = field(init=False, default=0)
-    rate: float = field(init=False, default=0.0)
-    behind: int | None = field(init=False, default=None)
-    latency_ms: int | None = field(init=False, default=None)
-    behind_at_first: int | None = field(init=False, default=None)
-    first_at: float = field(init=False, default=0.0)
+    first: Look
+    before: Look = field(init=False)
+    now: Look = field(init=False)
 
     def __post_init__(self) -> None:
-        self.at = self.began
+        self.before = self.now = self.first
 
-    def take(self, now: float, rows: int, behind: int | None, latency_ms: int | None = None) -> None:
-        """Take in one look.
+    def take(self, look: Look) -> None:
+        """Take in one look."""
+        self.before, self.now = self.now, look
 
-        :param now: when it was made
-        :param rows: rows committed since the run began
-        :param behind: bytes of the source that are not committed, at most; None where nobody knows
-        :param latency_ms: time from append to commit on the slowest channel, None where none is known
-        """
-        self.rate = max(rows - self.rows, 0) / (now - self.at) if now > self.at else 0.0
-        self.at, self.rows, self.behind, self.latency_ms = now, rows, behind, latency_ms
-        if self.behind_at_first is None:
-            self.behind_at_first, self.first_at = behind, now
+    def rows_per_second(self) -> float:
+        """Rows a second since the look before."""
+        seconds = self.now.at - self.before.at
+        return max(self.now.rows - self.before.rows, 0) / seconds if seconds > 0 else 0.0
 
     def seconds_left(self) -> float | None:
-        """Seconds to the end at the pace since the first look, None where nothing tells."""
-        if self.behind is None or self.behind_at_first is None or self.at <= self.first_at:
-            return None
-        pace = (self.behind_at_first - self.behind) / (self.at - self.first_at)
-        return self.behind / pace if pace > 0 else None
+        """Seconds to the end at the pace since the run began, None where nothing tells."""
+        for was, left in (
+            (self.first.bytes_behind, self.now.bytes_behind),
+            (self.first.rows_behind, self.now.rows_behind),
+        ):
+            if was is not None and left is not None:
+                moved = was - left
+                return left * (self.now.at - self.first.at) / moved if moved > 0 else None
+        return None
 
     def line(self, done: int, channels: int) -> str:
-        """Put it in a line; what is not known yet is left out.
+        """Put it in a line; what is not known is left out.
 
         :param done: channels that have finished
         :param channels: all of them
         """
-        left = self.seconds_left()
-        known = [f"done={done}/{channels}"]
-        if self.rows:
-            known.append(f"rows={self.rows} rows_per_second={self.rate:.0f}")
-        if self.behind is not None:
-            known.append(f"bytes_behind<={self.behind}")
+        now, left = self.now, self.seconds_left()
+        known = [f"done={done}/{channels} rows={now.rows} rows_per_second={self.rows_per_second():.0f}"]
+        if now.rejected:
+            known.append(f"rejected={now.rejected}")
+        if now.rows_behind is not None:
+            known.append(f"rows_behind<={now.rows_behind}")
+        if now.bytes_behind is not None:
+            known.append(f"bytes_behind<={now.bytes_behind}")
         if left is not None:
             known.append(f"seconds_left<={left:.0f}")
-        if self.latency_ms is not None:
-            known.append(f"latency_ms<={self.latency_ms}")
+        if now.latency_ms is not None:
+            known.append(f"latency_ms<={now.latency_ms}")
         return " ".join(["snowpipe progress total", *known])
-
-
-def channels_to_show(
-    statuses: Mapping[str, ChannelStatus],
-    partitions: Mapping[str, Partition],
-    before: Mapping[str, str | None],
-) -> list[str]:
-    """Choose the channels that get a line: those that moved, and of many the ones furthest behind.
-
-    :param statuses: every channel's status now
-    :param partitions: what each loads
-    :param before: the committed tokens of the look before
-    """
-    moved = [name for name, status in statuses.items() if status.committed != before.get(name)]
-    if len(moved) <= _MOST_LINES:
-        return moved
-    behind = {name: partitions[name].behind(statuses[name].committed).bytes or 0 for name in moved}
-    return sorted(moved, key=behind.__getitem__, reverse=True)[:_MOST_LINES]
-
-
-def progress_line(status: ChannelStatus, start: ChannelStatus, partition: Partition) -> str:
-    """Put one channel's progress in a line.
-
-    :param status: the channel's status now
-    :param start: its status when the run began
-    :param partition: what it loads
-    """
-    behind = partition.behind(status.committed)
-    rows = status.rows_inserted - start.rows_inserted
-    rejected = status.rows_error_count - start.rows_error_count
-    line = (
-        f"snowpipe progress channel={status.channel} committed={status.committed or 'NULL'} "
-        f"rows={max(rows, 0)} rejected={max(rejected, 0)} {behind.text}"
-        + ("" if behind.bytes is None else f" bytes_behind<={behind.bytes}")
-    )
-    latency = "" if status.latency_ms is None else f" latency_ms={status.latency_ms}"
-    return line + latency
 
 
 def _sum_known(sizes: Iterable[int | None]) -> int | None:

@@ -104,10 +104,12 @@ class Behind:
 
     :param bytes: bytes in the source, None where the source cannot tell
     :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
+    :param rows: rows, or offsets that may be rows, None where the source cannot tell
     """
 
     bytes: int | None
     text: str
+    rows: int | None = None
 
 
 class Partition(ABC):
@@ -174,6 +176,15 @@ class SourcePartition(Partition, Generic[PlaceT]):
         :raises SourcePositionError: if the position is not in the source any more
         """
 
+    def is_done(self, committed: Offset | None) -> bool:
+        """Say whether no row lies behind a committed position, where that costs little.
+
+        :param committed: the channel's committed position, None for NULL
+        :return: False also where telling would take long
+        :raises SourcePositionError: if the position is not in the source any more
+        """
+        return self.resume(committed) is None
+
     @abstractmethod
     def read(self, place: PlaceT, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows from a place to the partition's end, the same rows in the same order each time.
@@ -211,6 +222,10 @@ class Source(ABC):
         :return: the source that the run goes on with, for most this one, and Spark is not asked for
         :raises ConfigurationError: if Spark lacks what the source needs
         """
+        return self
+
+    def without_spark(self) -> Source | None:
+        """Give the source that lists the same partitions without Spark; None where only Spark lists them."""
         return self
 
     def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark

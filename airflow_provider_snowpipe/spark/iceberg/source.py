@@ -106,7 +106,7 @@ class IcebergPartition(SourcePartition[IcebergPlace]):
         position = None if committed is None else BatchRowOffset.parse(committed)
         pieces = list(self.history.pieces_after(position))
         rows = sum(piece.file.rows - piece.skip for piece in pieces)
-        return Behind(sum(piece.file.bytes for piece in pieces), f"rows_behind={rows}")
+        return Behind(sum(piece.file.bytes for piece in pieces), f"rows_behind={rows}", rows)
 
 
 def _position(committed: Offset | None) -> BatchRowOffset | None:

@@ -65,6 +65,10 @@ class KafkaFrameSource(FrameSource):
         """Take passwords and keys; Spark gets them as options of the query, which it redacts."""
         self._topics.take_secrets(secrets)
 
+    def without_spark(self) -> Source:
+        """The topics are listed by the other reader's client."""
+        return self._topics
+
     def finish(self, committed: Mapping[str, Offset]) -> None:
         """Move the group's offsets behind the committed records."""
         self._topics.finish(committed)

@@ -198,7 +198,7 @@ class KafkaPartition(SourcePartition[int]):
         """Count the offsets up to the end; some may be no records."""
         after = self.first if committed is None else int(committed) + 1
         left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
-        return Behind(None, f"offsets_behind={left}")
+        return Behind(None, f"offsets_behind={left}", left)
 
     def open_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None

@@ -60,7 +60,8 @@ class DeltaPartition(FramePartition):
     def behind(self, committed: str | None) -> Behind:
         """Say how many rows the run has to load; how many bytes they are nobody knows before."""
         done = committed is not None and self.end is not None and BatchRowOffset.parse(committed) >= self.end
-        return Behind(0 if done else None, f"rows_behind<={0 if done else self.rows}")
+        rows = 0 if done else self.rows
+        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits

@@ -102,7 +102,8 @@ class TablePartition(FramePartition):
             and self.end is not None
             and (self.offset_class.parse(committed) >= self.end)
         )
-        return Behind(0 if done else None, f"rows_behind<={0 if done else self.rows}")
+        rows = 0 if done else self.rows
+        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits

@@ -62,6 +62,7 @@ for dag_id, options in LOADS.items():
             table="{{ params.table }}",
             batch_limits="{{ params.batch_limits }}",
             driver_memory="512m",
+            conf={"spark.ui.enabled": "true"},
             **options,
         )
         stream >> downstream()

@@ -96,6 +96,7 @@ def test_yarn_gets_our_code_its_queue_and_its_own_python(submit, tmp_path):
     assert submission.environment["PYSPARK_PYTHON"] == "python3"
     assert submission.environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert submission.settings == {
+        "spark.log.level": "WARN",
         "spark.yarn.maxAppAttempts": "1",
         "spark.yarn.appMasterEnv.HADOOP_CONF_DIR": "/etc/hadoop",
     }

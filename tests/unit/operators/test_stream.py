@@ -188,6 +188,24 @@ class TestSubmission:
 
         assert read_plan(notes / "plan.json").channel("EWR") == "my_dag_in_EWR"
 
+    @pytest.mark.parametrize(
+        ("options", "level"),
+        [
+            ({}, "WARN"),
+            ({"spark_log_level": "DEBUG"}, "DEBUG"),
+            ({"conf": {"spark.log.level": "INFO"}}, "INFO"),
+        ],
+    )
+    def test_spark_itself_says_little_in_the_tasks_log(
+        self, submit: Any, options: dict[str, Any], level: str
+    ) -> None:
+        program, notes = submit("exit 3")
+
+        with pytest.raises(AirflowException):
+            run(make(spark_binary=program, **options))
+
+        assert f"spark.log.level={level}" in (notes / "args").read_text().splitlines()
+
     def test_environment_of_the_user_wins(self, submit: Any) -> None:
         program, notes = submit("exit 3")
 
@@ -356,6 +374,7 @@ class TestArguments:
             ({"on_data_loss": "x"}, "on_data_loss is 'x'"),
             ({"commit_timeout": 0}, "commit_timeout is 0"),
             ({"deploy_mode": "cluster"}, "only 'client'"),
+            ({"spark_log_level": "quiet"}, "spark_log_level"),
             ({"application": "x.py"}, "application='x.py' cannot be given"),
         ],
     )

@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.spark.failures import TaskFailedError
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.report import RunReport
 from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork
+from airflow_provider_snowpipe.spark.source import Behind
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -345,6 +346,71 @@ class TestPrepare:
         assert run.rejected_before == {"job_src_p": 1, "job_src_q": 0}
 
 
+class TestRunWithoutRows:
+    """Sources are compared with the committed tokens before Spark is started."""
+
+    @pytest.mark.parametrize(
+        ("p", "q", "expected"), [("5", "3", True), ("5", "2", False), ("5", None, False)]
+    )
+    def test_is_one_whose_partitions_all_end_at_their_tokens(self, snowpipe, make_run, p, q, expected):
+        for channel, token in (("job_src_p", p), ("job_src_q", q)):
+            snowpipe.channel(channel, committed=token)
+
+        assert make_run(P, Q).has_no_rows() is expected
+        assert snowpipe.did("open", "append") == []
+
+    def test_ends_as_one_that_spark_did(self, snowpipe, make_run):
+        snowpipe.channel("job_src_p", committed="5", rows_inserted=6)
+        by_spark = make_run(P)
+        whole(by_spark)
+        here = make_run(P)
+
+        assert here.has_no_rows()
+        here.verify()
+        here.finish()
+
+        assert here.channels == by_spark.channels
+        assert here.source.bookmark == by_spark.source.bookmark == {"p": IntegerOffset(5)}
+
+    def test_source_is_compared_with_the_last_run_only_where_there_are_none(self, snowpipe, monkeypatch):
+        snowpipe.channel("job_src_p", committed="4")
+        source = AskedSource([P])
+        monkeypatch.setattr(driver, "open_source", lambda *_: source)
+
+        assert not Run(PLAN, snowpipe.client()).has_no_rows()
+        assert source.given == {}
+        snowpipe.channels["job_src_p"].committed = "5"
+        assert Run(PLAN, snowpipe.client()).has_no_rows()
+        assert set(source.given) == {"compare_with_last_run", "check_identity"}
+
+    @pytest.mark.parametrize(
+        ("behind", "expected"),
+        [
+            ([Behind(10, ""), Behind(None, "", 10)], True),
+            ([Behind(40 << 20, ""), Behind(40 << 20, "")], False),
+            ([Behind(None, "", 150_000), Behind(None, "", 150_000)], False),
+            ([Behind(10, ""), Behind(None, "")], False),
+            ([], False),
+        ],
+        ids=["little", "many bytes", "many rows", "unknown", "nothing listed"],
+    )
+    def test_is_small_where_all_partitions_say_so(self, snowpipe, monkeypatch, behind, expected):
+        told = [replace(P, name=str(number)) for number in range(len(behind))]
+        monkeypatch.setattr(driver, "open_source", lambda *_: MemorySource(told))
+        monkeypatch.setattr(MemoryPartition, "behind", lambda self, _: behind[int(self.name)])
+        run = Run(PLAN, snowpipe.client())
+        run.has_no_rows()
+
+        assert run.is_small() is expected
+
+    def test_rows_that_only_spark_reads_are_not_looked_for(self, snowpipe, make_run):
+        partition = MemoryFramePartition("p", rows(2))
+        snowpipe.channel("job_src_p", committed="1")
+
+        assert not make_run(partition).has_no_rows()
+        assert snowpipe.did() == []
+
+
 class TestRounds:
     SLOW = replace(P, seconds_per_part=1000.0)
 
@@ -434,6 +500,7 @@ class TestRounds:
             client: Callable
             partitions: dict
             start: dict
+            began: float
             done: Callable
 
             def __enter__(self):
@@ -454,10 +521,7 @@ class TestRounds:
         snowpipe.channel("job_src_a", committed="1", rows_inserted=2)
         run = make_run(replace(Q, name="a"), self.SLOW, ca_bundle="ca")
         monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", transports)
-        spark = InProcessSpark()
-        spark.statusTracker = lambda: SimpleNamespace(getActiveJobsIds=list)
-
-        load(run, spark)
+        load(run)
 
         asked, bearers = told[::2], told[1::2]
         status = "status job_src_a,job_src_p"

@@ -2,80 +2,146 @@
 
 from __future__ import annotations
 
-from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile
-from airflow_provider_snowpipe.spark.files.source import FilePartition
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.spark.progress_lines import Totals, channels_to_show
+from itertools import pairwise
+from threading import Event
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.spark import progress_lines
+from airflow_provider_snowpipe.spark.progress_lines import Look, ProgressLines, Totals
+from airflow_provider_snowpipe.spark.source import Behind
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from tests.memory_source import MemoryPartition, rows
 
 
 def test_rows_per_second_are_those_since_the_last_look() -> None:
-    totals = Totals(0.0)
-    totals.take(2.0, 200, 1_000)
-    totals.take(4.0, 1_200, 600)
+    totals = Totals(Look(0.0, bytes_behind=1_400))
+    totals.take(Look(2.0, 200, bytes_behind=1_000))
+    totals.take(Look(4.0, 1_200, bytes_behind=600))
 
     assert totals.line(1, 3) == (
         "snowpipe progress total done=1/3 rows=1200 rows_per_second=500 bytes_behind<=600 seconds_left<=3"
     )
 
 
-def test_nothing_is_foretold_from_one_look() -> None:
-    totals = Totals(0.0)
-    totals.take(2.0, 200, 1_000)
+def test_first_look_foretells_from_what_there_was_when_the_run_began() -> None:
+    totals = Totals(Look(0.0, bytes_behind=1_200))
+    totals.take(Look(1.0, 200, bytes_behind=1_000))
 
-    assert totals.seconds_left() is None
     assert totals.line(0, 1) == (
-        "snowpipe progress total done=0/1 rows=200 rows_per_second=100 bytes_behind<=1000"
+        "snowpipe progress total done=0/1 rows=200 rows_per_second=200 bytes_behind<=1000 seconds_left<=5"
+    )
+
+
+def test_rows_foretell_where_bytes_are_not_known() -> None:
+    totals = Totals(Look(0.0, rows_behind=1_000))
+    totals.take(Look(2.0, 200, rows_behind=800))
+
+    assert totals.line(0, 1) == (
+        "snowpipe progress total done=0/1 rows=200 rows_per_second=100 rows_behind<=800 seconds_left<=8"
     )
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    totals = Totals(0.0)
-    totals.take(2.0, 0, None)
+    totals = Totals(Look(0.0))
+    totals.take(Look(2.0))
 
-    assert totals.line(0, 2) == "snowpipe progress total done=0/2"
+    assert totals.line(0, 2) == "snowpipe progress total done=0/2 rows=0 rows_per_second=0"
 
 
 def test_nothing_is_foretold_while_nothing_moves() -> None:
-    totals = Totals(0.0)
+    totals = Totals(Look(0.0, bytes_behind=1_000))
     for second in (2.0, 4.0, 6.0):
-        totals.take(second, 0, 1_000)
+        totals.take(Look(second, bytes_behind=1_000))
 
     assert totals.seconds_left() is None
-    assert totals.rate == 0.0
 
 
-def test_the_slowest_channels_time_to_commit_is_said_once_it_is_known() -> None:
-    totals = Totals(0.0)
-    totals.take(2.0, 200, 1_000, None)
+def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_said_once_there_are_some() -> None:
+    totals = Totals(Look(0.0))
+    totals.take(Look(2.0, 200))
     assert "latency" not in totals.line(0, 1)
+    assert "rejected" not in totals.line(0, 1)
 
-    totals.take(4.0, 400, 800, 1_250)
+    totals.take(Look(4.0, 400, 3, latency_ms=1_250))
 
-    assert totals.line(0, 1).endswith(" latency_ms<=1250")
-
-
-def _partition(name: str, *files: SourceFile) -> FilePartition:
-    return FilePartition(name, FileGroup(name, files), FileSourceSpec("/data"), on_data_loss="fail")
+    assert totals.line(0, 1).endswith(" rejected=3 latency_ms<=1250")
 
 
-def _look(tokens: dict[str, str | None]) -> dict[str, ChannelStatus]:
-    return {name: ChannelStatus(name, "SUCCESS", committed=token) for name, token in tokens.items()}
+class Told(MemoryPartition):
+    """A partition that tells rows and bytes."""
+
+    def behind(self, committed: str | None) -> Behind:
+        left = 10 - int(committed or 0)
+        return Behind(left * 100, "", left)
 
 
-def test_only_channels_that_moved_get_a_line() -> None:
-    partitions = {name: _partition(name) for name in "abc"}
-    now = _look({"a": "1:5", "b": "1:7", "c": None})
+class Looks:
+    """A client that gives one answer after the other, and ends the lines after the last."""
 
-    assert channels_to_show(now, partitions, {"a": "1:5", "b": "1:5", "c": None}) == ["b"]
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.ended = list(answers), Event()
+
+    def __enter__(self) -> Looks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def channel_statuses(self, _: list[str]) -> dict[str, ChannelStatus]:
+        if not self.answers:
+            self.ended.set()
+            raise SnowpipeError("over")
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return {name: status(name, committed, given) for name, (committed, given) in answer.items()}
 
 
-def test_of_many_channels_the_ones_furthest_behind_get_a_line() -> None:
-    names = [f"c{number:04}" for number in range(10_000)]
-    partitions = {
-        name: _partition(name, SourceFile("1", f"/{name}", size)) for size, name in enumerate(names)
-    }
+def status(name: str, committed: str | None, inserted: int) -> ChannelStatus:
+    return ChannelStatus(name, "SUCCESS", committed, rows_inserted=inserted)
 
-    shown = channels_to_show(_look(dict.fromkeys(names, "1:5")), partitions, {})
 
-    assert shown == names[-1:-21:-1]
+def test_many_channels_that_move_are_one_line_a_look(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"c{number}" for number in range(30)]
+    client = Looks(dict.fromkeys(names, ("5", 15)), SnowpipeError("busy"), dict.fromkeys(names, ("10", 20)))
+
+    start = {name: status(name, None, 10) for name in names}
+    partitions = {name: Told(name, rows(10)) for name in names}
+    with ProgressLines(lambda: client, partitions, start, began=0.0, interval=0.001):  # type: ignore[arg-type, return-value]
+        assert client.ended.wait(30)
+
+    said = capsys.readouterr()
+    first, second = said.out.splitlines()
+    assert "rows=150 " in first
+    assert "rows_behind<=150 bytes_behind<=15000" in first
+    assert "rows=300 " in second
+    assert "busy" in said.err
+
+
+def test_more_channels_are_asked_after_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+    monkeypatch.setattr(progress_lines, "Event", lambda: Waiting(waits))
+    for channels in (1, 1_000, 10_000):
+        partitions = {str(number): Told("p", ()) for number in range(channels)}
+        start = {name: status(name, None, 0) for name in partitions}
+        with ProgressLines(Looks, partitions, start, began=0.0):  # type: ignore[arg-type]
+            pass
+
+    assert waits[:2] == [1.0, 1.0]
+    assert all(one <= other for one, other in pairwise(waits))
+    assert waits[-1] == 10.0
+
+
+class Waiting(Event):
+    """Ends at once, and keeps how long was to be waited."""
+
+    def __init__(self, waits: list[float]) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._waits.append(timeout or 0.0)
+        return True

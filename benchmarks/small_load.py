@@ -1,0 +1,140 @@
+"""What one run of the stream operator costs where few rows are new, or none, on a local master.
+
+Each run is a task's process of its own, which loads the rows of one new file into the local service; what is
+timed is the operator's ``execute``, with the processor time of everything that it starts. ``before`` has
+neither the comparison ahead of Spark nor the settings with which a local master starts quickly, by overriding
+them as an author would; ``rows`` and ``nothing new`` are the operator as it is. The kinds take turns.
+
+    python benchmarks/small_load.py --rows 1000 --rounds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.measuring import Cost
+from tests.local_service import LocalService
+from tests.spark_job import new_table, write_rows
+
+_JAVA_AS_IT_IS = {"spark.driver.defaultJavaOptions": "-Dsnowpipe=1", "spark.ui.enabled": "true"}
+_WARM_UP = 3
+"""Runs until the class-data archive is used: one that sees the machine, one that makes it, one more."""
+
+
+def main() -> int:
+    """Measure, and print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.run is not None:
+        print(json.dumps(_cost_here(json.loads(given.run))))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="small-load-") as folder:
+        costs = _costs(Path(folder), given.rows, given.rounds)
+    for kind, found in costs.items():
+        wall, cpu = (statistics.median(getattr(one, name) for one in found) for name in ("wall", "cpu"))
+        each = " ".join(f"{one.wall:.1f}/{one.cpu:.1f}" for one in found)
+        print(f"{kind}: {wall:.2f} s, {cpu:.2f} CPU-s (median of {len(found)}: {each})", flush=True)
+    return 0
+
+
+def _costs(folder: Path, rows: int, rounds: int) -> dict[str, list[Cost]]:
+    service = LocalService.start(folder / "service")
+    try:
+        new_table(service, "SMALL")
+        load = _Load(folder, service)
+        for _ in range(_WARM_UP):
+            load.add(rows)
+            load.run()
+        costs: dict[str, list[Cost]] = {"before": [], "rows": [], "nothing new": []}
+        for _ in range(rounds):
+            load.add(rows)
+            costs["before"].append(load.run(as_it_was=True, expected=rows))
+            load.add(rows)
+            costs["rows"].append(load.run(expected=rows))
+            costs["nothing new"].append(load.run(expected=0))
+        return costs
+    finally:
+        service.stop()
+
+
+class _Load:
+    """A growing folder of files, and runs that load what is new."""
+
+    def __init__(self, folder: Path, service: LocalService) -> None:
+        self._source, self._rows, self._files = folder / "src", 0, 0
+        without = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_LAUNCHER_OPTS")
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if name not in without},
+            **service.env,
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+            "AIRFLOW_HOME": str(folder / "airflow"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+
+    def add(self, rows: int) -> None:
+        self._files += 1
+        write_rows(self._source / "all" / f"{self._files:06}.ndjson", range(self._rows, self._rows + rows))
+        self._rows += rows
+
+    def run(self, *, as_it_was: bool = False, expected: int | None = None) -> Cost:
+        options = {"source": str(self._source), "as_it_was": as_it_was}
+        variables = {"SPARK_LAUNCHER_OPTS": "-Dsnowpipe=1"} if as_it_was else {}
+        done = subprocess.run(
+            [sys.executable, __file__, "--run", json.dumps(options)],
+            env={**self._environment, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
+        found = json.loads(done.stdout.splitlines()[-1])
+        if expected is not None and found["rows"] != expected:
+            raise SystemExit(f"{found['rows']} rows instead of {expected}")
+        return Cost(found["wall"], found["cpu"])
+
+
+def _cost_here(options: dict[str, Any]) -> dict[str, float]:
+    """Run the operator in this process."""
+    from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+    from tests.stream_worker import TaskInstance
+
+    if options["as_it_was"]:
+        SnowpipeStreamOperator._without_driver = lambda *_: None  # type: ignore[method-assign]
+    operator = SnowpipeStreamOperator(
+        task_id="load",
+        source={"path": options["source"]},
+        table="SMALL",
+        channel_prefix="p",
+        conf=_JAVA_AS_IT_IS if options["as_it_was"] else None,
+    )
+    context: Any = {"ti": TaskInstance()}
+    cpu, began = _cpu_seconds(), time.perf_counter()
+    value = operator.execute(context)
+    return {"wall": time.perf_counter() - began, "cpu": _cpu_seconds() - cpu, "rows": value["rows"]}
+
+
+def _cpu_seconds() -> float:
+    """Processor seconds of this process and of those that it started and that have ended."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

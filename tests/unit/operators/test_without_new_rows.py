@@ -1,0 +1,307 @@
+"""A run that finds no new row ends without Spark; a script stands in for it and counts its starts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.operators.submission import targets_of, value_of
+from airflow_provider_snowpipe.spark.driver import Run
+from airflow_provider_snowpipe.spark.files.late_files import Listings
+from airflow_provider_snowpipe.spark.report import RunReport
+from tests.fake_snowpipe import PIPE, PIPE_MISSING, FakeSnowpipe, error
+from tests.memory_source import InProcessSpark
+from tests.stream_worker import FileState, TaskInstance
+
+DRIVER = """#!/bin/bash
+echo x >> NOTES/runs; cp "${@: -1}" NOTES/plan.json; printf "%s\n" "$@" > NOTES/args; exit 1
+"""
+CHANNELS = {"p_src_a": "2.ndjson:2", "p_src_b": "1.ndjson:1"}
+
+
+class Lab:
+    """A load of files all of which the first run has committed."""
+
+    def __init__(self, folder: Path, make: Any, snowpipe: FakeSnowpipe) -> None:
+        self.notes, self.source = folder / "notes", folder / "src"
+        self.notes.mkdir()
+        self.program = folder / "fake-spark-submit"
+        self.program.write_text(DRIVER.replace("NOTES", str(self.notes)))
+        self.program.chmod(0o755)
+        self.state = FileState(folder / "state.json")
+        self.make, self.snowpipe = make, snowpipe
+        self.write("a/1.ndjson", 3)
+        self.write("a/2.ndjson", 2)
+        self.write("b/1.ndjson", 1)
+        for channel, token in CHANNELS.items():
+            snowpipe.channel(channel, committed=token)
+        self.options: dict[str, Any] = {}
+
+    def write(self, name: str, rows: int, mode: str = "w") -> Path:
+        path = self.source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open(mode) as file:
+            file.write('{"ID": 1}\n' * rows)
+        return path
+
+    def operator(self, **options: Any) -> SnowpipeStreamOperator:
+        arguments: dict[str, Any] = {
+            "task_id": "load",
+            "source": {"path": str(self.source), "listing_path": str(self.source.parent / "listings")},
+            "channel_prefix": "p",
+            "spark_binary": str(self.program),
+        }
+        operator: SnowpipeStreamOperator = self.make(
+            SnowpipeStreamOperator, **{**arguments, **self.options, **options}
+        )
+        return operator
+
+    def execute(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        context: Any = {"ti": TaskInstance(), "task_state_store": self.state}
+        return self.operator(**options).execute(context), context["ti"].xcoms
+
+    def starts_spark(self, **options: Any) -> bool:
+        """Run, and say whether Spark was started, which then fails."""
+        try:
+            self.execute(**options)
+        except AirflowException:
+            assert len((self.notes / "runs").read_text().splitlines()) == 1
+            return True
+        assert not (self.notes / "runs").exists()
+        return False
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch, set_connection, make, snowpipe):
+    set_connection("spark_default", conn_type="spark", host="local[2,4]")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    return Lab(tmp_path, make, snowpipe)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
+    operator = lab.operator(name="app", wait_for_commit=waits)
+    plan = operator._plan(operator._pipe_hook(), Path("/tmp"), {})  # noqa: S108  nothing is written there
+    run = Run(plan, lab.snowpipe.client())
+    run.prepare()
+    run.load(InProcessSpark())
+    run.verify()
+    by_driver = RunReport("app", run.channels, 1.5)
+    opened = lab.snowpipe.did("open")
+
+    value, xcoms = lab.execute(name="app", wait_for_commit=waits)
+
+    assert {**value, "seconds": 1.5} == value_of(by_driver, PIPE, "file:line")
+    assert xcoms["targets"] == targets_of(by_driver, "file:line", "abort")
+    assert {name: one["token"] for name, one in xcoms["targets"].items()} == CHANNELS
+    assert not (lab.notes / "runs").exists()
+    assert lab.snowpipe.did("open") == opened
+
+
+def test_it_says_so_in_the_log_and_shows_the_channels(lab, capsys):
+    lab.execute()
+
+    said = "".join(capsys.readouterr())
+    assert "0 new rows" in said
+    assert all(channel in said for channel in CHANNELS)
+
+
+def test_nothing_is_left_to_the_next_try(lab, tmp_path):
+    lab.state.set("snowpipe_rejected_before", {"p_src_a": 0})
+
+    lab.execute()
+
+    assert lab.state.values() == {}
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_load_that_defers_needs_no_triggerer(lab):
+    value, xcoms = lab.execute(deferrable=True)
+
+    assert (value["rows"], set(xcoms["targets"])) == (0, set(CHANNELS))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "mode"),
+    [("a/3.ndjson", 1, "w"), ("b/1.ndjson", 1, "a"), ("c/1.ndjson", 1, "w"), ("a/2.ndjson", 0, "w")],
+    ids=["a new file", "a new row", "a new partition", "a committed row is gone"],
+)
+def test_spark_is_started_for(lab, name, rows, mode):
+    lab.write(name, rows, mode)
+
+    assert lab.starts_spark()
+
+
+def test_spark_is_started_where_a_token_is_behind(lab):
+    lab.snowpipe.channels["p_src_a"].committed = "2.ndjson:1"
+
+    assert lab.starts_spark()
+
+
+def test_file_before_the_committed_one_that_changed_is_found(lab):
+    lab.execute()
+    lab.write("a/1.ndjson", 1, "a")
+
+    assert lab.starts_spark()
+
+
+def test_listing_is_kept_by_the_driver_alone_where_there_are_rows(lab, monkeypatch):
+    lab.write("a/3.ndjson", 1)
+    monkeypatch.setattr(Listings, "check", lambda *_: pytest.fail("the listing was kept"))
+
+    assert lab.starts_spark()
+
+
+@pytest.mark.parametrize(
+    ("ending", "limit", "expected"),
+    [("", 20, False), ("", 19, True), (".gz", 159, True), (".gz", 8 * 99, False)],
+)
+def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending, limit, expected):
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.files.source._QUICK_BYTES", limit)
+    shutil.rmtree(lab.source / "b")
+    path = lab.write("a/2.ndjson", 2)
+    assert path.stat().st_size == 20
+    if ending:
+        path.with_suffix(".ndjson.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+        lab.snowpipe.channels["p_src_a"].committed = "2.ndjson.gz:2"
+
+    source = {"path": str(lab.source), "pattern": f"*.ndjson{ending}"}
+    assert lab.starts_spark(source=source) is expected
+
+
+def test_partitions_that_take_long_are_left_to_spark(lab, monkeypatch):
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.driver._QUICK_SECONDS", -1.0)
+
+    assert lab.starts_spark()
+
+
+def test_service_that_does_not_answer_at_once_is_left_to_spark(lab):
+    lab.snowpipe.fault(before="status", error=error(503))
+
+    assert lab.starts_spark()
+
+
+def test_rows_that_an_earlier_try_had_rejected_are_reported_by_the_driver(lab):
+    lab.state.set("snowpipe_rejected_before", {"p_src_a": 0})
+    lab.snowpipe.channels["p_src_a"].rows_error_count = 3
+
+    assert lab.starts_spark()
+    assert json.loads((lab.notes / "plan.json").read_text())["rejected_before"] == {"p_src_a": 0}
+
+
+@pytest.mark.parametrize("source", [{"kind": "table", "table": "T", "offset_column": "ID"}])
+def test_source_that_only_spark_lists_is_left_to_it(lab, source):
+    assert lab.starts_spark(source=source)
+
+
+def test_table_that_no_run_has_made_is_left_to_the_run_that_makes_it(lab, monkeypatch):
+    monkeypatch.setattr(SnowpipeStreamOperator, "_plan_for", lambda *_: pytest.fail("makes the table"))
+    lab.snowpipe.channels.clear()
+    for path in lab.source.rglob("*.ndjson"):
+        path.write_text("")
+
+    with pytest.raises(pytest.fail.Exception, match="makes the table"):
+        lab.execute(create_table="if_missing")
+
+
+def test_pipe_that_is_missing_is_reported_by_the_driver(lab):
+    lab.snowpipe.fault(before="pipe_info", error=error(404, PIPE_MISSING))
+
+    assert lab.starts_spark()
+
+
+def test_spark_has_to_be_there_also_without_rows(lab):
+    with pytest.raises(AirflowFailException, match="spark-submit"):
+        lab.execute(spark_binary="/no/spark-submit")
+
+
+class TestLocalMaster:
+    """What a load that is known to be small adds to the command."""
+
+    @pytest.fixture(autouse=True)
+    def own_cache(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)
+
+    def arguments(self, lab: Lab, **options: Any) -> str:
+        assert lab.starts_spark(**options)
+        return (lab.notes / "args").read_text()
+
+    def test_starts_quickly_for_few_rows(self, lab):
+        lab.write("a/3.ndjson", 1)
+
+        arguments = self.arguments(lab, conf={"spark.eventLog.enabled": "false"})
+
+        assert "-XX:TieredStopAtLevel=1" in arguments
+        assert "spark.ui.enabled=false" in arguments
+        assert "spark.eventLog.enabled=false" in arguments
+
+    def test_keeps_what_pays_off_for_many_rows(self, lab, monkeypatch):
+        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver._SMALL_BYTES", 0)
+        lab.write("a/3.ndjson", 1)
+
+        arguments = self.arguments(lab)
+
+        assert "TieredStopAtLevel" not in arguments
+        assert "spark.ui.enabled" not in arguments
+
+    def test_keeps_it_where_nobody_knows_how_many(self, lab):
+        lab.write("a/3.ndjson", 1)
+        lab.snowpipe.fault(before="status", error=error(503))
+
+        assert "TieredStopAtLevel" not in self.arguments(lab)
+
+    def test_other_masters_get_nothing(self, lab, set_connection):
+        set_connection("spark_default", conn_type="spark", host="spark://host", port=7077)
+        lab.write("a/3.ndjson", 1)
+
+        arguments = self.arguments(lab)
+
+        assert "defaultJavaOptions" not in arguments
+        assert "spark.ui" not in arguments
+
+
+class TestKafka:
+    @pytest.fixture
+    def kafka(self, lab):
+        pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+        from tests.kafka_topics import MockCluster, numbered, produce
+
+        cluster = MockCluster()
+        cluster.make_topic("t")
+        produce(cluster.address, "t", numbered(range(20)), partition=lambda row: row % 2)
+        lab.options = {
+            "source": {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": ["t"]},
+        }
+        lab.snowpipe.channels.clear()
+        for number in range(2):
+            lab.snowpipe.channel(f"p_t_{number}", committed="9")
+        return lambda: produce(cluster.address, "t", numbered(range(1)), partition=lambda _: 1)
+
+    @pytest.mark.parametrize("reader", ["auto", "client", "spark"])
+    def test_tokens_at_the_ends_need_no_spark(self, lab, kafka, reader):
+        assert not lab.starts_spark(source={**lab.options["source"], "reader": reader})
+
+    def test_one_record_more_starts_spark(self, lab, kafka):
+        kafka()
+
+        assert lab.starts_spark()
+
+    def test_bookmark_of_the_group_moves_as_the_drivers(self, lab, kafka):
+        from tests.kafka_topics import group_offsets
+
+        source = {**lab.options["source"], "group_id": "g"}
+
+        assert not lab.starts_spark(source=source)
+        assert group_offsets(source["bootstrap_servers"], "g", "t", 4) == [10, 10, 0, 0]

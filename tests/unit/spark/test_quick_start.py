@@ -1,0 +1,224 @@
+"""What a local master is started with, and the class-data archive that its JVMs share."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.spark.quick_start import ClassDataArchive, QuickStart, cache_folder, is_local
+
+JAVA = "spark.driver.defaultJavaOptions"
+HOUR = 3600
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "airflow-provider-snowpipe"
+
+
+@pytest.fixture
+def java(tmp_path):
+    """A Java that is more than a wrapper."""
+    program = tmp_path / "jdk" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_bytes(b"#" * 8192)
+    return tmp_path / "jdk"
+
+
+@pytest.fixture
+def archive(java):
+    def of(*class_path: str) -> ClassDataArchive:
+        found = ClassDataArchive.of(str(java), class_path, cache_folder())
+        assert found is not None
+        return found
+
+    return of
+
+
+def fresh(archive: ClassDataArchive) -> Path:
+    """The file that a JVM is told to make."""
+    [option] = [one for one in archive.options() if one.startswith("-XX:ArchiveClassesAtExit=")]
+    return Path(option.partition("=")[2])
+
+
+def quick(conf: Any = (), environment: Any = (), defaults: str = "", *, is_small: bool = True) -> QuickStart:
+    return QuickStart(dict(conf), dict(environment), defaults, is_small, None)
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local", True),
+        ("local[*]", True),
+        ("local[2,4]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://local:7077", False),
+        ("yarn", False),
+    ],
+)
+def test_local_master_is_one_without_executors(master, expected):
+    assert is_local(master) is expected
+
+
+class TestSettings:
+    def test_small_load_gets_a_jvm_that_starts_quickly_and_no_page(self):
+        added = quick().settings()
+
+        assert added == {JAVA: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.ui.enabled": "false"}
+
+    def test_load_that_may_be_large_gets_the_archive_alone(self, archive):
+        archive().options()
+
+        added = QuickStart({}, {}, "", False, archive()).settings()
+
+        assert set(added) == {JAVA}
+        assert "ArchiveClassesAtExit" in added[JAVA]
+        assert "Tiered" not in added[JAVA]
+        assert "GC" not in added[JAVA]
+
+    @pytest.mark.parametrize(
+        "own",
+        [
+            {"conf": {JAVA: "-Xss4m"}},
+            {"conf": {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}},
+            {"environment": {"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}},
+            {"environment": {"SPARK_SUBMIT_OPTS": "-Dx=y"}},
+            {"defaults": "spark.driver.extraJavaOptions -XX:+UseZGC"},
+        ],
+    )
+    def test_java_options_of_the_author_stay_alone(self, own):
+        assert JAVA not in quick(**own).settings()
+
+    @pytest.mark.parametrize(
+        "own",
+        [
+            {"conf": {"spark.ui.enabled": "true"}},
+            {"conf": {"spark.ui.port": "4055"}},
+            {"defaults": "spark.ui.enabled=true"},
+        ],
+    )
+    def test_page_that_the_author_asks_for_stays(self, own):
+        assert "spark.ui.enabled" not in quick(**own).settings()
+
+    @pytest.mark.parametrize("name", ["SPARK_LAUNCHER_OPTS", "JDK_JAVA_OPTIONS"])
+    def test_launcher_starts_quickly_unless_it_has_options(self, name):
+        assert quick(is_small=False).variables() == {
+            "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        }
+        assert quick(environment={name: "-Dx=y"}).variables() == {}
+
+    @pytest.mark.parametrize("place", ["SPARK_CONF_DIR", "SPARK_HOME", "binary", "given"])
+    def test_properties_files_are_read_wherever_spark_looks_for_them(self, tmp_path, java, place):
+        conf = tmp_path / "spark" / "conf"
+        binary = tmp_path / "spark" / "bin" / "spark-submit"
+        for folder in (conf, binary.parent):
+            folder.mkdir(parents=True)
+        binary.touch(mode=0o755)
+        file = conf / "spark-defaults.conf"
+        file.write_text("spark.ui.enabled true")
+        variables = {"SPARK_CONF_DIR": str(conf), "SPARK_HOME": str(conf.parent)}
+        environment = {"JAVA_HOME": str(java), "PATH": ""}
+        if place in variables:
+            environment[place] = variables[place]
+
+        found = QuickStart.of(
+            {},
+            environment,
+            binary=str(binary) if place == "binary" else "spark-submit",
+            properties_file=str(file) if place == "given" else None,
+            driver_class_path=None,
+            is_small=True,
+        )
+
+        assert "spark.ui.enabled" in found.defaults
+
+
+class TestArchive:
+    def test_second_load_makes_it_and_the_third_uses_it(self, archive):
+        assert archive().options() == ()
+        second = archive()
+        made = fresh(second)
+        made.write_text("classes")
+        second.settle(is_whole=True)
+
+        [option] = [one for one in archive().options() if "SharedArchiveFile" in one]
+
+        assert Path(option.partition("=")[2]).read_text() == "classes"
+        assert not made.exists()
+
+    def test_one_of_several_loads_makes_it(self, archive):
+        archive().options()
+        fresh(archive())
+
+        assert archive().options() == ()
+
+    def test_one_that_was_not_made_is_made_an_hour_later(self, archive, cache):
+        archive().options()
+        lost = archive()
+        fresh(lost)
+        lost.settle(is_whole=True)
+        [making] = cache.glob("*.making")
+        assert archive().options() == ()
+
+        os.utime(making, (time.time() - HOUR - 60,) * 2)
+
+        assert fresh(archive())
+
+    def test_what_a_failed_driver_made_is_removed(self, archive, cache):
+        archive().options()
+        failed = archive()
+        fresh(failed).write_text("classes")
+        failed.settle(is_whole=False)
+
+        assert [one.suffix for one in cache.iterdir()] == [".making"]
+
+    def test_those_that_nobody_uses_any_more_are_removed(self, archive, cache):
+        archive().options()
+        old = cache / "class-data-0.jsa"
+        old.touch()
+        os.utime(old, (time.time() - 31 * 24 * HOUR,) * 2)
+        maker = archive()
+        fresh(maker).touch()
+        maker.settle(is_whole=True)
+
+        assert not old.exists()
+
+    def test_another_java_or_class_path_has_another(self, archive, java, tmp_path):
+        jars = tmp_path / "jars"
+        jars.mkdir()
+        names = {archive().path, archive(str(jars)).path}
+        os.utime(jars, (1, 1))
+        names.add(archive(str(jars)).path)
+        (java / "bin" / "java").write_bytes(b"#" * 9000)
+        names.add(archive().path)
+
+        assert len(names) == 4
+
+    def test_wrapper_of_a_wheels_java_is_the_same_in_another_folder(self, tmp_path):
+        paths = set()
+        for folder in ("one", "two"):
+            wrapper = tmp_path / folder / "bin" / "java"
+            wrapper.parent.mkdir(parents=True)
+            wrapper.write_text("exec /jdk/java")
+            found = ClassDataArchive.of(str(tmp_path / folder), (), cache_folder())
+            paths.add(found and found.path)
+
+        assert len(paths) == 1
+        assert None not in paths
+
+    def test_folder_that_others_can_write_is_not_used(self, java, cache):
+        cache.mkdir(parents=True)
+        cache.chmod(0o777)
+
+        assert ClassDataArchive.of(str(java), (), cache) is None
+
+    @pytest.mark.parametrize("name", ["with space", "file"])
+    def test_folder_that_cannot_be_one_is_not_used(self, java, tmp_path, name):
+        (tmp_path / "file").touch()
+
+        assert ClassDataArchive.of(str(java), (), tmp_path / name) is None
