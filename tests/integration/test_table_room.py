@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.table_room import TableRoom
+from airflow_provider_snowpipe.sources import RowPolicy
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
@@ -42,14 +43,7 @@ def _source(path: Path, *rows: Any) -> FileSourceSpec:
 
 
 def _room(**changes: Any) -> TableRoom:
-    wishes: dict[str, Any] = {
-        "on_error": "abort",
-        "check_rows": False,
-        "dead_letter_path": None,
-        "create_table": None,
-        "evolve_columns": None,
-    }
-    return TableRoom(**{**wishes, **changes})
+    return TableRoom(RowPolicy(**changes))
 
 
 @pytest.mark.parametrize("define", [connect, connect_by_form])

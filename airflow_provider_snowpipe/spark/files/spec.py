@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from airflow_provider_snowpipe.spark.checked_values import is_template
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -35,7 +36,7 @@ _OPTION_GROUPINGS = {
 """Options of one way to group files; any other refuses them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FileSourceSpec(SourceSpec):
     """Ordered groups of files.
 
@@ -101,6 +102,8 @@ class FileSourceSpec(SourceSpec):
     kind: Literal["files"] = "files"
 
     def __post_init__(self) -> None:
+        if not self._check_fields():
+            return
         for key in ("path", "pattern", "text_column", "columns", "column_names", "listing_path"):
             if getattr(self, key) in ("", ()):
                 raise ConfigurationError(f"source {key} is empty: give it a value")
@@ -148,6 +151,8 @@ class FileSourceSpec(SourceSpec):
                 )
 
     def _check_name_pattern(self) -> None:
+        if is_template(self.name_pattern):
+            return
         try:
             named = re.compile(self.name_pattern or "").groupindex
         except re.error as error:
@@ -163,7 +168,7 @@ class FileSourceSpec(SourceSpec):
     def _check_dialect(self) -> None:
         for key in ("delimiter", "quote", "escape"):
             value = getattr(self, key)
-            is_one = len(value) == 1 and value.isascii() and value not in "\r\n"
+            is_one = is_template(value) or (len(value) == 1 and value.isascii() and value not in "\r\n")
             if not is_one and (value or key == "delimiter"):
                 or_none = "" if key == "delimiter" else ", or '' where the files have none"
                 raise ConfigurationError(
