@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec as FileSource
-from airflow_provider_snowpipe.spark.iceberg.spec import IcebergSourceSpec as IcebergSource
-from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec as KafkaSource
+from airflow_provider_snowpipe.spark.files.spec import FileSource
+from airflow_provider_snowpipe.spark.iceberg.spec import IcebergSource
+from airflow_provider_snowpipe.spark.kafka.spec import KafkaSource
 from airflow_provider_snowpipe.spark.row_rules import RowPolicy
 from airflow_provider_snowpipe.spark.source import SourceSpec
-from airflow_provider_snowpipe.spark.tables.delta_spec import DeltaSourceSpec as DeltaSource
-from airflow_provider_snowpipe.spark.tables.spec import TableSourceSpec as TableSource
+from airflow_provider_snowpipe.spark.tables.delta_spec import DeltaSource
+from airflow_provider_snowpipe.spark.tables.spec import TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 __all__ = ["DeltaSource", "FileSource", "IcebergSource", "KafkaSource", "RowPolicy", "TableSource"]

@@ -37,7 +37,7 @@ _OPTION_GROUPINGS = {
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FileSourceSpec(SourceSpec):
+class FileSource(SourceSpec):
     """Ordered groups of files.
 
     :param path: the directory that holds them, as the Spark driver and its executors see it
@@ -204,3 +204,7 @@ class FileSourceSpec(SourceSpec):
     def address(self) -> str:
         """The directory."""
         return self.path
+
+
+FileSourceSpec = FileSource
+"""The name of the class inside the job, where a FileSource reads what the spec says."""

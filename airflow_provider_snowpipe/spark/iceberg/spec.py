@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class IcebergSourceSpec(SourceSpec):
+class IcebergSource(SourceSpec):
     """The rows that were appended to an Iceberg table, snapshot by snapshot.
 
     The position of a row is the sequence number of the snapshot that appended it, and its number among that
@@ -92,3 +92,7 @@ class IcebergSourceSpec(SourceSpec):
     def address(self) -> str:
         """The table with its catalog, or its place."""
         return f"{self.catalog}.{self.table}" if self.table else self.path or ""
+
+
+IcebergSourceSpec = IcebergSource
+"""The name of the class inside the job, where a IcebergSource reads what the spec says."""

@@ -26,7 +26,7 @@ _FIRST, _LATER = frozenset(string.ascii_letters + "_"), frozenset(string.ascii_l
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class KafkaSourceSpec(SourceSpec):
+class KafkaSource(SourceSpec):
     """Topics of a Kafka cluster; each topic-partition is a partition of the source.
 
     :param bootstrap_servers: brokers to ask first, ``host:port`` separated by commas; those of the connection
@@ -243,6 +243,10 @@ class KafkaSourceSpec(SourceSpec):
                 "topic, as the Kafka connector names them; leave source_name out and use channel_prefix"
             )
         return check_channel_name(f"{prefix}_{partition}")
+
+
+KafkaSourceSpec = KafkaSource
+"""The name of the class inside the job, where a KafkaSource reads what the spec says."""
 
 
 def connector_prefix(name: str) -> str:

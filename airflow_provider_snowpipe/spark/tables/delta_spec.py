@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DeltaSourceSpec(SourceSpec):
+class DeltaSource(SourceSpec):
     """The rows that were inserted into a Delta table, version by version, from its change data feed.
 
     The position of a row is the version that inserted it and its number in that version, ordered by a column
@@ -79,3 +79,7 @@ class DeltaSourceSpec(SourceSpec):
     def address(self) -> str:
         """The table or its directory."""
         return self.table or self.path or ""
+
+
+DeltaSourceSpec = DeltaSource
+"""The name of the class inside the job, where a DeltaSource reads what the spec says."""

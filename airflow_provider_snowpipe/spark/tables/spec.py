@@ -25,7 +25,7 @@ _SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|priva
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TableSourceSpec(SourceSpec):
+class TableSource(SourceSpec):
     """The rows of a table, a query or files that Spark reads, ordered by a column.
 
     The column's values are unique and only grow: a row that is added later has a larger one than all rows
@@ -115,6 +115,10 @@ class TableSourceSpec(SourceSpec):
     def address(self) -> str:
         """The table, the path, or the query's name."""
         return self.table or self.path or f"query {self.name}"
+
+
+TableSourceSpec = TableSource
+"""The name of the class inside the job, where a TableSource reads what the spec says."""
 
 
 def check_one_input(source: Any, keys: Sequence[str]) -> None:
