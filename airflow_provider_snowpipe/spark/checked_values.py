@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
@@ -64,7 +64,7 @@ class TypedArgument:
             hint = hints[one.name]
             if is_task_output(value):
                 complete = False
-            elif get_origin(hint) is not Mapping and not (is_template(value) and _takes_text(hint)):
+            elif not _maps(hint) and not (is_template(value) and _takes_text(hint)):
                 checked = _checked(f"{self._argument} {one.name}".lstrip(), value, hint)
                 object.__setattr__(self, one.name, checked)
         return complete
@@ -135,9 +135,14 @@ def _default(one: Field[Any]) -> Any:
     return one.default if one.default_factory is MISSING else one.default_factory()
 
 
+def _maps(hint: Any) -> bool:
+    """True for a mapping, whose keys and values its own class checks."""
+    return get_origin(hint) is Mapping or any(get_origin(choice) is Mapping for choice in get_args(hint))
+
+
 def _takes_text(hint: Any) -> bool:
     """True for a field of free text, or of texts; one of a few words is no place for a template."""
-    inner = [choice for choice in get_args(hint) if choice is str or get_origin(choice) is tuple]
+    inner = [choice for choice in get_args(hint) if choice is str or get_origin(choice) is Sequence]
     return hint is str or any(map(_takes_text, inner))
 
 
@@ -158,7 +163,7 @@ def _checked(what: str, value: Any, hint: Any) -> Any:
         return value
     if hint in (str, bool) and isinstance(value, hint):
         return value
-    if get_origin(hint) is tuple:
+    if get_origin(hint) in (tuple, Sequence):
         if isinstance(value, list | tuple) and all(type(one) is choices[0] for one in value):
             return tuple(value)
         kind = "texts" if choices[0] is str else "whole numbers"

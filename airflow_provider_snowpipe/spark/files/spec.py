@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -87,13 +88,13 @@ class FileSource(SourceSpec):
     format: Literal["ndjson", "text", "csv", "parquet", "orc", "avro"] = "ndjson"
     compression: Literal["auto", "none", "gzip", "zstd", "bz2", "xz"] = "auto"
     text_column: str = "LINE"
-    columns: tuple[str, ...] | None = None
+    columns: Sequence[str] | None = None
     header: bool = True
-    column_names: tuple[str, ...] | None = None
+    column_names: Sequence[str] | None = None
     delimiter: str = ","
     quote: str = '"'
     escape: str = ""
-    null_values: tuple[str, ...] = ("",)
+    null_values: Sequence[str] = ("",)
     growing: bool = False
     numbering: Literal["checked", "ignored"] = "checked"
     verify: Literal["rows", "digest"] = "rows"

@@ -6,7 +6,7 @@ import re
 import string
 import struct
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -69,14 +69,14 @@ class KafkaSource(SourceSpec):
     """
 
     bootstrap_servers: str = ""
-    topics: tuple[str, ...] = ()
+    topics: Sequence[str] = ()
     topic_pattern: str | None = None
     start: Literal["earliest", "latest", "timestamp"] = "earliest"
     start_timestamp: str | None = None
     value_format: Literal["json", "avro", "protobuf", "text", "bytes"] = "json"
     value_column: str | None = None
     connect_envelope: bool | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] | Sequence[str] = field(default_factory=dict)
     record_metadata: str | None = None
     key_format: Literal["text", "bytes"] = "text"
     tombstones: Literal["drop", "null", "fail"] = "fail"
@@ -166,14 +166,19 @@ class KafkaSource(SourceSpec):
                 f"source connect_envelope is {self.connect_envelope} and value_format is "
                 f"{self.value_format!r}: the envelope is JSON's, leave connect_envelope out"
             )
-        unknown = sorted(set(self.metadata) - set(METADATA_FIELDS))
+        unknown = sorted(set(self.metadata_columns) - set(METADATA_FIELDS))
         if unknown:
             raise ConfigurationError(
                 f"source metadata names {unknown[0]!r}: use {', '.join(METADATA_FIELDS)}"
             )
-        columns = [*self.metadata.values(), *filter(None, (self.record_metadata, self.value_column))]
+        columns = [*self.metadata_columns.values(), *filter(None, (self.record_metadata, self.value_column))]
         if not all(columns) or len({name.upper() for name in columns}) < len(columns):
             raise ConfigurationError(f"source columns are {columns}: give each one its own name")
+
+    @property
+    def metadata_columns(self) -> Mapping[str, str]:
+        """The column of each field that Kafka knows of a record."""
+        return self.metadata if isinstance(self.metadata, Mapping) else _metadata(self.metadata)
 
     @property
     def start_milliseconds(self) -> int:

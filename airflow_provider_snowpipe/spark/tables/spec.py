@@ -58,7 +58,7 @@ class TableSource(SourceSpec):
     name: str | None = None
     offset_type: Literal["integer", "text"] = "integer"
     partition_by: str | None = None
-    ranges: tuple[int, ...] = ()
+    ranges: Sequence[int] = ()
     binary: BinaryFormat = "BASE64"
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
