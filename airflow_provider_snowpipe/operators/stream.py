@@ -69,6 +69,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     the worker. When the task is deferred, Spark has ended, so that a deferred task that is cleared or marked
     leaves nothing to stop.
 
+    ``row_policy`` and the single arguments of :class:`RowPolicyOperator` say what becomes of rows that do not
+    fit the table, and of the table.
+
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
     in no argument, setting, environment variable or template.
 
@@ -97,7 +100,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         a mapping or its JSON text (templated)
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
         carries the rows, in files where they are many; None for this package's own client (templated)
-    :param kwargs: ``row_policy``, and options of ``SparkSubmitOperator``, such as ``conf``
+    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``
     :raises ConfigurationError: if an argument is wrong
     """
 
