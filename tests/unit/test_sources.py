@@ -378,6 +378,14 @@ class TestRowPolicyOfOperators:
         assert single._table_room() == whole._table_room()
         assert whole._table_room().policy == RowPolicy(**arguments)
 
+    @pytest.mark.parametrize("arguments", [{"on_error": "continue"}, {"row_policy": RowPolicy("continue")}])
+    def test_they_may_be_default_arguments_of_the_dag(self, arguments: dict[str, Any]) -> None:
+        with DAG("d", schedule=None, default_args=arguments):
+            load = SnowpipeStreamOperator(task_id="load", source={"path": "/in"}, table="T")
+            append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T")
+
+        assert load._table_room().policy == append._table_room().policy == RowPolicy("continue")
+
     def test_both_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match=r"RowPolicy\(on_error='continue'"):
             SnowpipeStreamOperator(
