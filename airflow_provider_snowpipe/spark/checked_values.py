@@ -59,7 +59,7 @@ class TypedArgument:
         :returns: False where a field is the output of another task, so that fields cannot be compared yet
         :raises ConfigurationError: if a value has another type
         """
-        complete, hints = True, get_type_hints(type(self))
+        complete, hints = True, _hints(type(self))
         for one, value in self._given():
             hint = hints[one.name]
             if is_task_output(value):
@@ -118,7 +118,7 @@ def checked_values(
     :param skip_types: keys whose value is checked elsewhere
     :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
     """
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     return {
         name: value if name in skip_types else _checked(f"{what} {name}", value, hints[name])
         for name, value in known_keys(kind, values, what).items()
@@ -129,6 +129,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value
+
+
+_HINTS: dict[type[Any], dict[str, Any]] = {}
+"""Types of fields by class: to read them is most of what a value costs."""
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    if kind not in _HINTS:
+        _HINTS[kind] = get_type_hints(kind)
+    return _HINTS[kind]
 
 
 def _default(one: Field[Any]) -> Any:
