@@ -18,6 +18,7 @@ from airflow.providers.common.sql.operators.sql import SQLExecuteQueryOperator
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+from airflow_provider_snowpipe.sources import FileSource
 
 CREATE_TABLE = """
 CREATE TABLE IF NOT EXISTS "{{ params.table }}" (
@@ -111,7 +112,7 @@ def flights_to_snowflake() -> None:
     )
     stream = SnowpipeStreamOperator(
         task_id="stream",
-        source={"path": "{{ params.data_dir }}", "group_by": "directory", "pattern": "*.ndjson"},
+        source=FileSource(path="{{ params.data_dir }}", group_by="directory", pattern="*.ndjson"),
         source_name="flights",
         table="{{ params.table }}",
         batch_limits="{{ params.batch_limits }}",

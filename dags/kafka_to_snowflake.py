@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import Param, dag
 from airflow.providers.common.sql.operators.sql import SQLCheckOperator, SQLExecuteQueryOperator
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.sources import KafkaSource
 
 CREATE_TABLE = """
 CREATE TABLE IF NOT EXISTS "{{ params.table }}" (
@@ -45,14 +46,13 @@ def kafka_to_snowflake() -> None:
     )
     stream = SnowpipeStreamOperator(
         task_id="stream",
-        source={
-            "kind": "kafka",
-            "topics": ["{{ params.topic }}"],
-            "group_id": "{{ params.group }}",
-            "metadata": ["partition", "offset", "timestamp"],
-            "tombstones": "drop",
-        },
-        kafka_conn_id="kafka_default",
+        source=KafkaSource(
+            conn_id="kafka_default",
+            topics=["{{ params.topic }}"],
+            group_id="{{ params.group }}",
+            metadata=["partition", "offset", "timestamp"],
+            tombstones="drop",
+        ),
         table="{{ params.table }}",
     )
     no_record_twice = SQLCheckOperator(

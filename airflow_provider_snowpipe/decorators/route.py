@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import DecoratedOperator, context_merge
 from airflow.providers.common.compat.sdk import task_decorator_factory as _factory
 
 from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
+from airflow_provider_snowpipe.sources import shape_values
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, TaskDecorator
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 class SnowpipeRouteDecoratedOperator(DecoratedOperator, SnowpipeBranchOperator):
     """Call a function and branch by what it returns, as :class:`SnowpipeBranchOperator` does.
 
-    :param python_callable: returns a source: a stage, a path, a URL, or the shape as a mapping
+    :param python_callable: returns a source: a stage, a path, a URL, a ``KafkaSource``, or the shape as a
+        mapping
     :param op_args: its positional arguments (templated)
     :param op_kwargs: its keyword arguments (templated)
     """
@@ -50,7 +52,7 @@ class SnowpipeRouteDecoratedOperator(DecoratedOperator, SnowpipeBranchOperator):
         """Call the function, and plan for what it returned."""
         context_merge(context, self.op_kwargs)
         arguments = determine_kwargs(self.python_callable, self.op_args, context)
-        self.source = self.python_callable(*self.op_args, **arguments)
+        self.source = shape_values(self.python_callable(*self.op_args, **arguments))
         try:
             return super().choose_branch(context)
         finally:

@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.pipe import PipeOperator
 from airflow_provider_snowpipe.operators.small_source import SmallSource
 from airflow_provider_snowpipe.operators.submission import application_name
-from airflow_provider_snowpipe.operators.table_room import TableRoom
+from airflow_provider_snowpipe.operators.table_room import RowPolicyOperator
 from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TARGETS_KEY = "targets"
 
 
-class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
+class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator):
     """Append a few rows to one channel, each exactly once: rows at hand, a file, or the result of a query.
 
     Every row has a position, ``batch:row`` or what ``token_column`` holds. A retry reads the committed token
@@ -48,21 +48,13 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         moment from which the DAG run was due, in microseconds (templated)
     :param token_column: the column whose values, growing from row to row, are the positions (templated)
     :param offset_format: with ``token_column``, the format of its values; ``integer`` unless given
-    :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports it,
-        ``dead_letter`` puts rows aside that do not fit the table before the others are sent
-    :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
-    :param dead_letter_path: the directory or URL for such rows (templated)
-    :param create_table: ``if_missing`` makes the table from the rows
-    :param evolve_columns: True adds the columns of the rows that the table lacks, False refuses them, None
-        leaves them to the service, which passes unknown keys over
-    :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
-        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not look
     :param on_older_batch: what to do when the channel has gone on to a later batch: ``fail``, or ``skip``
         where these rows are known to be loaded
     :param wait_for_commit: False ends the task when the rows are received
     :param commit_timeout: seconds to wait for the commit
     :param max_rows: most rows
     :param max_bytes: most bytes of NDJSON
+    :param kwargs: ``row_policy``, and arguments of :class:`PipeOperator`
     """
 
     template_fields: Sequence[str] = (
@@ -93,12 +85,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         batch: int | str | None = None,
         token_column: str | None = None,
         offset_format: str | None = None,
-        on_error: str = "abort",
-        check_rows: bool = False,
-        dead_letter_path: str | None = None,
-        create_table: str | None = None,
-        evolve_columns: bool | None = None,
-        unknown_columns: str = "warn",
         on_older_batch: str = "fail",
         wait_for_commit: bool = True,
         commit_timeout: float = 600.0,
@@ -117,12 +103,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         self.batch = batch
         self.token_column = token_column
         self.offset_format = offset_format
-        self.on_error = on_error
-        self.check_rows = check_rows
-        self.dead_letter_path = dead_letter_path
-        self.create_table = create_table
-        self.evolve_columns = evolve_columns
-        self.unknown_columns = unknown_columns
         self.on_older_batch = on_older_batch
         self.wait_for_commit = wait_for_commit
         self.commit_timeout = commit_timeout
@@ -264,16 +244,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
             rules, wishes["columns"], wishes["unknown_columns"], channel, self._format(), committed
         )
 
-    def _table_room(self) -> TableRoom:
-        return TableRoom(
-            self.on_error,
-            self.check_rows,
-            self.dead_letter_path,
-            self.create_table,
-            self.evolve_columns,
-            self.unknown_columns,
-        )
-
     def _rules(self, batch: int | None) -> AppendRules:
         from airflow_provider_snowpipe.streaming.small_load import AppendRules
 
@@ -319,7 +289,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, PipeOperator):
         }
 
     def _check_arguments(self) -> None:
-        self._table_room().check()
         if str(self.dead_letter_path or "").startswith("kafka:"):
             raise ConfigurationError(
                 f"dead_letter_path is {self.dead_letter_path!r}: an append knows no Kafka cluster; give a "

@@ -10,7 +10,9 @@ from airflow.providers.common.compat.sdk import BaseBranchOperator
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY, known_shape, load_policy, path_before
+from airflow_provider_snowpipe.operators.source_connection import warn_of_conn_ids
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.sources import shape_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ class SnowpipeBranchOperator(BaseBranchOperator):
     preferred. Nothing is loaded here.
 
     :param source: ``@stage/path``; ``table:NAME`` for what its past loads say; a path, a URL;
-        ``kafka://host:port/topic``, or the source of a stream from Kafka as a mapping; or the shape, as a
-        mapping or its JSON text (templated)
+        ``kafka://host:port/topic``, or a :class:`~airflow_provider_snowpipe.sources.KafkaSource` or its
+        mapping; or the shape, as a mapping or its JSON text (templated)
     :param stream: ids of the tasks or task groups that stream the data, None where there is no such way
     :param copy: ids of those that copy it
     :param pipe: ids of those that give it to a file pipe
@@ -44,7 +46,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
     :param table: the table of a Kafka source, whose channels say how far each partition is in it; None counts
         from the offsets of the source's group, or from its start (templated)
     :param channel_prefix: the first part of these channels' names, None for the DAG's id (templated)
-    :param kafka_conn_id: the connection of a Kafka source (templated)
+    :param kafka_conn_id: deprecated, the source says ``conn_id`` (templated)
     :param storage_conn_id: the connection of a URL (templated)
     :param database: database of stage and table, None for the connection's (templated)
     :param schema: their schema, None for the connection's (templated)
@@ -87,7 +89,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.source = source
+        self.source = shape_values(source)
         self.stream = stream
         self.copy = copy
         self.pipe = pipe
@@ -102,6 +104,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         self.database = database
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
+        warn_of_conn_ids(kafka_conn_id)
         if not (stream or copy or pipe):
             raise ConfigurationError("no way to load is given: name the tasks of stream=…, copy=… or pipe=…")
         load_policy(policy, costs)

@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.operators.spark_driver import OWN_ARGUMENTS
 from airflow_provider_snowpipe.operators.submission import mapping_argument
+from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
@@ -54,8 +55,8 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
     The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
     its path below the stage), ``rows``, ``bytes`` and ``folder``. The XCom ``files`` has their paths.
 
-    :param source: ``{"table": …}``, ``{"query": …}`` or ``{"path": …, "format": …, "options": {…}}``, as
-        Spark reads them; a mapping or its JSON text (templated)
+    :param source: what Spark reads: a :class:`~airflow_provider_snowpipe.sources.TableSource` with ``table``,
+        ``query`` or ``path``, ``format`` and ``options``; or a mapping of these, or its JSON text (templated)
     :param table: the table; its columns are filled by their names (templated)
     :param stage: ``@stage``, ``@database.schema.stage``, ``@%table`` or ``@~``, with or without a path; None
         for the table's own (templated)
@@ -105,7 +106,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
     def __init__(
         self,
         *,
-        source: Mapping[str, Any] | str,
+        source: TableSource | Mapping[str, Any] | str,
         table: str,
         stage: str | None = None,
         target_file_bytes: int = TARGET_FILE_BYTES,
@@ -132,7 +133,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
                     "Spark connection is spark_conn_id=…"
                 )
         super().__init__(spark_conn_id=spark_conn_id, work_path=work_path, **kwargs)
-        self.source = source
+        self.source = bulk_values(source)
         self.table = table
         self.stage = stage
         self.target_file_bytes = target_file_bytes

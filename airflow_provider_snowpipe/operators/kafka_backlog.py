@@ -82,15 +82,13 @@ class KafkaBacklog:
         return backlog_shape(places, self._mean_bytes(partitions, committed), **known)
 
     def _partitions(self) -> tuple[KafkaPartition, ...]:
-        from airflow_provider_snowpipe.operators.kafka_connection import with_connection
+        from airflow_provider_snowpipe.operators.source_connection import connected_source
         from airflow_provider_snowpipe.spark.kafka.source import KafkaSource
         from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
-        from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 
-        values, secrets = dict(self.source), SourceSecrets()
-        if self.conn_id is not None:
-            values, secrets = with_connection(self.source, self.conn_id)
-        source = KafkaSource(KafkaSourceSpec.from_mapping(values), "skip")
+        spec, secrets = connected_source(self.source, self.conn_id)
+        assert isinstance(spec, KafkaSourceSpec)  # noqa: S101  is_kafka() has said so
+        source = KafkaSource(spec, "skip")
         source.take_secrets(secrets)
         return source.partitions()
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.operators.file_loading import FileLoading
     from airflow_provider_snowpipe.operators.load_choice import LoadChoice
     from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+    from airflow_provider_snowpipe.spark.source import SourceSpec
 
 
 class SnowpipeLoadOperator(SnowpipeStreamOperator):
@@ -54,8 +55,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     The XCom ``plan`` has the path, the reasons, and what each path would cost; the XCom ``outcome`` has
     what was estimated beside what came of it, and the last loads of the table, by which the next run plans.
 
-    :param source: ``@stage/path``; a folder of ordered files; or the source of a stream as a mapping
-        (templated)
+    :param source: ``@stage/path``; a folder of ordered files; or the source of a stream, such as a
+        :class:`~airflow_provider_snowpipe.sources.FileSource` or its mapping (templated)
     :param path: ``auto``, ``stream``, ``copy`` or ``pipe`` (templated)
     :param stage: where files of this machine are staged for COPY; None for the table's own stage (templated)
     :param file_pipe: a file pipe into the table, in the table's schema; ``auto`` takes the pipe only where it
@@ -86,7 +87,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     def __init__(
         self,
         *,
-        source: Mapping[str, Any] | str,
+        source: SourceSpec | Mapping[str, Any] | str,
         path: str = "auto",
         stage: str | None = None,
         file_pipe: str | None = None,

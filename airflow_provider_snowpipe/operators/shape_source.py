@@ -23,7 +23,7 @@ class ShapeSource:
     """Something that has a shape.
 
     :param source: ``@stage/path``; ``table:NAME`` for what its past loads say; a folder, a file or a URL such
-        as ``s3://bucket/path``; ``kafka://host:port/topic``, or the source of a stream from Kafka; or the
+        as ``s3://bucket/path``; ``kafka://host:port/topic``, or the mapping of a source from Kafka; or the
         shape itself; these two as a mapping or its JSON text
     :param hook: asks the account about stages, past loads and, where it has a table, the table's channels
     :param storage_conn_id: the connection of a URL, None for none

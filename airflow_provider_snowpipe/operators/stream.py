@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.operators.channel_driver import ChannelDriverOper
 from airflow_provider_snowpipe.operators.deferral_timeout import is_deferral_timeout
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory
 from airflow_provider_snowpipe.operators.sent_load import SentLoad, end_of_wait, settle_load
+from airflow_provider_snowpipe.operators.source_connection import connected_source, warn_of_conn_ids
 from airflow_provider_snowpipe.operators.spark_driver import OWN_ARGUMENTS
 from airflow_provider_snowpipe.operators.submission import (
     application_name,
@@ -32,7 +33,8 @@ from airflow_provider_snowpipe.operators.submission import (
     targets_of,
     value_of,
 )
-from airflow_provider_snowpipe.operators.table_room import TableRoom
+from airflow_provider_snowpipe.operators.table_room import RowPolicyOperator
+from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 TARGETS_KEY = "targets"
 
 
-class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
+class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOperator):
     """Load ordered files or Kafka topics into a table through channels, each row exactly once, with Spark.
 
     The job resumes each channel from its committed offset token, so that a retry or the next run sends only
@@ -68,35 +70,27 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
     the worker. When the task is deferred, Spark has ended, so that a deferred task that is cleared or marked
     leaves nothing to stop.
 
+    ``row_policy`` and the single arguments of :class:`RowPolicyOperator` say what becomes of rows that do not
+    fit the table, and of the table.
+
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
     in no argument, setting, environment variable or template.
 
-    :param source: what to read: its ``kind`` (``files`` where there is none) and the keys of that source's
-        spec, such as ``path`` for files (templated)
+    :param source: what to read: a :class:`~airflow_provider_snowpipe.sources.FileSource`, ``KafkaSource``,
+        ``TableSource``, ``DeltaSource`` or ``IcebergSource``; or a mapping of its fields and its ``kind``,
+        which is ``files`` where there is none (templated)
     :param table: load into this table through its default pipe (templated)
     :param pipe: load through this pipe; not together with ``table`` (templated)
     :param database: the pipe's database, None for the connection's (templated)
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
     :param spark_conn_id: the Spark connection; client deploy mode only
-    :param kafka_conn_id: for a source of kind ``kafka``, the connection with the brokers' addresses and
-        credentials; those go the way of the Snowflake ones (templated)
-    :param iceberg_conn_id: for a source of kind ``iceberg``, the connection to its catalog, likewise
-        (templated)
+    :param kafka_conn_id: deprecated, the source says ``conn_id`` (templated)
+    :param iceberg_conn_id: deprecated, likewise (templated)
     :param channel_prefix: first part of the channels' names, stable over runs; None for the
         connector's, where a Kafka source has a ``connector_name``, else for the DAG's id (templated)
     :param source_name: second part of the channels' names, stable over runs; None for the
         source's own, such as the last part of a path (templated)
-    :param on_error: ``abort`` fails the task when the service skips a row, ``continue`` reports them,
-        ``dead_letter`` puts rows aside that do not fit the table before the others are sent
-    :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
-    :param dead_letter_path: the directory or URL for such rows, which all executors reach, or
-        ``kafka:<topic>`` for a topic of a Kafka source's cluster (templated)
-    :param create_table: ``if_missing`` makes the table from the source's first rows, as this worker sees them
-    :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
-        leaves them to the service, which passes unknown keys over
-    :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
-        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not look
     :param on_data_loss: ``fail`` fails the task when the committed position is not in the source any more,
         ``skip`` goes on after it
     :param wait_for_commit: False ends the task when the rows are received, committed or not
@@ -134,7 +128,7 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
     def __init__(
         self,
         *,
-        source: Mapping[str, Any],
+        source: SourceSpec | Mapping[str, Any],
         table: str | None = None,
         pipe: str | None = None,
         database: str | None = None,
@@ -145,12 +139,6 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         iceberg_conn_id: str | None = None,
         channel_prefix: str | None = None,
         source_name: str | None = None,
-        on_error: str = "abort",
-        check_rows: bool = False,
-        dead_letter_path: str | None = None,
-        create_table: str | None = None,
-        evolve_columns: bool | None = None,
-        unknown_columns: str = "warn",
         on_data_loss: str = "fail",
         wait_for_commit: bool = True,
         commit_timeout: float = 600.0,
@@ -168,7 +156,7 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
                 )
         kwargs.setdefault("name", "")
         super().__init__(conn_id=spark_conn_id, **kwargs)
-        self.source = source
+        self.source = stream_values(source)
         self.table = table
         self.pipe = pipe
         self.database = database
@@ -178,12 +166,6 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         self.iceberg_conn_id = iceberg_conn_id
         self.channel_prefix = channel_prefix
         self.source_name = source_name
-        self.on_error = on_error
-        self.check_rows = check_rows
-        self.dead_letter_path = dead_letter_path
-        self.create_table = create_table
-        self.evolve_columns = evolve_columns
-        self.unknown_columns = unknown_columns
         self.on_data_loss = on_data_loss
         self.wait_for_commit = wait_for_commit
         self.commit_timeout = commit_timeout
@@ -191,6 +173,7 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
         self.poll_interval = poll_interval
         self.batch_limits = batch_limits
         self.sdk_profile = sdk_profile
+        warn_of_conn_ids(kafka_conn_id, iceberg_conn_id)
         self._check_arguments()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -369,31 +352,9 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
     def _prefix(self, source: SourceSpec) -> str:
         return str(self.channel_prefix or source.channel_prefix or self.dag_id)
 
-    def _table_room(self) -> TableRoom:
-        return TableRoom(
-            self.on_error,
-            self.check_rows,
-            self.dead_letter_path,
-            self.create_table,
-            self.evolve_columns,
-            self.unknown_columns,
-        )
-
     def _source(self) -> tuple[SourceSpec, SourceSecrets]:
         """What to read, and the secrets that no plan holds."""
-        from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
-        from airflow_provider_snowpipe.spark.sources import source_spec
-
-        values, secrets = self.source, SourceSecrets()
-        if self.kafka_conn_id is not None:
-            from airflow_provider_snowpipe.operators.kafka_connection import with_connection
-
-            values, secrets = with_connection(values, self.kafka_conn_id)
-        elif self.iceberg_conn_id is not None:
-            from airflow_provider_snowpipe.operators.iceberg_connection import with_catalog
-
-            values, secrets = with_catalog(values, self.iceberg_conn_id)
-        return source_spec(values), secrets
+        return connected_source(self.source, self.kafka_conn_id, self.iceberg_conn_id)
 
     def _first_look(self, sent: SentLoad) -> SentLoad | None:
         """Look at the channels once; the load if all of it is committed, None if there is to wait."""
@@ -442,7 +403,6 @@ class SnowpipeStreamOperator(ReportsLineage, ChannelDriverOperator):
             raise ConfigurationError(
                 f"table {self.table!r} and pipe {self.pipe!r} are both given: drop one of them"
             )
-        self._table_room().check()
         check_one_of("on_data_loss", self.on_data_loss, ("fail", "skip"))
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"commit_timeout is {self.commit_timeout}: give seconds above 0")

@@ -1,66 +1,92 @@
-"""What a load does about its table before it starts: make it, widen it, learn its columns."""
+"""An operator's row policy, and what a load does about its table by it before it starts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_provider_snowpipe.spark.row_rules import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
-from airflow_provider_snowpipe.streaming.unknown_columns import UNKNOWN_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+    from airflow_provider_snowpipe.spark.row_rules import OnError
     from airflow_provider_snowpipe.spark.source import SourceSpec
     from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
     from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
-ON_ERROR = ("abort", "continue", "dead_letter")
 
+class RowPolicyOperator(BaseOperator):
+    """The arguments of operators that load rows through channels, about rows that do not fit the table.
 
-@dataclass(frozen=True, slots=True)
-class TableRoom:
-    """An author's wishes about a table and rows that do not fit it.
-
-    :param on_error: ``abort``, ``continue`` or ``dead_letter``
-    :param check_rows: True checks rows before they are sent with ``abort``, too
-    :param dead_letter_path: where rows go that do not fit
-    :param create_table: ``if_missing`` makes the table from the source's first rows, None does not
-    :param evolve_columns: True adds the columns that the source has and the table lacks, False refuses such a
-        source, None leaves it to the service, which passes unknown keys over
-    :param unknown_columns: ``warn`` counts keys of rows that match no column, and refuses rows of which none
-        does; ``fail`` refuses the first one; ``ignore`` does not look
+    :param row_policy: what becomes of such rows, and of the table: a
+        :class:`~airflow_provider_snowpipe.sources.RowPolicy`, or a mapping of its fields
+    :param on_error: a field of ``row_policy``, which is not given then; so are the others
+    :param check_rows: likewise
+    :param dead_letter_path: likewise (templated)
+    :param create_table: likewise
+    :param evolve_columns: likewise
+    :param unknown_columns: likewise
+    :param kwargs: arguments of the operator
+    :raises ConfigurationError: if a value is wrong, or given twice
     """
 
-    on_error: str
+    on_error: OnError
     check_rows: bool
     dead_letter_path: str | None
     create_table: str | None
     evolve_columns: bool | None
-    unknown_columns: str = "warn"
+    unknown_columns: str
 
-    def check(self) -> None:
-        """Refuse wishes that no template could mend.
+    def __init__(
+        self,
+        *,
+        row_policy: RowPolicy | Mapping[str, Any] | None = None,
+        on_error: str | None = None,
+        check_rows: bool | None = None,
+        dead_letter_path: str | None = None,
+        create_table: str | None = None,
+        evolve_columns: bool | None = None,
+        unknown_columns: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        single = {
+            "on_error": on_error,
+            "check_rows": check_rows,
+            "dead_letter_path": dead_letter_path,
+            "create_table": create_table,
+            "evolve_columns": evolve_columns,
+            "unknown_columns": unknown_columns,
+        }
+        given = {name: value for name, value in single.items() if value is not None}
+        if row_policy is not None and given:
+            name, value = next(iter(given.items()))
+            raise ConfigurationError(
+                f"{name}={value!r} is given beside row_policy: give RowPolicy({name}={value!r}, …)"
+            )
+        if not isinstance(row_policy, RowPolicy):
+            row_policy = RowPolicy.from_mapping(given if row_policy is None else row_policy)
+        # A field each: what an earlier release has serialized, and templates, are by these names.
+        for one in fields(RowPolicy):
+            setattr(self, one.name, getattr(row_policy, one.name))
 
-        :raises ConfigurationError: if a value is unknown or lacks another
-        """
-        check_one_of("on_error", self.on_error, ON_ERROR)
-        if self.on_error == "dead_letter" and self.dead_letter_path is None:
-            raise ConfigurationError(
-                "on_error is 'dead_letter', but dead_letter_path is not given: name a directory or a URL "
-                "that all executors reach"
-            )
-        check_one_of("unknown_columns", self.unknown_columns, UNKNOWN_COLUMNS)
-        if self.create_table not in (None, "if_missing"):
-            raise ConfigurationError(
-                f"create_table is {self.create_table!r}: it must be 'if_missing' or None"
-            )
-        if self.evolve_columns not in (None, True, False):
-            raise ConfigurationError(
-                f"evolve_columns is {self.evolve_columns!r}: it must be True, False or None"
-            )
+    def _table_room(self) -> TableRoom:
+        return TableRoom(RowPolicy(**{one.name: getattr(self, one.name) for one in fields(RowPolicy)}))
+
+
+@dataclass(frozen=True, slots=True)
+class TableRoom:
+    """What an author's policy does about a table.
+
+    :param policy: the policy
+    """
+
+    policy: RowPolicy
 
     def prepare(
         self,
@@ -85,7 +111,7 @@ class TableRoom:
             rows = first_rows(source, secrets)
             if rows.lines:
                 self.make_room(hook, rows.lines, source.address, say, rows.types)
-            elif self.create_table is not None:
+            elif self.policy.create_table is not None:
                 raise SourceMissingError(
                     f"source {source.address!r} has no row yet from which columns could be inferred: make "
                     "the table first, or run when there are rows"
@@ -95,7 +121,7 @@ class TableRoom:
     @property
     def makes_room(self) -> bool:
         """True if the table is made or widened by the rows."""
-        return self.create_table is not None or self.evolve_columns is not None
+        return self.policy.create_table is not None or self.policy.evolve_columns is not None
 
     def rules(self, hook: SnowpipeHook, say: Callable[..., None]) -> dict[str, Any]:
         """What the plan must know of rows, of the table as it is now.
@@ -104,14 +130,13 @@ class TableRoom:
         :param say: writes a line to the task's log
         :raises SqlError: if the table cannot be described
         """
-        checked = self.on_error == "dead_letter" or self.check_rows
         known = self.known_columns(hook, say)
         return {
-            "on_error": self.on_error,
-            "check_rows": self.check_rows,
-            "dead_letter_path": self.dead_letter_path or None,
-            "columns": hook.table_columns() if checked else known,
-            "unknown_columns": self.unknown_columns if known else "ignore",
+            "on_error": self.policy.on_error,
+            "check_rows": self.policy.check_rows,
+            "dead_letter_path": self.policy.dead_letter_path or None,
+            "columns": hook.table_columns() if self.policy.checks_rows else known,
+            "unknown_columns": self.policy.unknown_columns if known else "ignore",
         }
 
     def known_columns(self, hook: SnowpipeHook, say: Callable[..., None]) -> tuple[TableColumn, ...]:
@@ -121,12 +146,12 @@ class TableRoom:
         :param say: writes a line to the task's log
         :raises SqlError: if the table cannot be described, and unknown keys are to fail the task
         """
-        if self.unknown_columns == "ignore":
+        if self.policy.unknown_columns == "ignore":
             return ()
         try:
             return hook.columns_for_keys()
         except SqlError as error:
-            if self.unknown_columns == "fail":
+            if self.policy.unknown_columns == "fail":
                 raise
             say("keys of rows are not held against the table's columns: %s", error)
             return ()
@@ -159,15 +184,15 @@ class TableRoom:
 
         table = table_of(hook.pipe_name())
         wanted = columns_of_rows(rows, types)
-        if self.create_table is not None:
+        if self.policy.create_table is not None:
             hook.run_sql(create_table_if_missing(table, wanted))
-        if self.evolve_columns is None:
+        if self.policy.evolve_columns is None:
             return
         missing = missing_columns(wanted, hook.table_columns())
         if not missing:
             return
         named = ", ".join(column.ddl for column in missing)
-        if not self.evolve_columns:
+        if not self.policy.evolve_columns:
             raise ConfigurationError(
                 f"table {table} lacks {len(missing)} column(s) that source {address!r} has: {named}. "
                 "Nothing was sent, since their values would be passed over: set evolve_columns=True to add "

@@ -1,12 +1,110 @@
-"""Checks of JSON objects against the dataclasses that are built from them."""
+"""Dataclasses that are built from JSON objects: those of plans, and typed values that authors give."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
-from typing import Any, get_args, get_type_hints
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
+from airflow_provider_snowpipe.streaming.arguments import may_be_secret
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+_USER_IN_URL = re.compile(r"(?<=://)[^/@\s'\"]+(?=@)")
+_VALUE_IN_URL = re.compile(r"([?&;]([^=&;\s'\"]+)=)([^&;\s'\"]+)")
+
+
+class TypedArgument:
+    """A frozen dataclass that authors give to an operator, or write as a dictionary with the same keys.
+
+    A subclass calls :meth:`_check_fields` first in its ``__post_init__``. Texts may be Jinja templates, and
+    any field the output of another task: the operator takes the value as its dictionary, which Airflow
+    renders, and builds the value again in the task, where all of it is checked.
+    """
+
+    __slots__ = ()
+
+    _argument: ClassVar[str] = ""
+    """What stands before a field's name in errors."""
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build the value from its dictionary.
+
+        :param values: the dictionary
+        :raises ConfigurationError: for an unknown or missing key, or a wrong value; names the key and what it
+            may be
+        """
+        return cls(**known_keys(cls, values, cls._argument or cls.__name__))
+
+    def as_json(self) -> dict[str, Any]:
+        """The value as a dictionary of JSON values: ``kind``, and whatever differs from its default."""
+        return {
+            one.name: _plain(value)
+            for one, value in self._given()
+            if value != _default(one) or one.name == "kind"
+        }
+
+    def __repr__(self) -> str:
+        given = [f"{one.name}={value!r}" for one, value in self._given() if value != _default(one)]
+        return _without_secrets(f"{type(self).__name__}({', '.join(given)})")
+
+    def _given(self) -> list[tuple[Field[Any], Any]]:
+        return [(one, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
+
+    def _check_fields(self) -> bool:
+        """Check each field's type, and make lists tuples.
+
+        :returns: False where a field is the output of another task, so that fields cannot be compared yet
+        :raises ConfigurationError: if a value has another type
+        """
+        complete, hints = True, _hints(type(self))
+        for one, value in self._given():
+            hint = hints[one.name]
+            if is_task_output(value):
+                complete = False
+            elif not _maps(hint) and not (is_template(value) and _takes_text(hint)):
+                checked = _checked(f"{self._argument} {one.name}".lstrip(), value, hint)
+                object.__setattr__(self, one.name, checked)
+        return complete
+
+
+def is_template(value: Any) -> bool:
+    """True for a text that Airflow renders before the task runs.
+
+    :param value: any value
+    """
+    return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
+def is_task_output(value: Any) -> bool:
+    """True for the output of another task, which Airflow fetches before the task runs.
+
+    :param value: any value
+    """
+    return hasattr(value, "resolve") and not isinstance(value, os.PathLike)
+
+
+def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
+    """Check that an object has the keys of a dataclass.
+
+    :param kind: the dataclass
+    :param values: what JSON held
+    :param what: the object in words, for errors
+    :raises ConfigurationError: for an unknown or missing key
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"{what} is {values!r}: it must be an object with keys")
+    known = {f.name: f for f in fields(kind) if f.init}
+    unknown = sorted(str(key) for key in values if key not in known)
+    if unknown:
+        value = "" if may_be_secret(unknown[0]) else f" (value {values.get(unknown[0])!r})"
+        raise ConfigurationError(f"{what} has the unknown key {unknown[0]!r}{value}: use {sorted(known)}")
+    for name, one in known.items():
+        if name not in values and one.default is MISSING and one.default_factory is MISSING:
+            raise ConfigurationError(f"{what} lacks the key {name!r}: add it")
+    return dict(values)
 
 
 def checked_values(
@@ -20,22 +118,51 @@ def checked_values(
     :param skip_types: keys whose value is checked elsewhere
     :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
     """
-    if not isinstance(values, Mapping):
-        raise ConfigurationError(f"{what} is {values!r}: it must be an object with keys")
-    known = {f.name: f for f in fields(kind) if f.init}
-    unknown = sorted(str(key) for key in values if key not in known)
-    if unknown:
-        raise ConfigurationError(
-            f"{what} has the unknown key {unknown[0]!r} (value {values[unknown[0]]!r}): use {sorted(known)}"
-        )
-    for name, one in known.items():
-        if name not in values and one.default is MISSING and one.default_factory is MISSING:
-            raise ConfigurationError(f"{what} lacks the key {name!r}: add it")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     return {
         name: value if name in skip_types else _checked(f"{what} {name}", value, hints[name])
-        for name, value in values.items()
+        for name, value in known_keys(kind, values, what).items()
     }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+_HINTS: dict[type[Any], dict[str, Any]] = {}
+"""Types of fields by class: to read them is most of what a value costs."""
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    if kind not in _HINTS:
+        _HINTS[kind] = get_type_hints(kind)
+    return _HINTS[kind]
+
+
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def _maps(hint: Any) -> bool:
+    """True for a mapping, whose keys and values its own class checks."""
+    return get_origin(hint) is Mapping or any(get_origin(choice) is Mapping for choice in get_args(hint))
+
+
+def _takes_text(hint: Any) -> bool:
+    """True for a field of free text, or of texts; one of a few words is no place for a template."""
+    inner = [choice for choice in get_args(hint) if choice is str or get_origin(choice) is Sequence]
+    return hint is str or any(map(_takes_text, inner))
+
+
+def _without_secrets(text: str) -> str:
+    """Leave out user and password of addresses, and what their queries say of secrets."""
+
+    def shown(found: re.Match[str]) -> str:
+        return f"{found[1]}…" if may_be_secret(found[2]) else found[0]
+
+    return _VALUE_IN_URL.sub(shown, _USER_IN_URL.sub("…", text))
 
 
 def _checked(what: str, value: Any, hint: Any) -> Any:
@@ -46,10 +173,11 @@ def _checked(what: str, value: Any, hint: Any) -> Any:
         return value
     if hint in (str, bool) and isinstance(value, hint):
         return value
-    if hint == tuple[str, ...]:
-        if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+    if get_origin(hint) in (tuple, Sequence):
+        if isinstance(value, list | tuple) and all(type(one) is choices[0] for one in value):
             return tuple(value)
-        raise ConfigurationError(f"{what} is {value!r}: it must be a list of texts")
+        kind = "texts" if choices[0] is str else "whole numbers"
+        raise ConfigurationError(f"{what} is {value!r}: it must be a list of {kind}")
     if choices and type(None) in choices:
         if value is None:
             return None

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from airflow_provider_snowpipe.spark.checked_values import checked_values
-from airflow_provider_snowpipe.spark.row_rules import RowRules, letter_topic
+from airflow_provider_snowpipe.spark.row_rules import OnError, RowRules, letter_topic
 from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -71,7 +71,7 @@ class JobPlan:
     credentials_path: str = ""
     credentials_variable: str = ""
     ca_bundle: str | None = None
-    on_error: Literal["abort", "continue", "dead_letter"] = "abort"
+    on_error: OnError = "abort"
     check_rows: bool = False
     dead_letter_path: str | None = None
     columns: tuple[TableColumn, ...] = ()
@@ -102,6 +102,7 @@ class JobPlan:
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"plan commit_timeout is {self.commit_timeout}: give seconds above 0")
         self.channel("0")
+        self._check_source()
         self.row_rules()
         topic = letter_topic(self.dead_letter_path)
         if topic is not None:
@@ -109,6 +110,14 @@ class JobPlan:
         for channel, count in checked_counts(self.rejected_before).items():
             if count < 0:
                 raise ConfigurationError(f"plan rejected_before of {channel!r} is {count}: give 0 or more")
+
+    def _check_source(self) -> None:
+        conn_id = getattr(self.source, "conn_id", None)
+        if conn_id is not None:
+            raise ConfigurationError(
+                f"plan source conn_id is {conn_id!r}: the job has no Airflow connections; give what the "
+                "connection says, and its secrets in the credentials file"
+            )
 
     @property
     def offset_format(self) -> str:
@@ -130,7 +139,9 @@ class JobPlan:
 
     def to_json(self) -> str:
         """The plan as JSON text."""
-        return json.dumps({"plan_version": PLAN_VERSION, **asdict(self)}, indent=2)
+        values = asdict(self)
+        values["source"].pop("conn_id", None)  # never set here, and drivers of earlier releases refuse it
+        return json.dumps({"plan_version": PLAN_VERSION, **values}, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Self:

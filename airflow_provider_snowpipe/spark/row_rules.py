@@ -1,18 +1,70 @@
-"""How a run treats rows that do not fit the table, before it sends them."""
+"""What becomes of rows that do not fit the table: the author's policy, and the rules of a run."""
 
 from __future__ import annotations
 
 import os
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from airflow_provider_snowpipe.spark.checked_values import TypedArgument, is_template
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.unknown_columns import OnUnknown
 
 _TOPIC_PREFIX = "kafka:"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+OnError = Literal["abort", "continue", "dead_letter"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowPolicy(TypedArgument):
+    """What a load does with rows that do not fit its table, and with the table itself.
+
+    :param on_error: ``abort`` fails the task when the service has skipped a row, ``continue`` reports how
+        many; ``dead_letter`` writes rows that do not fit to ``dead_letter_path`` before the others are sent,
+        and fails the task when the service skips one of those
+    :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
+    :param dead_letter_path: an absolute directory or a URL without credentials, which all executors reach, or
+        ``kafka:<topic>`` for a topic of a Kafka source's cluster (templated)
+    :param create_table: ``if_missing`` makes the table from the source's first rows, as the worker sees them;
+        None does not
+    :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
+        leaves them to the service, which passes unknown keys over
+    :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
+        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not look
+    :raises ConfigurationError: if a value is wrong, or two do not go together
+    """
+
+    on_error: OnError = "abort"
+    check_rows: bool = False
+    dead_letter_path: str | None = None
+    create_table: Literal["if_missing"] | None = None
+    evolve_columns: bool | None = None
+    unknown_columns: OnUnknown = "warn"
+
+    def __post_init__(self) -> None:
+        if not self._check_fields():
+            return
+        if self.on_error == "dead_letter":
+            if not is_template(self.dead_letter_path):
+                check_dead_letter_path(self.dead_letter_path)
+        elif self.dead_letter_path and not is_template(self.dead_letter_path):
+            raise ConfigurationError(
+                f"dead_letter_path is {self.dead_letter_path!r}, but on_error is {self.on_error!r}: set "
+                "on_error='dead_letter', or drop the path"
+            )
+        if self.on_error == "continue" and self.check_rows:
+            raise ConfigurationError(
+                "check_rows is True, but on_error is 'continue': rows are checked before they are sent with "
+                "'abort' or 'dead_letter'"
+            )
+
+    @property
+    def checks_rows(self) -> bool:
+        """True if rows are held against the table's columns before they are sent."""
+        return self.check_rows or self.on_error == "dead_letter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +83,7 @@ class RowRules:
     @classmethod
     def of(
         cls,
-        on_error: str,
+        on_error: OnError,
         check_rows: bool,
         dead_letter_path: str | None,
         columns: tuple[TableColumn, ...],
@@ -42,25 +94,14 @@ class RowRules:
         :returns: None if rows are not checked before they are sent
         :raises ConfigurationError: if the values do not go together
         """
-        if on_error != "dead_letter" and dead_letter_path is not None:
-            raise ConfigurationError(
-                f"dead_letter_path is {dead_letter_path!r}, but on_error is {on_error!r}: set "
-                "on_error='dead_letter', or drop the path"
-            )
-        if on_error == "continue" and check_rows:
-            raise ConfigurationError(
-                "check_rows is True, but on_error is 'continue': rows are checked before they are sent with "
-                "'abort' or 'dead_letter'"
-            )
-        if on_error != "dead_letter" and not check_rows:
+        policy = RowPolicy(on_error, check_rows, dead_letter_path)
+        if not policy.checks_rows:
             return None
         if not columns:
             raise ConfigurationError(
                 "rows are to be checked before they are sent, but the plan has no columns: give the table's "
                 "columns as DESCRIBE TABLE lists them"
             )
-        if on_error == "dead_letter":
-            check_dead_letter_path(dead_letter_path)
         return cls(columns, dead_letter_path, application)
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.spark.checked_values import TypedArgument
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -30,15 +30,17 @@ OnDataLoss = Literal["fail", "skip"]
 PlaceT = TypeVar("PlaceT")
 
 
-class SourceSpec(ABC):
-    """What a plan says of a source: a frozen dataclass of JSON values without a secret in it.
+class SourceSpec(TypedArgument, ABC):
+    """What an author and a plan say of a source: a frozen dataclass of JSON values without a secret in it.
 
     A subclass has a field ``kind``, by which :func:`~airflow_provider_snowpipe.spark.sources.source_spec`
-    finds it, and checks its values in ``__post_init__``.
+    finds it, and checks its values in ``__post_init__``. With a field ``conn_id`` an Airflow connection
+    completes it before it is in a plan.
     """
 
     __slots__ = ()
 
+    _argument = "source"
     kind: str
 
     @property
@@ -56,13 +58,11 @@ class SourceSpec(ABC):
     def address(self) -> str:
         """Where the rows come from, for people and for lineage: a path or a URI, without credentials."""
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build the spec from its JSON object.
+    def check_streamable(self) -> None:
+        """Refuse a source whose rows have no positions: one for a bulk load.
 
-        :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
+        :raises ConfigurationError: naming what it lacks
         """
-        return cls(**checked_values(cls, values, "source"))
 
     def check_letter_topic(self, topic: str) -> None:
         """Refuse a Kafka topic for rows that do not fit the table, where the source cannot write to it.

@@ -58,7 +58,9 @@ def source_spec(values: Any) -> SourceSpec:
     if place is None:
         raise ConfigurationError(f"source kind is {kind!r}: it must be one of {sorted(_SOURCES)}")
     spec: type[SourceSpec] = _found(place.spec)
-    return spec.from_mapping(values)
+    found = spec.from_mapping(values)
+    found.check_streamable()
+    return found
 
 
 def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecrets = _NO_SECRETS) -> Source:

@@ -12,6 +12,14 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 _MAY_BE_SECRET = re.compile(r"credential|encrypt|key|passw|secret|token", re.IGNORECASE)
 
 
+def may_be_secret(name: str) -> bool:
+    """True for the name of a key whose value may be a password, a key and the like.
+
+    :param name: the key's name
+    """
+    return _MAY_BE_SECRET.search(name) is not None
+
+
 def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
     """Take a mapping whose keys are fields of a dataclass.
 
@@ -28,7 +36,7 @@ def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
     if unknown:
         value = given.get(unknown[0])
         plain = value is None or isinstance(value, bool | int | float | str)
-        shown = f" with the value {value!r}" if plain and not _MAY_BE_SECRET.search(unknown[0]) else ""
+        shown = f" with the value {value!r}" if plain and not may_be_secret(unknown[0]) else ""
         raise ConfigurationError(
             f"{what} has the key {unknown[0]!r}{shown}, which is none of its keys: use {', '.join(names)}"
         )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+BinaryFormat = Literal["BASE64", "HEX", "UTF-8"]
+NonFinite = Literal["refuse", "null"]
 
 
 def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:

@@ -11,17 +11,14 @@ import binascii
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from arro3.io import write_ndjson
 
+from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
-
-BinaryFormat = Literal["BASE64", "HEX", "UTF-8"]
-NonFinite = Literal["refuse", "null"]
 
 
 @dataclass(frozen=True, slots=True)

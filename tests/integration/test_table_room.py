@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.table_room import TableRoom
+from airflow_provider_snowpipe.sources import FileSource, RowPolicy
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
@@ -42,14 +43,7 @@ def _source(path: Path, *rows: Any) -> FileSourceSpec:
 
 
 def _room(**changes: Any) -> TableRoom:
-    wishes: dict[str, Any] = {
-        "on_error": "abort",
-        "check_rows": False,
-        "dead_letter_path": None,
-        "create_table": None,
-        "evolve_columns": None,
-    }
-    return TableRoom(**{**wishes, **changes})
+    return TableRoom(RowPolicy(**changes))
 
 
 @pytest.mark.parametrize("define", [connect, connect_by_form])
@@ -138,14 +132,14 @@ def test_operator_makes_the_table_and_puts_bad_rows_aside(
     set_connection("spark_default", conn_type="spark", host="local[2]")
     operator = SnowpipeStreamOperator(
         task_id="load",
-        source={"path": str(tmp_path / "source")},
+        source=FileSource(path=str(tmp_path / "source")),
         table=table,
         snowflake_conn_id=conn_id,
         channel_prefix="p",
         conf={"spark.ui.enabled": "false"},
-        on_error="dead_letter",
-        dead_letter_path=str(tmp_path / "dead"),
-        create_table="if_missing",
+        row_policy=RowPolicy(
+            on_error="dead_letter", dead_letter_path=str(tmp_path / "dead"), create_table="if_missing"
+        ),
     )
 
     value = operator.execute(context())

@@ -28,7 +28,7 @@ def test_snippet_describes_a_kafka_source_without_a_secret(monkeypatch, snippet)
 
     assert isinstance(spec, KafkaSourceSpec)
     assert not set(secrets.values) & set(spec.options)
-    if names["load"].kafka_conn_id is not None:
+    if "conn_id" in names["load"].source:
         assert set(secrets.values) == {"sasl.password", "schema.registry.basic.auth.user.info"}
 
 

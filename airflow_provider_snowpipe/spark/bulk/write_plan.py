@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from airflow_provider_snowpipe.bulk.file_sizing import TARGET_FILE_BYTES, check_target
 from airflow_provider_snowpipe.spark.checked_values import checked_values
 from airflow_provider_snowpipe.spark.report import write_whole
-from airflow_provider_snowpipe.spark.tables.spec import check_options
+from airflow_provider_snowpipe.spark.tables.spec import check_one_input, check_options
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
@@ -40,12 +40,7 @@ class RowsToWrite:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        given = [key for key in ("table", "query", "path", "paths") if getattr(self, key)]
-        if len(given) != 1:
-            raise ConfigurationError(
-                f"source has {' and '.join(given) or 'no table, query or path'}: give exactly one of table, "
-                "query and path"
-            )
+        check_one_input(self, ("table", "query", "path", "paths"))
         check_options(self.options)
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,7 +94,7 @@ class NumberedRowsReader(FileReader):
     :param columns: the columns to read, None for all
     """
 
-    columns: tuple[str, ...] | None = None
+    columns: Sequence[str] | None = None
 
     def place_after(self, file: SourceFile, line: int) -> Place:
         """Make sure that the file has the committed row; where it is, its number says."""

@@ -6,7 +6,7 @@ records, counted from 1 without the header and without blank lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -40,9 +40,9 @@ class CsvReader(FileReader):
 
     dialect: Dialect = field(default_factory=Dialect)
     header: bool = True
-    column_names: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
-    null_values: tuple[str, ...] = ("",)
+    column_names: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    null_values: Sequence[str] = ("",)
     compression: str = "auto"
 
     @classmethod

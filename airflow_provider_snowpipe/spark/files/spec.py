@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from airflow_provider_snowpipe.spark.checked_values import is_template
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -35,8 +37,8 @@ _OPTION_GROUPINGS = {
 """Options of one way to group files; any other refuses them."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileSourceSpec(SourceSpec):
+@dataclass(frozen=True, slots=True, repr=False)
+class FileSource(SourceSpec):
     """Ordered groups of files.
 
     :param path: the directory that holds them, as the Spark driver and its executors see it
@@ -86,13 +88,13 @@ class FileSourceSpec(SourceSpec):
     format: Literal["ndjson", "text", "csv", "parquet", "orc", "avro"] = "ndjson"
     compression: Literal["auto", "none", "gzip", "zstd", "bz2", "xz"] = "auto"
     text_column: str = "LINE"
-    columns: tuple[str, ...] | None = None
+    columns: Sequence[str] | None = None
     header: bool = True
-    column_names: tuple[str, ...] | None = None
+    column_names: Sequence[str] | None = None
     delimiter: str = ","
     quote: str = '"'
     escape: str = ""
-    null_values: tuple[str, ...] = ("",)
+    null_values: Sequence[str] = ("",)
     growing: bool = False
     numbering: Literal["checked", "ignored"] = "checked"
     verify: Literal["rows", "digest"] = "rows"
@@ -101,6 +103,8 @@ class FileSourceSpec(SourceSpec):
     kind: Literal["files"] = "files"
 
     def __post_init__(self) -> None:
+        if not self._check_fields():
+            return
         for key in ("path", "pattern", "text_column", "columns", "column_names", "listing_path"):
             if getattr(self, key) in ("", ()):
                 raise ConfigurationError(f"source {key} is empty: give it a value")
@@ -148,6 +152,8 @@ class FileSourceSpec(SourceSpec):
                 )
 
     def _check_name_pattern(self) -> None:
+        if is_template(self.name_pattern):
+            return
         try:
             named = re.compile(self.name_pattern or "").groupindex
         except re.error as error:
@@ -163,7 +169,7 @@ class FileSourceSpec(SourceSpec):
     def _check_dialect(self) -> None:
         for key in ("delimiter", "quote", "escape"):
             value = getattr(self, key)
-            is_one = len(value) == 1 and value.isascii() and value not in "\r\n"
+            is_one = is_template(value) or (len(value) == 1 and value.isascii() and value not in "\r\n")
             if not is_one and (value or key == "delimiter"):
                 or_none = "" if key == "delimiter" else ", or '' where the files have none"
                 raise ConfigurationError(
@@ -199,3 +205,7 @@ class FileSourceSpec(SourceSpec):
     def address(self) -> str:
         """The directory."""
         return self.path
+
+
+FileSourceSpec = FileSource
+"""The name of the class inside the job, where a FileSource reads what the spec says."""

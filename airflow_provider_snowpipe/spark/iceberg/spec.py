@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.spark.checked_values import is_template
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.tables.spec import check_options
+from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.ndjson import BinaryFormat, NdjsonOptions, NonFinite
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
-@dataclass(frozen=True, slots=True)
-class IcebergSourceSpec(SourceSpec):
+
+@dataclass(frozen=True, slots=True, repr=False)
+class IcebergSource(SourceSpec):
     """The rows that were appended to an Iceberg table, snapshot by snapshot.
 
     The position of a row is the sequence number of the snapshot that appended it, and its number among that
@@ -35,6 +38,8 @@ class IcebergSourceSpec(SourceSpec):
     :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
     :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
         DEFAULT applies
+    :param conn_id: the Airflow connection to the catalog, with its address and credentials, of the type
+        ``iceberg``; what the source itself says goes before it
     :param kind: always ``iceberg``
     """
 
@@ -47,27 +52,27 @@ class IcebergSourceSpec(SourceSpec):
     binary: BinaryFormat = "BASE64"
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
+    conn_id: str | None = None
     kind: Literal["iceberg"] = "iceberg"
 
     def __post_init__(self) -> None:
+        if not self._check_fields():
+            return
         if bool(self.path) == bool(self.table):
             raise ConfigurationError(
                 f"source has path {self.path!r} and table {self.table!r}: give exactly one of the two"
             )
-        if self.table and "." not in self.table:
+        if self.table and "." not in self.table and not is_template(self.table):
             raise ConfigurationError(
                 f"source table is {self.table!r}: give namespace and name, for example 'sales.orders'"
             )
         check_options(self.options)
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build the spec from its JSON object."""
-        return cls(**checked_values(cls, values, "source", skip_types=frozenset({"options"})))
-
     @property
     def row_options(self) -> NdjsonOptions:
         """Forms of the values that JSON has none for."""
+        from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
         return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
 
     @property
@@ -87,3 +92,7 @@ class IcebergSourceSpec(SourceSpec):
     def address(self) -> str:
         """The table with its catalog, or its place."""
         return f"{self.catalog}.{self.table}" if self.table else self.path or ""
+
+
+IcebergSourceSpec = IcebergSource
+"""The name of the class inside the job, where a IcebergSource reads what the spec says."""

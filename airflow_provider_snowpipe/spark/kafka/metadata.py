@@ -32,7 +32,7 @@ def metadata_objects(
     if not spec.metadata and not spec.record_metadata:
         return None
     fields = _Fields(records, topic, number, spec)
-    columns = {column: getattr(fields, field)() for field, column in spec.metadata.items()}
+    columns = {column: getattr(fields, field)() for field, column in spec.metadata_columns.items()}
     if spec.record_metadata:
         columns[spec.record_metadata] = fields.record_metadata()
     return lines_of(encode_ndjson(pa.table(columns), _OPTIONS))

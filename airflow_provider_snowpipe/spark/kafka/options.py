@@ -107,7 +107,7 @@ def checked_options(options: Any) -> dict[str, str | int | float | bool]:
         if name in SECRETS:
             raise ConfigurationError(
                 f"source option {name!r} is a secret, and plans hold none: put it into the Kafka connection "
-                "and give its id as kafka_conn_id"
+                "and give its id as conn_id"
             )
         if name in SET_BY_SOURCE:
             raise ConfigurationError(

@@ -6,12 +6,12 @@ import re
 import string
 import struct
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from airflow_provider_snowpipe.spark.checked_values import checked_values
+from airflow_provider_snowpipe.spark.checked_values import is_task_output, is_template
 from airflow_provider_snowpipe.spark.kafka.options import checked_options
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -25,11 +25,12 @@ _IDENTIFIER = re.compile(r"[_a-zA-Z][_$a-zA-Z0-9]+")
 _FIRST, _LATER = frozenset(string.ascii_letters + "_"), frozenset(string.ascii_letters + string.digits + "_$")
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaSourceSpec(SourceSpec):
+@dataclass(frozen=True, slots=True, repr=False)
+class KafkaSource(SourceSpec):
     """Topics of a Kafka cluster; each topic-partition is a partition of the source.
 
-    :param bootstrap_servers: brokers to ask first, ``host:port`` separated by commas
+    :param bootstrap_servers: brokers to ask first, ``host:port`` separated by commas; those of the connection
+        where it is empty
     :param topics: the topics' names
     :param topic_pattern: regular expression for the whole name of a topic, in the place of ``topics``;
         topics that begin with ``__`` are Kafka's own and never match
@@ -56,24 +57,26 @@ class KafkaSourceSpec(SourceSpec):
         tokens are committed, never before
     :param connector_name: the name of a Snowflake Kafka connector whose channels the job takes over, as its
         configuration says it: it makes the channels' prefix, and the group where ``group_id`` is None
-    :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``
+    :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``; None for the connection's
     :param reader: ``client`` reads with librdkafka in each task; ``spark`` with Spark's own Kafka source,
         whose jar the cluster has; ``auto`` with Spark's where the session has its jars and the Java client
         has a word for each of ``options``, else with librdkafka
-    :param timeout_seconds: how long a broker may say nothing at all
+    :param timeout_seconds: seconds that a broker may say nothing at all
     :param options: further settings of librdkafka, none of them a secret
+    :param conn_id: the Airflow connection with the brokers' addresses and credentials, of the type ``kafka``;
+        what the source itself says goes before it
     :param kind: always ``kafka``
     """
 
-    bootstrap_servers: str
-    topics: tuple[str, ...] = ()
+    bootstrap_servers: str = ""
+    topics: Sequence[str] = ()
     topic_pattern: str | None = None
     start: Literal["earliest", "latest", "timestamp"] = "earliest"
     start_timestamp: str | None = None
     value_format: Literal["json", "avro", "protobuf", "text", "bytes"] = "json"
     value_column: str | None = None
     connect_envelope: bool | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] | Sequence[str] = field(default_factory=dict)
     record_metadata: str | None = None
     key_format: Literal["text", "bytes"] = "text"
     tombstones: Literal["drop", "null", "fail"] = "fail"
@@ -85,27 +88,17 @@ class KafkaSourceSpec(SourceSpec):
     reader: Literal["auto", "client", "spark"] = "client"
     timeout_seconds: float = 60.0
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    conn_id: str | None = None
     kind: Literal["kafka"] = "kafka"
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build the spec from its JSON object, where the topics are a list.
-
-        :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
-        """
-        own = frozenset({"topics", "metadata", "options"})
-        found = checked_values(cls, values, "source", skip_types=own)
-        if "topics" in found:
-            found["topics"] = _topics(found["topics"])
-        if "metadata" in found:
-            found["metadata"] = _metadata(found["metadata"])
-        return cls(**found)
-
     def __post_init__(self) -> None:
-        if not self.bootstrap_servers:
+        object.__setattr__(self, "topics", _topics(self.topics))
+        object.__setattr__(self, "metadata", _metadata(self.metadata))
+        if not self._check_fields():
+            return
+        if not self.bootstrap_servers and not self.conn_id:
             raise ConfigurationError(
-                "source bootstrap_servers is empty: give host:port, or the id of a Kafka connection as "
-                "kafka_conn_id"
+                "source bootstrap_servers is empty: give host:port, or a Kafka connection's id as conn_id"
             )
         if bool(self.topics) == bool(self.topic_pattern):
             raise ConfigurationError(
@@ -137,7 +130,7 @@ class KafkaSourceSpec(SourceSpec):
         if len(set(self.topics)) < len(self.topics):
             raise ConfigurationError(f"source topics is {list(self.topics)}: name each topic once")
         try:
-            re.compile(self.topic_pattern or "")
+            re.compile("" if is_template(self.topic_pattern) else self.topic_pattern or "")
         except re.error as error:
             raise ConfigurationError(
                 f"source topic_pattern {self.topic_pattern!r} is no regular expression ({error})"
@@ -149,7 +142,7 @@ class KafkaSourceSpec(SourceSpec):
                 f"source start is {self.start!r} and start_timestamp is {self.start_timestamp!r}: give a "
                 "start_timestamp with start='timestamp', and only then"
             )
-        if self.start_timestamp is not None:
+        if self.start_timestamp is not None and not is_template(self.start_timestamp):
             _ = self.start_milliseconds
         if self.start == "latest" and not self.group_id:
             raise ConfigurationError(
@@ -162,7 +155,8 @@ class KafkaSourceSpec(SourceSpec):
             raise ConfigurationError(
                 f"source value_format={self.value_format!r} needs value_column, the column for the value"
             )
-        if self.value_format in _REGISTERED and (self.value_column or not self.schema_registry_url):
+        registry = self.schema_registry_url or self.conn_id
+        if self.value_format in _REGISTERED and (self.value_column or not registry):
             raise ConfigurationError(
                 f"source value_format={self.value_format!r} needs schema_registry_url and no value_column: "
                 "its fields are the columns"
@@ -172,14 +166,19 @@ class KafkaSourceSpec(SourceSpec):
                 f"source connect_envelope is {self.connect_envelope} and value_format is "
                 f"{self.value_format!r}: the envelope is JSON's, leave connect_envelope out"
             )
-        unknown = sorted(set(self.metadata) - set(METADATA_FIELDS))
+        unknown = sorted(set(self.metadata_columns) - set(METADATA_FIELDS))
         if unknown:
             raise ConfigurationError(
                 f"source metadata names {unknown[0]!r}: use {', '.join(METADATA_FIELDS)}"
             )
-        columns = [*self.metadata.values(), *filter(None, (self.record_metadata, self.value_column))]
+        columns = [*self.metadata_columns.values(), *filter(None, (self.record_metadata, self.value_column))]
         if not all(columns) or len({name.upper() for name in columns}) < len(columns):
             raise ConfigurationError(f"source columns are {columns}: give each one its own name")
+
+    @property
+    def metadata_columns(self) -> Mapping[str, str]:
+        """The column of each field that Kafka knows of a record."""
+        return self.metadata if isinstance(self.metadata, Mapping) else _metadata(self.metadata)
 
     @property
     def start_milliseconds(self) -> int:
@@ -251,6 +250,10 @@ class KafkaSourceSpec(SourceSpec):
         return check_channel_name(f"{prefix}_{partition}")
 
 
+KafkaSourceSpec = KafkaSource
+"""The name of the class inside the job, where a KafkaSource reads what the spec says."""
+
+
 def connector_prefix(name: str) -> str:
     """The first part of the channels' names of a Snowflake Kafka connector 4.
 
@@ -288,14 +291,18 @@ def _utf16(text: str) -> tuple[int, ...]:
     return struct.unpack(f">{len(data) // 2}H", data)
 
 
-def _topics(values: Any) -> tuple[str, ...]:
+def _topics(values: Any) -> Any:
+    if is_task_output(values):
+        return values
     named = (values,) if isinstance(values, str) else values
     if not isinstance(named, list | tuple) or not all(isinstance(one, str) and one for one in named):
         raise ConfigurationError(f"source topics is {values!r}: it must be a list of names")
     return tuple(named)
 
 
-def _metadata(values: Any) -> dict[str, str]:
+def _metadata(values: Any) -> Any:
+    if is_task_output(values):
+        return values
     if isinstance(values, list | tuple):
         values = {str(name): f"KAFKA_{str(name).upper()}" for name in values}
     if not isinstance(values, Mapping) or not all(isinstance(one, str) for one in values.values()):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from airflow_provider_snowpipe.spark.checked_values import checked_values
 from airflow_provider_snowpipe.spark.source import SourceSpec
+from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.ndjson import BinaryFormat, NdjsonOptions, NonFinite
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
-@dataclass(frozen=True, slots=True)
-class DeltaSourceSpec(SourceSpec):
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DeltaSource(SourceSpec):
     """The rows that were inserted into a Delta table, version by version, from its change data feed.
 
     The position of a row is the version that inserted it and its number in that version, ordered by a column
@@ -46,6 +47,8 @@ class DeltaSourceSpec(SourceSpec):
     kind: Literal["delta"] = "delta"
 
     def __post_init__(self) -> None:
+        if not self._check_fields():
+            return
         if not self.order_by:
             raise ConfigurationError("source order_by is empty: name the column that orders a version's rows")
         if bool(self.path) == bool(self.table):
@@ -55,14 +58,11 @@ class DeltaSourceSpec(SourceSpec):
         if self.starting_version < 0:
             raise ConfigurationError(f"source starting_version is {self.starting_version}: give 0 or more")
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build the spec from its JSON object."""
-        return cls(**checked_values(cls, values, "source"))
-
     @property
     def row_options(self) -> NdjsonOptions:
         """Forms of the values that JSON has none for."""
+        from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
         return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
 
     @property
@@ -79,3 +79,7 @@ class DeltaSourceSpec(SourceSpec):
     def address(self) -> str:
         """The table or its directory."""
         return self.table or self.path or ""
+
+
+DeltaSourceSpec = DeltaSource
+"""The name of the class inside the job, where a DeltaSource reads what the spec says."""

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_snowpipe.spark.checked_values import checked_values
 from airflow_provider_snowpipe.spark.source import SourceSpec
+from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.ndjson import BinaryFormat, NdjsonOptions, NonFinite
 from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,
     LexicographicOffset,
     TopicPartitionOffset,
 )
 
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
 _SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private.?key", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class TableSourceSpec(SourceSpec):
+@dataclass(frozen=True, slots=True, repr=False)
+class TableSource(SourceSpec):
     """The rows of a table, a query or files that Spark reads, ordered by a column.
 
     The column's values are unique and only grow: a row that is added later has a larger one than all rows
     that are there. The position of a row is its value.
 
-    :param offset_column: that column
+    :param offset_column: that column; only a bulk load does without
     :param table: a table of Spark's catalog, ``[catalog.][schema.]table``
     :param query: a SQL query of Spark instead
     :param path: files or a table directory instead, in any format that Spark reads
@@ -47,7 +49,7 @@ class TableSourceSpec(SourceSpec):
     :param kind: always ``table``
     """
 
-    offset_column: str
+    offset_column: str = ""
     table: str | None = None
     query: str | None = None
     path: str | None = None
@@ -56,27 +58,27 @@ class TableSourceSpec(SourceSpec):
     name: str | None = None
     offset_type: Literal["integer", "text"] = "integer"
     partition_by: str | None = None
-    ranges: tuple[int, ...] = ()
+    ranges: Sequence[int] = ()
     binary: BinaryFormat = "BASE64"
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
     kind: Literal["table"] = "table"
 
     def __post_init__(self) -> None:
-        if not self.offset_column:
-            raise ConfigurationError("source offset_column is empty: name the column that orders the rows")
-        given = [key for key in ("table", "query", "path") if getattr(self, key)]
-        if len(given) != 1:
-            raise ConfigurationError(
-                f"source has {' and '.join(given) or 'no table, query or path'}: give exactly one of table, "
-                "query and path"
-            )
-        if self.query and not self.name:
+        if not self._check_fields():
+            return
+        check_one_input(self, ("table", "query", "path"))
+        if self.query and self.offset_column and not self.name:
             raise ConfigurationError(
                 "source has a query and no name: give one that stays, since the channels are named by it"
             )
         check_options(self.options)
         self._check_ranges()
+
+    def check_streamable(self) -> None:
+        """Refuse rows without an order."""
+        if not self.offset_column:
+            raise ConfigurationError("source offset_column is empty: name the column that orders the rows")
 
     def _check_ranges(self) -> None:
         bounds = self.ranges
@@ -88,18 +90,11 @@ class TableSourceSpec(SourceSpec):
                 "them, or drop partition_by and offset_type"
             )
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build the spec from its JSON object."""
-        checked = checked_values(cls, values, "source", skip_types=frozenset({"options", "ranges"}))
-        bounds = checked.get("ranges", ())
-        if not isinstance(bounds, list | tuple) or not all(type(one) is int for one in bounds):
-            raise ConfigurationError(f"source ranges is {bounds!r}: give a list of whole numbers")
-        return cls(**{**checked, "ranges": tuple(bounds)})
-
     @property
     def row_options(self) -> NdjsonOptions:
         """Forms of the values that JSON has none for."""
+        from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
         return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
 
     @property
@@ -120,6 +115,25 @@ class TableSourceSpec(SourceSpec):
     def address(self) -> str:
         """The table, the path, or the query's name."""
         return self.table or self.path or f"query {self.name}"
+
+
+TableSourceSpec = TableSource
+"""The name of the class inside the job, where a TableSource reads what the spec says."""
+
+
+def check_one_input(source: Any, keys: Sequence[str]) -> None:
+    """Refuse a source with no input, or more than one.
+
+    :param source: the source
+    :param keys: its fields that name one
+    :raises ConfigurationError: if not exactly one has a value
+    """
+    given = [key for key in keys if getattr(source, key)]
+    if len(given) != 1:
+        raise ConfigurationError(
+            f"source has {' and '.join(given) or 'no table, query or path'}: give exactly one of table, "
+            "query and path"
+        )
 
 
 def check_options(options: Any) -> None:

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from airflow_provider_snowpipe.operators.iceberg_connection import with_catalog
+from airflow_provider_snowpipe.operators.source_connection import with_catalog
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -54,10 +54,9 @@ def test_connection_is_for_an_iceberg_source_only():
 
 def test_stream_operator_takes_the_catalog_from_its_connection(monkeypatch):
     _connect(monkeypatch, host="https://catalog/api", login="me", password="hush")
-    load = SnowpipeStreamOperator(task_id="load", source=SOURCE, table="ORDERS", iceberg_conn_id="lake")
+    load = SnowpipeStreamOperator(task_id="load", source={**SOURCE, "conn_id": "lake"}, table="ORDERS")
 
     spec, secrets = load._source()
 
     assert (spec.kind, spec.options) == ("iceberg", {"uri": "https://catalog/api"})
     assert secrets.values == {"credential": "me:hush"}
-    assert "iceberg_conn_id" in load.template_fields

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark.sources import source_spec
 
 _PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "load-tables.md"
 _BLOCKS = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
-_IMPORT = "from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator\n"
+_IMPORT = (
+    "from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator\n"
+    "from airflow_provider_snowpipe.sources import TableSource\n"
+)
 
 
 @pytest.mark.parametrize("number", range(len(_BLOCKS)))
@@ -20,4 +24,4 @@ def test_source_of_each_snippet_is_what_a_plan_takes(number):
     exec(_IMPORT + _BLOCKS[number], names)  # noqa: S102  a page of this repository
 
     source = names["load"].source if "load" in names else names["source"]
-    assert source_spec(source).kind in ("table", "delta", "iceberg")
+    assert source_spec(stream_values(source)).kind in ("table", "delta", "iceberg")

@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.operators.driver_place import DriverMemory, Drive
 from airflow_provider_snowpipe.operators.process import runs
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.table_room import TableRoom
+from airflow_provider_snowpipe.sources import RowPolicy
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
@@ -430,8 +431,7 @@ class TestColumnsForKeys:
         self, known: Any, wishes: Any, columns: Any, policy: str
     ) -> None:
         said: list[Any] = []
-        room = TableRoom(**{"on_error": "abort", "check_rows": False, "dead_letter_path": None,
-                            "create_table": None, "evolve_columns": None, **wishes})  # fmt: skip
+        room = TableRoom(RowPolicy(**wishes))
 
         rules = room.rules(DescribedTable(known), lambda *words: said.append(words))  # type: ignore[arg-type]
 
@@ -439,6 +439,6 @@ class TestColumnsForKeys:
         assert len(said) == isinstance(known, Exception)
 
     def test_fail_needs_a_table_that_can_be_described(self) -> None:
-        room = TableRoom("abort", False, None, None, None, "fail")
+        room = TableRoom(RowPolicy(unknown_columns="fail"))
         with pytest.raises(SqlError):
             room.rules(DescribedTable(SqlError("no rights", errno=1)), print)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def test_channels_are_named_as_the_kafka_connector_names_them():
         ({"topics": [], "topic_pattern": "("}, "no regular expression"),
         ({"topics": ["a", "a"]}, "name each topic once"),
         ({"topics": [1]}, "must be a list of names"),
-        ({"bootstrap_servers": ""}, "kafka_conn_id"),
+        ({"bootstrap_servers": ""}, "conn_id"),
         ({"start": "timestamp"}, "start_timestamp"),
         ({"start_timestamp": "2026-01-31T06:00:00Z"}, "only then"),
         ({"start": "timestamp", "start_timestamp": "2026-01-31T06:00:00"}, "with a zone"),

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
     [
         ({"kind": "table", "offset_column": "ID"}, "no table, query or path"),
         ({"kind": "table", "offset_column": "ID", "table": "t", "path": "/p"}, "table and path"),
-        ({"kind": "table", "table": "t"}, "lacks the key 'offset_column'"),
+        ({"kind": "table", "table": "t"}, "offset_column is empty"),
         ({"kind": "table", "offset_column": "", "table": "t"}, "offset_column is empty"),
         ({"kind": "table", "offset_column": "ID", "query": "SELECT 1"}, "query and no name"),
         ({"kind": "table", "offset_column": "ID", "table": "t", "ranges": [5, 5]}, "growing numbers"),

@@ -1,0 +1,80 @@
+"""Typed values for operators: where rows come from, and what becomes of those that do not fit the table.
+
+.. code-block:: python
+
+    SnowpipeStreamOperator(
+        task_id="load",
+        source=KafkaSource(conn_id="kafka_default", topics=["orders"]),
+        table="ORDERS",
+        row_policy=RowPolicy(on_error="dead_letter", dead_letter_path="s3://bucket/rejected"),
+    )
+
+A value is checked where the DAG file makes it, never changes, is equal to another one with the same fields,
+and shows no secret in its ``repr``. A dictionary with its fields says the same: ``as_json()`` gives it, with
+the source's ``kind``, and ``from_mapping()`` builds the value from it. Texts may be templates, and any field
+the output of another task: operators keep the dictionary, which Airflow renders, and what a template gives is
+checked in the task. Credentials are those of the connection ``conn_id``; no field takes one.
+
+Nothing heavy is imported: neither Spark nor Arrow nor Snowflake's connector.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_snowpipe.spark.files.spec import FileSource
+from airflow_provider_snowpipe.spark.iceberg.spec import IcebergSource
+from airflow_provider_snowpipe.spark.kafka.spec import KafkaSource
+from airflow_provider_snowpipe.spark.row_rules import RowPolicy
+from airflow_provider_snowpipe.spark.source import SourceSpec
+from airflow_provider_snowpipe.spark.tables.delta_spec import DeltaSource
+from airflow_provider_snowpipe.spark.tables.spec import TableSource
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+__all__ = ["DeltaSource", "FileSource", "IcebergSource", "KafkaSource", "RowPolicy", "TableSource"]
+
+
+def stream_values(source: Any) -> Any:
+    """The dictionary of a source for channels; what is no typed value stays as it is.
+
+    :param source: the argument as the author gives it
+    :raises ConfigurationError: if it is a source whose rows have no positions
+    """
+    if not isinstance(source, SourceSpec):
+        return source
+    source.check_streamable()
+    return source.as_json()
+
+
+def shape_values(source: Any) -> Any:
+    """The dictionary of a source that is looked at and not loaded; as :func:`stream_values`.
+
+    :param source: the argument as the author gives it
+    :raises ConfigurationError: if it is a source whose shape nobody asks for
+    """
+    if isinstance(source, SourceSpec) and not isinstance(source, KafkaSource):
+        raise ConfigurationError(
+            f"source is {source!r}: give a KafkaSource(…), or for other data a stage (@…), table:NAME, a "
+            "path, a URL, or the shape as a mapping"
+        )
+    return stream_values(source)
+
+
+def bulk_values(source: Any) -> Any:
+    """The dictionary of a source for a bulk load, which has no ``kind``; as :func:`stream_values`.
+
+    :param source: the argument as the author gives it
+    :raises ConfigurationError: if it is a source that only channels take, or says how rows are ordered
+    """
+    if not isinstance(source, SourceSpec):
+        return source
+    if not isinstance(source, TableSource):
+        raise ConfigurationError(
+            f"source is {source!r}: a bulk load takes what Spark reads, TableSource(table=…), "
+            "TableSource(query=…) or TableSource(path=…, format=…)"
+        )
+    from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite
+    from airflow_provider_snowpipe.spark.checked_values import known_keys
+
+    values = {name: value for name, value in source.as_json().items() if name != "kind"}
+    return known_keys(RowsToWrite, values, "source")

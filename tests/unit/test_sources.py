@@ -1,0 +1,417 @@
+"""Typed sources and row policies: the same as their dictionaries, in every operator that takes them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.exceptions import AirflowProviderDeprecationWarning
+from airflow.providers.common.compat.sdk import DAG, BaseOperator
+
+from airflow_provider_snowpipe.decorators.append import SnowpipeAppendDecoratedOperator
+from airflow_provider_snowpipe.decorators.route import SnowpipeRouteDecoratedOperator
+from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.sources import (
+    DeltaSource,
+    FileSource,
+    IcebergSource,
+    KafkaSource,
+    RowPolicy,
+    TableSource,
+    bulk_values,
+    stream_values,
+)
+from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite
+from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.airflow_version import AIRFLOW
+
+POLICY = RowPolicy(on_error="dead_letter", dead_letter_path="/rejected/{{ x }}", unknown_columns="fail")
+
+# Together the dictionaries of a class have each of its fields with another value than its default.
+DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
+    FileSource: [
+        {
+            "path": "/in", "pattern": "*.log", "group_by": "name", "name_pattern": "(?P<partition>[a-z]+).*",
+            "format": "csv", "columns": ["A"], "header": False, "column_names": ["A", "B"], "delimiter": ";",
+            "quote": "'", "escape": "\\", "null_values": ["NULL"], "growing": True, "numbering": "ignored",
+            "verify": "digest", "on_late_files": "warn", "listing_path": "/listings",
+        },
+        {"path": "/in", "format": "text", "text_column": "ROW", "compression": "gzip"},
+        {"path": "/in", "group_by": "partition", "partition_key": "day", "partition_columns": True},
+    ],
+    KafkaSource: [
+        {
+            "bootstrap_servers": "k:9092", "topics": ["a", "b"], "start": "timestamp",
+            "start_timestamp": "2026-01-31T06:00:00+00:00", "value_column": "V", "connect_envelope": True,
+            "metadata": {"offset": "O"}, "record_metadata": "M", "key_format": "bytes", "tombstones": "drop",
+            "isolation": "read_uncommitted", "group_id": "g", "reader": "spark", "timeout_seconds": 5.0,
+            "options": {"client.id": "x"}, "conn_id": "events",
+        },
+        {"bootstrap_servers": "k:9092", "topic_pattern": "o.*", "value_format": "avro",
+         "schema_registry_url": "http://r", "connector_name": "shop", "group_id": "connect-shop"},
+        {"bootstrap_servers": "k:9092", "topics": ["a"], "malformed": "send"},
+    ],
+    TableSource: [
+        {"offset_column": "ID", "table": "t", "offset_type": "text", "partition_by": "K"},
+        {"offset_column": "ID", "query": "SELECT 1", "name": "q", "ranges": [5, 9]},
+        {"offset_column": "ID", "path": "/t", "format": "csv", "options": {"sep": ";"}, "binary": "HEX",
+         "non_finite": "null", "explicit_nulls": False},
+    ],
+    DeltaSource: [
+        {"order_by": "ID", "path": "/t", "offset_type": "text", "partition_by": "K", "starting_version": 3,
+         "binary": "HEX", "non_finite": "null", "explicit_nulls": False},
+        {"order_by": "ID", "table": "t"},
+    ],
+    IcebergSource: [
+        {"table": "s.t", "catalog": "c", "options": {"a": "b"}, "partition_by": "K", "starting_snapshot": 9,
+         "binary": "HEX", "non_finite": "null", "explicit_nulls": False, "conn_id": "lake"},
+        {"path": "/t"},
+    ],
+    RowPolicy: [
+        {"check_rows": True, "create_table": "if_missing", "evolve_columns": False,
+         "unknown_columns": "ignore"},
+        {"on_error": "dead_letter", "dead_letter_path": "/rejected"},
+    ],
+}  # fmt: skip
+EACH = [(kind, values) for kind, each in DICTIONARIES.items() for values in each]
+
+
+@pytest.fixture(autouse=True)
+def connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"bootstrap.servers": "k1:9093", "sasl.password": "hush"}
+    monkeypatch.setenv("AIRFLOW_CONN_EVENTS", json.dumps({"conn_type": "kafka", "extra": extra}))
+    lake = {"conn_type": "iceberg", "host": "https://lake", "login": "me", "password": "hush"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(lake))
+
+
+def test_every_field_is_in_a_dictionary() -> None:
+    for kind, each in DICTIONARIES.items():
+        assert {"kind", *(name for one in each for name in one)} >= {one.name for one in fields(kind)}, kind
+
+
+@pytest.mark.filterwarnings("ignore:source malformed")
+@pytest.mark.parametrize(("kind", "values"), EACH)
+def test_a_value_and_its_dictionary_say_the_same(kind: Any, values: dict[str, Any]) -> None:
+    made = kind(**values)
+    written = made.as_json()
+
+    assert {name: one for name, one in written.items() if name != "kind"} == values
+    assert json.loads(json.dumps(written)) == written
+    assert kind.from_mapping(written) == made
+    assert copy.deepcopy(made) == pickle.loads(pickle.dumps(made)) == made  # noqa: S301  its own bytes
+    if kind is not RowPolicy:
+        assert source_spec(written) == made
+
+
+@pytest.mark.filterwarnings("ignore:source malformed")
+@pytest.mark.parametrize(("kind", "values"), [one for one in EACH if one[0] is not RowPolicy])
+def test_the_plan_is_that_of_the_dictionary(kind: Any, values: dict[str, Any]) -> None:
+    def plan(source: Any) -> str:
+        load = SnowpipeStreamOperator(task_id="load", source=source, table="T")
+        return JobPlan(
+            "a", "https://a", PipeName("D", "S", "P"), load._source()[0].channel_prefix or "p",
+            load._source()[0].default_name, load._source()[0], credentials_path="/c",
+        ).to_json()  # fmt: skip
+
+    written = plan(kind(**values))
+
+    assert written == plan(kind(**values).as_json())
+    assert "conn_id" not in written
+    assert JobPlan.from_json(written).to_json() == written
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (
+                lambda: KafkaSource(topics=["t"], conn_id="c", start="soon"),
+                "start is 'soon': it must be one of",
+            ),
+            (lambda: KafkaSource(topics=["t"], conn_id="c", timeout_seconds="5"), "timeout_seconds is '5'"),
+            (lambda: KafkaSource(topics=["t"]), "conn_id"),
+            (lambda: FileSource(path=Path("/in")), "path is PosixPath"),
+            (lambda: FileSource(path="/in", growing="yes"), "growing is 'yes': it must be bool"),
+            (lambda: FileSource(path="/in", columns="A"), "columns is 'A': it must be a list"),
+            (lambda: FileSource(path="{{ x }}", format="{{ y }}"), r"format is '{{ y }}': it must be one of"),
+            (lambda: FileSource(path="{{ x }}", format="text", header=False), "header False"),
+            (lambda: TableSource(table="t", ranges=["5"]), "ranges is"),
+            (lambda: IcebergSource(table="orders"), "namespace"),
+            (lambda: RowPolicy(on_error="skip"), r"on_error is 'skip': it must be one of \['abort'"),
+            (lambda: RowPolicy(create_table="always"), "create_table is 'always'"),
+            (lambda: RowPolicy(evolve_columns="yes"), "evolve_columns is 'yes'"),
+            (lambda: RowPolicy(on_error="dead_letter"), "dead_letter_path is not given"),
+            (lambda: RowPolicy(dead_letter_path="/rejected"), "on_error='dead_letter'"),
+            (lambda: RowPolicy(on_error="dead_letter", dead_letter_path="here"), "absolute"),
+            (lambda: RowPolicy(on_error="continue", check_rows=True), "check_rows is True"),
+            (lambda: RowPolicy.from_mapping({"onError": "abort"}), r"RowPolicy .*'onError'.*'check_rows'"),
+            (lambda: KafkaSource.from_mapping({"topic": "t"}), r"'topic' \(value 't'\): use .*'topics'"),
+            (lambda: FileSource.from_mapping({}), "lacks the key 'path'"),
+        ],
+    )
+    def test_a_wrong_value_by_its_name_and_what_it_may_be(self, make: Any, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words):
+            make()
+
+    def test_an_unknown_key_without_a_value_that_may_be_secret(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"sasl\.password") as refused:
+            source_spec({"kind": "kafka", "topics": ["t"], "sasl.password": "hush"})
+
+        assert "hush" not in str(refused.value)
+
+    def test_a_change(self) -> None:
+        with pytest.raises(FrozenInstanceError):
+            POLICY.on_error = "abort"  # type: ignore[misc]
+
+    def test_a_source_that_names_a_connection_in_a_plan(self) -> None:
+        with pytest.raises(ConfigurationError, match="conn_id is 'events'"):
+            JobPlan(
+                "a", "https://a", PipeName("D", "S", "P"), "p", "t",
+                KafkaSource(topics=("t",), conn_id="events"), credentials_path="/c",
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (KafkaSource(topics=["t"], conn_id="events"), "(topics=('t',), conn_id='events')"),
+        (
+            KafkaSource(topics=["t"], conn_id="c", schema_registry_url="https://me:hush@r/x"),
+            "schema_registry_url='https://…@r/x'",
+        ),
+        (TableSource(path="/t", options={"url": "jdbc:x://h/d?user=u&password=hush"}), "?user=u&password=…'"),
+        (IcebergSource(table="s.t", options={"uri": "postgresql://me:hush@h/d"}), "'postgresql://…@h/d'"),
+        (RowPolicy(), "RowPolicy()"),
+        (
+            RowPolicy(on_error="dead_letter", dead_letter_path="s3://b/d?secret_key=hush&region=x"),
+            "s3://b/d?secret_key=…&region=x",
+        ),
+    ],
+)
+def test_the_repr_shows_what_was_given_and_no_secret(value: Any, shown: str) -> None:
+    assert shown in repr(value)
+    assert "hush" not in repr(value)
+
+
+def test_lists_are_tuples_and_field_names_columns() -> None:
+    made = KafkaSource(conn_id="c", topics="t", metadata=["offset"])  # type: ignore[arg-type]
+
+    assert made == KafkaSource(conn_id="c", topics=("t",), metadata={"offset": "KAFKA_OFFSET"})
+    assert FileSource(path="/in", format="csv", columns=["A"]).columns == ("A",)  # type: ignore[arg-type]
+
+
+class TestInTasks:
+    """Templates, XComs, mapping and serialization, in a real DAG without a scheduler."""
+
+    def test_templates_are_rendered_and_a_shared_value_stays(self) -> None:
+        source = KafkaSource(conn_id="{{ c }}", topics=["{{ t }}"], options={"client.id": "{{ t }}"},
+                             start="timestamp", start_timestamp="{{ at }}")  # fmt: skip
+        before = copy.deepcopy(source)
+        with DAG("d", schedule=None):
+            first, second = (
+                SnowpipeStreamOperator(task_id=name, source=source, table="T", row_policy=POLICY)
+                for name in ("one", "two")
+            )
+
+        for task, topic in ((first, "orders"), (second, "clicks")):
+            task.render_template_fields({"c": "events", "t": topic, "at": "2026-01-31T06:00:00Z", "x": topic})  # type: ignore[typeddict-unknown-key,typeddict-item]
+            spec, secrets = task._source()
+            assert isinstance(spec, KafkaSource)
+            assert (spec.bootstrap_servers, spec.topics, spec.options) == (
+                "k1:9093",
+                (topic,),
+                {"client.id": topic},
+            )
+            assert spec.start_timestamp == "2026-01-31T06:00:00Z"
+            assert secrets.values == {"sasl.password": "hush"}
+            assert task._table_room().policy == replace(POLICY, dead_letter_path=f"/rejected/{topic}")
+        assert (source, POLICY.dead_letter_path) == (before, "/rejected/{{ x }}")
+
+    def test_what_a_template_gives_is_checked_in_the_task(self) -> None:
+        source = KafkaSource(conn_id="events", topics=["t"], start="timestamp", start_timestamp="{{ at }}")
+        load = SnowpipeStreamOperator(task_id="load", source=source, table="T")
+        load.render_template_fields({"at": "yesterday"})  # type: ignore[typeddict-unknown-key]
+
+        with pytest.raises(ConfigurationError, match="yesterday"):
+            load._source()
+
+    def test_the_output_of_another_task_makes_it_an_upstream_task(self) -> None:
+        with DAG("d", schedule=None):
+            before = BaseOperator(task_id="before")
+            load = SnowpipeStreamOperator(
+                task_id="load",
+                source=FileSource(path=before.output, growing=before.output),  # type: ignore[arg-type]
+                table="T",
+            )
+
+        assert load.upstream_task_ids == {"before"}
+
+    def test_every_operator_takes_them(self) -> None:
+        files, topics = FileSource(path="/in"), KafkaSource(conn_id="events", topics=["t"])
+
+        load = SnowpipeLoadOperator(task_id="load", source=files, table="T", row_policy=POLICY)
+        append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T", row_policy=POLICY)
+        decorated = SnowpipeAppendDecoratedOperator(
+            task_id="f", python_callable=list, table="T", row_policy=POLICY
+        )
+        branch = SnowpipeBranchOperator(task_id="branch", source=topics, stream="load")
+        bulk = SnowpipeBulkLoadOperator(task_id="bulk", source=TableSource(query="SELECT 1"), table="T")
+
+        assert load.source_files() == files
+        assert [one._table_room().policy for one in (load, append, decorated)] == [POLICY] * 3
+        assert branch.source == topics.as_json()
+        assert bulk._rows() == RowsToWrite(query="SELECT 1")
+
+    def test_a_function_may_return_one_to_route_by(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        topics = KafkaSource(conn_id="events", topics=["t"])
+        route = SnowpipeRouteDecoratedOperator(task_id="r", python_callable=lambda: topics, stream="load")
+        seen: list[Any] = []
+        monkeypatch.setattr(SnowpipeBranchOperator, "choose_branch", lambda self, _: seen.append(self.source))
+
+        route.choose_branch({})  # type: ignore[typeddict-item]
+
+        assert seen == [topics.as_json()]
+
+    def test_a_dag_is_serialized_as_with_dictionaries(self) -> None:
+        def written(source: Any, policy: Any) -> dict[str, Any]:
+            with DAG("d", schedule=None) as dag:
+                SnowpipeStreamOperator(task_id="load", source=source, table="T", row_policy=policy)
+            return _written(dag)
+
+        source = KafkaSource(conn_id="events", topics=["{{ t }}"])
+
+        assert written(source, POLICY) == written(source.as_json(), POLICY.as_json())
+
+    def test_a_mapped_task_takes_them(self) -> None:
+        sources = [KafkaSource(conn_id="events", topics=[topic]) for topic in ("a", "{{ t }}")]
+        with DAG("d", schedule=None) as dag:
+            mapped = SnowpipeStreamOperator.partial(
+                task_id="load", table="T", row_policy=POLICY
+            ).expand(source=sources)  # fmt: skip
+            SnowpipeStreamOperator.partial(task_id="others", source=sources[0], on_error="continue").expand(
+                table=["T", "U"]
+            )
+
+        _written(dag)
+        if AIRFLOW >= (3, 0):
+            load: Any = mapped.unmap({"source": sources[1]})  # type: ignore[attr-defined]
+            load.render_template_fields({"t": "b", "x": "y"})
+            assert load._source()[0].topics == ("b",)
+            assert load.dead_letter_path == "/rejected/y"
+
+
+def _written(dag: DAG) -> dict[str, Any]:
+    """The DAG as Airflow stores it, which the scheduler can read again."""
+    if AIRFLOW >= (3, 2):
+        from airflow.serialization.serialized_objects import DagSerialization
+    else:
+        from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
+    written: dict[str, Any] = json.loads(json.dumps(DagSerialization.to_dict(dag)))
+    assert set(DagSerialization.from_dict(written).task_dict) == set(dag.task_dict)
+    return written["dag"]["tasks"]  # type: ignore[no-any-return]
+
+
+class TestConnections:
+    @pytest.mark.parametrize(
+        ("argument", "conn_id", "typed"),
+        [
+            ("kafka_conn_id", "events", KafkaSource(bootstrap_servers="b:1", topics=("t",))),
+            ("iceberg_conn_id", "lake", IcebergSource(table="s.t")),
+        ],
+    )
+    def test_an_old_argument_warns_and_does_the_same(self, argument: str, conn_id: str, typed: Any) -> None:
+        new = SnowpipeStreamOperator(task_id="new", source=replace(typed, conn_id=conn_id), table="T")
+        arguments: dict[str, Any] = {argument: conn_id}
+        with pytest.warns(
+            AirflowProviderDeprecationWarning, match=rf"{type(typed).__name__[:5]}.*conn_id="
+        ) as said:
+            old = SnowpipeStreamOperator(task_id="old", source=typed, table="T", **arguments)
+
+        assert said[0].filename == __file__
+        assert old._source()[0] == new._source()[0]
+        assert old._source()[1].values == new._source()[1].values != {}
+
+    def test_two_connections_are_refused(self) -> None:
+        source = KafkaSource(topics=["t"], conn_id="events")
+        with pytest.warns(AirflowProviderDeprecationWarning):
+            load = SnowpipeStreamOperator(task_id="old", source=source, table="T", kafka_conn_id="others")
+
+        with pytest.raises(ConfigurationError, match="'others'"):
+            load._source()
+
+    def test_a_branch_warns_too(self) -> None:
+        with pytest.warns(AirflowProviderDeprecationWarning, match="KafkaSource"):
+            SnowpipeBranchOperator(task_id="b", source="kafka://b:1/t", stream="s", kafka_conn_id="events")
+
+    def test_files_have_none(self) -> None:
+        load = SnowpipeStreamOperator(task_id="load", source={"path": "/in", "conn_id": "events"}, table="T")
+
+        with pytest.raises(ConfigurationError, match="unknown key 'conn_id'"):
+            load._source()
+
+
+class TestRowPolicyOfOperators:
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {},
+            {"on_error": "continue"},
+            {"create_table": "if_missing", "evolve_columns": False, "check_rows": True},
+        ],
+    )
+    def test_single_arguments_say_the_same(self, arguments: dict[str, Any]) -> None:
+        single = SnowpipeStreamOperator(task_id="a", source={"path": "/in"}, table="T", **arguments)
+        whole = SnowpipeStreamOperator(task_id="b", source={"path": "/in"}, table="T", row_policy=arguments)
+
+        assert single._table_room() == whole._table_room()
+        assert whole._table_room().policy == RowPolicy(**arguments)
+
+    @pytest.mark.parametrize("arguments", [{"on_error": "continue"}, {"row_policy": RowPolicy("continue")}])
+    def test_they_may_be_default_arguments_of_the_dag(self, arguments: dict[str, Any]) -> None:
+        with DAG("d", schedule=None, default_args=arguments):
+            load = SnowpipeStreamOperator(task_id="load", source={"path": "/in"}, table="T")
+            append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T")
+
+        assert load._table_room().policy == append._table_room().policy == RowPolicy("continue")
+
+    def test_both_are_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"RowPolicy\(on_error='continue'"):
+            SnowpipeStreamOperator(
+                task_id="a", source={"path": "/in"}, table="T", row_policy=POLICY, on_error="continue"
+            )
+
+
+def test_a_stream_needs_an_order_and_a_bulk_load_refuses_one() -> None:
+    rows = TableSource(path="/t", format="csv", options={"sep": ";"})
+
+    assert bulk_values(rows) == {"path": "/t", "format": "csv", "options": {"sep": ";"}}
+    with pytest.raises(ConfigurationError, match="offset_column is empty"):
+        SnowpipeStreamOperator(task_id="a", source=rows, table="T")
+    with pytest.raises(ConfigurationError, match="unknown key 'offset_column'"):
+        SnowpipeBulkLoadOperator(task_id="a", source=replace(rows, offset_column="ID"), table="T")
+
+
+@pytest.mark.parametrize("operator", [SnowpipeBulkLoadOperator, SnowpipeBranchOperator])
+def test_a_source_that_an_operator_cannot_take_is_refused(operator: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"source is .*'/in'"):
+        operator(task_id="a", source=FileSource(path="/in"), table="T", **_REQUIRED.get(operator, {}))
+
+
+_REQUIRED: dict[Any, dict[str, Any]] = {SnowpipeBranchOperator: {"stream": "s"}}
+
+
+@pytest.mark.parametrize("text", ["@stage/path", "{{ source }}", None])
+def test_what_is_no_typed_value_stays_as_it_is(text: Any) -> None:
+    assert stream_values(text) is bulk_values(text) is text
