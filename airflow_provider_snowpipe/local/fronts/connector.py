@@ -39,9 +39,8 @@ from airflow_provider_snowpipe.local.sql.execution import (
     in_background,
 )
 from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
-from airflow_provider_snowpipe.local.sql.infer_schema import shares
 from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
-from airflow_provider_snowpipe.local.sql.reader import check_count, split_statements
+from airflow_provider_snowpipe.local.sql.reader import check_count, shares, split_statements
 from airflow_provider_snowpipe.local.sql.results import (
     SELECT,
     Result,

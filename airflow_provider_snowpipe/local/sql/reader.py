@@ -152,17 +152,29 @@ _FILE_WORD = re.compile(
 )
 
 
-def inline(text: str, bindings: Bindings) -> str:
+def inline(text: str, bindings: Bindings, *, typed: bool = False) -> str:
     """Return a statement that needs no bindings, without its comments.
 
     ``IDENTIFIER('name')`` becomes the name. Text inside of strings and quoted names stays as it is.
 
+    :param typed: dates and times are literals of their types, as queries need them; text otherwise.
     :raises SqlError: when a placeholder has no value, or the statement is to run for several rows.
     """
-    return _inlined(text, bindings)[0]
+    return _inlined(text, bindings, typed=typed)[0]
 
 
-def _inlined(text: str, bindings: Bindings) -> tuple[str, Sequence[Token]]:
+def shares(statements: Sequence[str], sent: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the bound values of each of several statements, whose ``?`` are counted through."""
+    shared: list[dict[str, Any]] = []
+    first = 1
+    for statement in statements:
+        after = first + sum(token.token_type is TokenType.PLACEHOLDER for token in tokens(statement))
+        shared.append({str(n - first + 1): sent[str(n)] for n in range(first, after) if str(n) in sent})
+        first = after
+    return shared
+
+
+def _inlined(text: str, bindings: Bindings, *, typed: bool = False) -> tuple[str, Sequence[Token]]:
     found = tokens(text)
     values = _values(bindings)
     if not values and not any(sign in text for sign in _COMMENTS) and "IDENTIFIER" not in text.upper():
@@ -177,9 +189,9 @@ def _inlined(text: str, bindings: Bindings) -> tuple[str, Sequence[Token]]:
             gap, is_changed = "\n" * gap.count("\n") or " ", True
         if values and token.token_type is TokenType.PLACEHOLDER:
             used += 1
-            written = _bound(values, used)
+            written = _bound(values, used, typed=typed)
         elif values and _is_numbered(found, at, text):
-            width, written = 2, _bound(values, int(found[at + 1].text))
+            width, written = 2, _bound(values, int(found[at + 1].text), typed=typed)
         elif token.text.upper() == "IDENTIFIER" and _is_call_with_string(found, at):
             width, written = 4, found[at + 2].text
         last = found[at + width - 1].end + 1
@@ -233,10 +245,17 @@ def _values(bindings: Bindings) -> list[Any]:
     return rows[0] if rows else []
 
 
-def _bound(values: list[Any], number: int) -> str:
+def _bound(values: list[Any], number: int, *, typed: bool = False) -> str:
     if not 1 <= number <= len(values):
         raise SqlError("002049", "42601", "SQL compilation error:\nBind variable not set.")
-    return _literal(values[number - 1])
+    value = values[number - 1]
+    return _literal(value) + (_type_of(value) if typed else "")
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        return "::TIMESTAMP_TZ" if value.tzinfo else "::TIMESTAMP_NTZ"
+    return f"::{type(value).__name__}" if isinstance(value, (dt.date, dt.time)) else ""
 
 
 def _literal(value: Any) -> str:
