@@ -1,4 +1,4 @@
-"""Command line of the local service: ``snowpipe-local serve | env | sql | status | admin | rotate-key``."""
+"""Command line of the local service: ``snowpipe-local serve | env | sql | status | …``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from airflow_provider_snowpipe.local import campaign
 from airflow_provider_snowpipe.local.admin import command_line
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import ConfigurationError, ServiceError
@@ -21,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
+        if arguments.run is None:
+            return campaign.run_command(arguments)
         return int(arguments.run(arguments, DataDirectory(_data_dir(arguments.data_dir))))
     except ServiceError as error:
         print(f"snowpipe-local: {error}", file=sys.stderr)
@@ -28,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not _is_disk_full(error):
             raise
-        where = _data_dir(arguments.data_dir)
+        where = _data_dir(arguments.data_dir) if arguments.run else tempfile.gettempdir()
         print(
             f"snowpipe-local: the disk of {where} is full; free some space, then start again", file=sys.stderr
         )
@@ -103,6 +107,13 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--once", action="store_true", help="print and end, instead of a live view")
     status.add_argument("--json", action="store_true", help="print JSON and end")
     status.set_defaults(run=_status)
+
+    struck = commands.add_parser(
+        "campaign",
+        help="run a DAG or a program again and again under seeded faults; 1 if rows are wrong",
+    )
+    campaign.add_arguments(struck)
+    struck.set_defaults(run=None)
 
     admin = commands.add_parser("admin", parents=[data_dir], help="command a service that serves --admin")
     command_line.add_commands(admin)
