@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from airflow_provider_snowpipe.local.admin.listener import ask
 from airflow_provider_snowpipe.local.datadir import DataDirectory
@@ -57,7 +57,7 @@ try:
 except ImportError:
     from airflow.models.dagbag import DagBag
 
-bag = DagBag(dag_folder=path, include_examples=False)
+bag = DagBag(dag_folder=path)
 for file, error in bag.import_errors.items():
     sys.exit(f"{file} cannot be imported: {error}")
 if wanted:
