@@ -47,7 +47,7 @@ _MARK = "SNOWPIPE_CAMPAIGN_ROUND"
 _CALLS = ("append", "open", "status", "statement", "put", "insert-files")
 _PLAN_KEYS = frozenset({"command", "env", "init"})
 
-# Runs in a process of its own: this package knows no Airflow. The logical date is the same for every try.
+# Runs in a process of its own: this package knows no Airflow. Every try has the same logical date and run id.
 _DAG_PROGRAM = """
 import datetime, json, sys
 
@@ -68,7 +68,7 @@ if len(found) != 1:
     sys.exit(f"{path} has the DAGs {sorted(bag.dags)}: choose one by --dag-id")
 when = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 try:
-    run = found[0].test(logical_date=when, run_conf=json.loads(conf))
+    run = found[0].test(run_after=when, logical_date=when, run_conf=json.loads(conf))
 except TypeError:
     run = found[0].test(execution_date=when, run_conf=json.loads(conf))
 sys.exit(0 if getattr(run.state, "value", run.state) == "success" else 1)
@@ -312,7 +312,8 @@ class Work:
         service = variables(home)
         for conn_id in self.conn_ids:
             service[f"AIRFLOW_CONN_{conn_id.upper()}"] = service["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"]
-        return {**given, **_airflow_settings(folder / "airflow"), **service, **self.env, _MARK: mark}
+        airflow = _airflow_settings(folder / "airflow")
+        return {**given, **airflow, **service, **self.env, _MARK: mark}
 
 
 class Run:
@@ -548,7 +549,6 @@ def _airflow_settings(home: Path) -> dict[str, str]:
     return {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
     }
 
@@ -558,7 +558,7 @@ def _new_airflow(home: Path) -> None:
 
     :raises ServiceError: if there is no Airflow, or it cannot
     """
-    (home / "dags").mkdir(parents=True)
+    home.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
     done = subprocess.run(
         [sys.executable, "-m", "airflow", "db", "migrate"],
@@ -651,7 +651,8 @@ def _work(arguments: argparse.Namespace, folder: Path) -> Work:
     _new_airflow(home)
     command = [sys.executable, "-c", _DAG_PROGRAM, str(dag), arguments.dag_id or "", arguments.conf]
     paths = [str(dag.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {"PYTHONPATH": os.pathsep.join(paths), **env}
+    # dag.test() of Airflow 3 writes what it finds in the folder of DAGs to the database first.
+    env = {"PYTHONPATH": os.pathsep.join(paths), "AIRFLOW__CORE__DAGS_FOLDER": str(dag.parent), **env}
     return work(command, env, _file(arguments.init), airflow_home=home)
 
 

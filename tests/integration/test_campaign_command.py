@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,9 +58,11 @@ def tables(tmp_path: Path) -> Path:
     return path
 
 
-def campaign(*words: str | Path) -> subprocess.CompletedProcess[str]:
+def campaign(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command; what it keeps of wrong rounds lies in the folder."""
     command = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli", "campaign", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    env = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
 def plan(folder: Path, statement: str) -> Path:
@@ -73,13 +76,17 @@ def plan(folder: Path, statement: str) -> Path:
 @pytest.mark.usefixtures("tables")
 class TestPlan:
     def test_a_program_that_loads_once_is_right(self, tmp_path):
-        done = campaign("--plan", plan(tmp_path, ONCE), "--rounds", "3", "--minutes", "5", "--seed", "7")
+        done = campaign(
+            tmp_path, "--plan", plan(tmp_path, ONCE), "--rounds", "3", "--minutes", "5", "--seed", "7"
+        )
 
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.splitlines()[-1].startswith("3 rounds from seed 7: 0 lost, 0 doubled")
 
     def test_a_program_that_doubles_is_found_with_its_seed(self, tmp_path):
-        done = campaign("--plan", plan(tmp_path, AGAIN), "--rounds", "4", "--minutes", "5", "--seed", "7")
+        done = campaign(
+            tmp_path, "--plan", plan(tmp_path, AGAIN), "--rounds", "4", "--minutes", "5", "--seed", "7"
+        )
 
         assert done.returncode == 1, done.stdout + done.stderr
         (last,) = [line for line in done.stdout.splitlines() if line.startswith("wrong: seeds")]
@@ -88,22 +95,25 @@ class TestPlan:
         assert " doubled" in told
 
     def test_what_leaves_no_rows_cannot_be_judged(self, tmp_path):
-        done = campaign("--plan", plan(tmp_path, "SELECT 3"), "--rounds", "1")
+        done = campaign(tmp_path, "--plan", plan(tmp_path, "SELECT 3"), "--rounds", "1")
 
         assert (done.returncode, "no rows" in done.stderr) == (1, True)
 
     def test_what_differs_without_faults_cannot_be_judged(self, tmp_path):
-        done = campaign("--plan", plan(tmp_path, "INSERT INTO T SELECT RANDOM()"), "--rounds", "1")
+        done = campaign(tmp_path, "--plan", plan(tmp_path, "INSERT INTO T SELECT RANDOM()"), "--rounds", "1")
 
         assert (done.returncode, "--compare" in done.stderr) == (1, True)
 
 
+# TestPlan proves the verdicts daily; here Airflow starts six times for each.
+@pytest.mark.nightly
 class TestDag:
     @pytest.mark.parametrize(("text", "right"), [(STREAMED, True), (DOUBLING, False)])
     def test_verdict(self, tmp_path, tables, text, right):
-        dag = tmp_path / "orders.py"
+        (tmp_path / "dags").mkdir()
+        dag = tmp_path / "dags" / "orders.py"
         dag.write_text(text)
-        done = campaign("--dag", dag, "--init", tables, "--rounds", "3", "--minutes", "5", "--seed", "7")
+        done = campaign(tmp_path, "--dag", dag, "--init", tables, "--rounds", "1", "--seed", "7")
 
         assert done.returncode == (0 if right else 1), done.stdout + done.stderr
         assert (" doubled (" in done.stdout) != right
