@@ -571,39 +571,10 @@ def _new_airflow(home: Path) -> None:
         raise ServiceError(f"airflow db migrate ended with {done.returncode}: {done.stderr[-_LOG_TAIL:]}")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command to a parser."""
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--dag", type=Path, metavar="FILE.py", help="run the DAG of this file by dag.test()")
-    what.add_argument(
-        "--plan",
-        type=Path,
-        metavar="FILE.json",
-        help='run a program: {"command": ["python", "load.py"], "env": {..}, "init": "tables.sql"}',
-    )
-    parser.add_argument("--dag-id", help="which DAG, where the file has several")
-    parser.add_argument("--conf", default="{}", metavar="JSON", help="the DAG run's conf, for its params")
-    parser.add_argument("--minutes", type=float, default=10.0, help="begin no round after them; 10")
-    parser.add_argument("--rounds", type=int, help="end after so many rounds")
-    parser.add_argument("--seed", type=int, default=0, help="of the first round, the next has one more; 0")
-    parser.add_argument(
-        "--init", type=Path, metavar="FILE.sql", help="statements that make tables and stages"
-    )
-    parser.add_argument(
-        "--compare", action="append", default=[], metavar="SQL", help="rows to compare; all without it"
-    )
-    parser.add_argument(
-        "--conn-id", action="append", default=[], help="another connection id that leads to the service"
-    )
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="for the environment of the run"
-    )
-
-
 def run_command(arguments: argparse.Namespace) -> int:
     """Run a campaign, print a line for each round and the verdict; 1 if a round was wrong.
 
-    :param arguments: as :func:`add_arguments` reads them
+    :param arguments: those of the command line
     :raises ServiceError: if it cannot be run
     """
     folder = Path(tempfile.mkdtemp(prefix="snowpipe-campaign-"))

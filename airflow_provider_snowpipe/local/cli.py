@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider_snowpipe.local import campaign
 from airflow_provider_snowpipe.local.admin import command_line
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import ConfigurationError, ServiceError
@@ -23,8 +22,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.run is None:
-            return campaign.run_command(arguments)
         return int(arguments.run(arguments, DataDirectory(_data_dir(arguments.data_dir))))
     except ServiceError as error:
         print(f"snowpipe-local: {error}", file=sys.stderr)
@@ -32,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not _is_disk_full(error):
             raise
-        where = _data_dir(arguments.data_dir) if arguments.run else tempfile.gettempdir()
+        where = _data_dir(arguments.data_dir)
         print(
             f"snowpipe-local: the disk of {where} is full; free some space, then start again", file=sys.stderr
         )
@@ -112,8 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         "campaign",
         help="run a DAG or a program again and again under seeded faults; 1 if rows are wrong",
     )
-    campaign.add_arguments(struck)
-    struck.set_defaults(run=None)
+    _add_campaign_arguments(struck)
+    # Each of its services has a data directory of its own, below this one.
+    struck.set_defaults(run=_campaign, data_dir=Path(tempfile.gettempdir()))
 
     admin = commands.add_parser("admin", parents=[data_dir], help="command a service that serves --admin")
     command_line.add_commands(admin)
@@ -124,6 +122,40 @@ def _parser() -> argparse.ArgumentParser:
     )
     rotate.set_defaults(run=command_line.rotate_key)
     return parser
+
+
+def _add_campaign_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--dag", type=Path, metavar="FILE.py", help="run the DAG of this file by dag.test()")
+    what.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE.json",
+        help='run a program: {"command": ["python", "load.py"], "env": {..}, "init": "tables.sql"}',
+    )
+    parser.add_argument("--dag-id", help="which DAG, where the file has several")
+    parser.add_argument("--conf", default="{}", metavar="JSON", help="the DAG run's conf, for its params")
+    parser.add_argument("--minutes", type=float, default=10.0, help="begin no round after them; 10")
+    parser.add_argument("--rounds", type=int, help="end after so many rounds")
+    parser.add_argument("--seed", type=int, default=0, help="of the first round, the next has one more; 0")
+    parser.add_argument(
+        "--init", type=Path, metavar="FILE.sql", help="statements that make tables and stages"
+    )
+    parser.add_argument(
+        "--compare", action="append", default=[], metavar="SQL", help="rows to compare; all without it"
+    )
+    parser.add_argument(
+        "--conn-id", action="append", default=[], help="another connection id that leads to the service"
+    )
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="for the environment of the run"
+    )
+
+
+def _campaign(arguments: argparse.Namespace, _home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local import campaign
+
+    return campaign.run_command(arguments)
 
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
