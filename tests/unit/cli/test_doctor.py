@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
 from tests.scripted_service import Reply, ScriptedService
 
+PAGE = Path(__file__).parents[3] / "docs" / "installation.md"
 Diagnose = Callable[..., dict[str, Finding]]
 
 
@@ -202,6 +204,30 @@ class TestAccount:
         )
 
         assert "OPERATE ON PIPE" in diagnose(loader, pipe="OWN")["grants"].remedy
+
+    def test_the_grants_of_the_installation_page_are_enough(self, diagnose, local_service, set_connection):
+        (block,) = re.findall(r"```sql\n(.+?)```", PAGE.read_text(), re.DOTALL)
+        page = re.sub(r" *--.*", "", block).replace("RSA_PUBLIC_KEY = '…'", "PASSWORD = 'unused'")
+        for statement in (
+            "CREATE DATABASE ANALYTICS",
+            "CREATE TABLE ANALYTICS.PUBLIC.ORDERS (ID INTEGER) ENABLE_SCHEMA_EVOLUTION = TRUE",
+            "CREATE PIPE ANALYTICS.PUBLIC.ORDERS_PIPE AS COPY INTO ANALYTICS.PUBLIC.ORDERS FROM (SELECT "
+            "$1:ID FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))",
+            "CREATE STAGE ANALYTICS.PUBLIC.LANDING",
+            "CREATE STAGE ANALYTICS.PUBLIC.LAKE URL = 's3://lake/'",
+            "CREATE PIPE ANALYTICS.PUBLIC.FILES AS COPY INTO ANALYTICS.PUBLIC.ORDERS FROM "
+            "@ANALYTICS.PUBLIC.LANDING FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE",
+            "CREATE WAREHOUSE LOADING",
+            *page.split(";")[:-1],
+            f"GRANT ROLE LOADER TO USER {local_service.user}",
+        ):
+            local_service.sql(statement.strip())
+        place = {"role": "LOADER", "database": "ANALYTICS", "warehouse": "LOADING"}
+        loader = connect(local_service, set_connection, extra=place)
+
+        for named in ({"table": "ORDERS"}, {"pipe": "ORDERS_PIPE"}):
+            found = diagnose(loader, **named)
+            assert {name: one for name, one in found.items() if one.state == "failed"} == {}
 
     def test_a_role_that_the_user_has_not(self, diagnose, local_service, set_connection):
         local_service.sql("CREATE OR REPLACE ROLE others")
