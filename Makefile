@@ -103,6 +103,10 @@ format: install ## Format the code and apply the safe fixes
 lock: install ## Resolve pyproject.toml anew into requirements.lock and the versions of Airflow (pins of constraints.txt hold)
 	scripts/lock.sh
 
+.PHONY: dist
+dist: install ## Build sdist and wheel into dist/, and check both as a package index does
+	scripts/dist.sh
+
 .PHONY: clean
 clean: ## Remove what the demo, the tests and the docs build left behind (.venv* stays)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi

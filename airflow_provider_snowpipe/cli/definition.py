@@ -33,6 +33,25 @@ def get_cli_commands() -> list[CLICommand]:
     )
     commands = (
         ActionCommand(
+            name="doctor",
+            help="Check connection, key, grants, pipe, network and Spark, and say what to do",
+            description="Ends with the status 1 when a check failed, 0 otherwise; warnings are no failures.",
+            func=lazy_load_command(f"{_PACKAGE}.doctor.doctor"),
+            args=(
+                _arg(
+                    "--snowflake-conn-id",
+                    "--conn-id",
+                    dest="conn_id",
+                    help="connection id",
+                    default="snowflake_default",
+                ),
+                _arg("--spark-conn-id", help="Spark connection id, spark_default if not given"),
+                *place[1:],
+                _arg("--source", help="a path that the Spark executors have to see; may start Spark"),
+                _arg("--json", action="store_true", help="print JSON"),
+            ),
+        ),
+        ActionCommand(
             name="plan",
             help="Say whether data should be streamed, copied or piped, and what each would cost",
             func=lazy_load_command(f"{_PACKAGE}.plan.plan"),

@@ -1,4 +1,4 @@
-"""Command line of the local service: ``snowpipe-local serve | env | sql | status | admin | rotate-key``."""
+"""Command line of the local service: ``snowpipe-local serve | env | sql | status | …``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -104,6 +105,14 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="print JSON and end")
     status.set_defaults(run=_status)
 
+    struck = commands.add_parser(
+        "campaign",
+        help="run a DAG or a program again and again under seeded faults; 1 if rows are wrong",
+    )
+    _add_campaign_arguments(struck)
+    # Each of its services has a data directory of its own, below this one.
+    struck.set_defaults(run=_campaign, data_dir=Path(tempfile.gettempdir()))
+
     admin = commands.add_parser("admin", parents=[data_dir], help="command a service that serves --admin")
     command_line.add_commands(admin)
     admin.set_defaults(run=command_line.run)
@@ -113,6 +122,40 @@ def _parser() -> argparse.ArgumentParser:
     )
     rotate.set_defaults(run=command_line.rotate_key)
     return parser
+
+
+def _add_campaign_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--dag", type=Path, metavar="FILE.py", help="run the DAG of this file by dag.test()")
+    what.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE.json",
+        help='run a program: {"command": ["python", "load.py"], "env": {..}, "init": "tables.sql"}',
+    )
+    parser.add_argument("--dag-id", help="which DAG, where the file has several")
+    parser.add_argument("--conf", default="{}", metavar="JSON", help="the DAG run's conf, for its params")
+    parser.add_argument("--minutes", type=float, default=10.0, help="begin no round after them; 10")
+    parser.add_argument("--rounds", type=int, help="end after so many rounds")
+    parser.add_argument("--seed", type=int, default=0, help="of the first round, the next has one more; 0")
+    parser.add_argument(
+        "--init", type=Path, metavar="FILE.sql", help="statements that make tables and stages"
+    )
+    parser.add_argument(
+        "--compare", action="append", default=[], metavar="SQL", help="rows to compare; all without it"
+    )
+    parser.add_argument(
+        "--conn-id", action="append", default=[], help="another connection id that leads to the service"
+    )
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="for the environment of the run"
+    )
+
+
+def _campaign(arguments: argparse.Namespace, _home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local import campaign
+
+    return campaign.run_command(arguments)
 
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:

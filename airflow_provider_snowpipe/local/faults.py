@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import signal
@@ -39,6 +40,8 @@ KILL_POINTS = (
 )
 PIPE_FAILED_OVER = "PIPE_FAILED_OVER"
 _HOLD = "hold-commits"
+_NUMBERS = ("append-503", "hold-request", "hold-answer")
+_ORDINALS = ("drop-append-response", "invalidate-channel")
 
 
 @dataclass(slots=True)
@@ -59,6 +62,10 @@ class Faults:
         (``slow-append=31x1``).
     :param kill_at: the service kills itself when it reaches the point for the N-th time
         (``kill-before-commit=2``).
+    :param hold_request: ordinal number, counting from 1, of the request that waits before it is looked at,
+        until the faults are cleared (``hold-request=3``).
+    :param hold_answer: the same for a request that has had its effect and waits before it is answered
+        (``hold-answer=3``).
     :param failed_over: pipes, as ``DATABASE.SCHEMA.PIPE``, whose calls are all answered 410
         (``failover-pipe=LOCAL.PUBLIC.T-STREAMING``).
     """
@@ -71,6 +78,10 @@ class Faults:
     delays: dict[str, list[float]] = field(default_factory=dict)
     kill_at: dict[str, int] = field(default_factory=dict)
     failed_over: frozenset[str] = frozenset()
+    hold_request: int = 0
+    hold_answer: int = 0
+    requests: int = 0
+    held: int = 0
     _appends: int = 0
     _applied: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -114,6 +125,19 @@ class Faults:
         delay = self.next_delay(call)
         if delay:
             released.wait(delay)
+
+    async def hold_if(self, due: bool) -> None:
+        """Hold a request up, or its answer, if it is due, until the faults are cleared."""
+        if due:
+            await asyncio.to_thread(self._wait_until_cleared)
+
+    def _wait_until_cleared(self) -> None:
+        with self._lock:
+            released = self._released
+            self.held += 1
+        released.wait()
+        with self._lock:
+            self.held -= 1
 
     def invalidates(self) -> bool:
         """Count one append; True when its channel is to become invalid."""
@@ -181,6 +205,8 @@ class Faults:
                 self.delays.setdefault(call, []).extend(delays)
             self.kill_at.update(more.kill_at)
             self.failed_over |= more.failed_over
+            self.hold_request = self.requests + more.hold_request if more.hold_request else self.hold_request
+            self.hold_answer = self.requests + more.hold_answer if more.hold_answer else self.hold_answer
 
     def clear(self) -> None:
         """Forget all faults that wait, and let the calls go on that one holds up."""
@@ -190,6 +216,7 @@ class Faults:
             self.commit_delay, self.append_503 = 0.0, 0
             self.drop_append_response = self.invalidate_channel = frozenset()
             self.failed_over = frozenset()
+            self.hold_request = self.hold_answer = 0
             self.answers.clear()
             self.delays.clear()
             self.kill_at.clear()
@@ -207,6 +234,8 @@ class Faults:
             counted += [(f"slow-{call}", f"{each:g}") for call, some in self.delays.items() for each in some]
             counted += [(f"kill-{point}", str(left)) for point, left in self.kill_at.items()]
             counted += [("failover-pipe", pipe) for pipe in sorted(self.failed_over)]
+            for name, number in (("hold-request", self.hold_request), ("hold-answer", self.hold_answer)):
+                counted += [(name, str(number - self.requests))] if number > self.requests else []
             held = [_HOLD] if self.commit_delay == math.inf else []
         return [*held, *(f"{name}={value}" for name, value in counted)]
 
@@ -250,12 +279,11 @@ def _set(faults: Faults, name: str, value: str) -> None:
     verb, _, rest = name.partition("-")
     if name == "commit-delay":
         faults.commit_delay = float(value)
-    elif name == "drop-append-response":
-        faults.drop_append_response |= {int(value)}
-    elif name == "append-503":
-        faults.append_503 = int(value)
-    elif name == "invalidate-channel":
-        faults.invalidate_channel |= {int(value)}
+    elif name in _NUMBERS:
+        setattr(faults, name.replace("-", "_"), int(value))
+    elif name in _ORDINALS:
+        field_name = name.replace("-", "_")
+        setattr(faults, field_name, getattr(faults, field_name) | {int(value)})
     elif name == "failover-pipe":
         faults.fail_over(value)
     elif name.startswith("kill-") and rest in KILL_POINTS:
@@ -274,7 +302,7 @@ def _set(faults: Faults, name: str, value: str) -> None:
     else:
         raise ConfigurationError(
             f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, "
-            f"append-503=N, invalidate-channel=N, kill-POINT=N, answer-CALL=STATUS[@SECONDS]xN, "
-            f"slow-CALL=SECONDSxN, failover-pipe=DATABASE.SCHEMA.PIPE; "
+            f"append-503=N, invalidate-channel=N, hold-request=N, hold-answer=N, kill-POINT=N, "
+            f"answer-CALL=STATUS[@SECONDS]xN, slow-CALL=SECONDSxN, failover-pipe=DATABASE.SCHEMA.PIPE; "
             f"points: {', '.join(KILL_POINTS)}; calls: {', '.join(CALLS)}"
         )

@@ -127,13 +127,18 @@ class Service:
             await self._files.answer(scope, receive, send)
             return
         is_append = scope["path"].endswith(("/rows", "/filebuffer"))
+        faults = self._faults
+        faults.requests += 1  # on the event loop, which is one thread
+        number = faults.requests
         try:
             request = await self._read(scope, receive, is_append=is_append)
+            await faults.hold_if(number == faults.hold_request)
             if is_append:
                 self._faults.reach("before-append")
             response = await in_thread(lambda: self._answer(request))
         except Refusal as refusal:
             response = Response.of_refusal(refusal)
+        await faults.hold_if(number == faults.hold_answer)
         if is_append and response.status == 200 and self._faults.drop_response():
             _cut_connection(receive)
             return

@@ -34,6 +34,15 @@ import urllib3.connectionpool as pool
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.local.campaign import (
+    HUNG_SECONDS,
+    MOST_TRIES,
+    Hit,
+    Try,
+    drawn_faults,
+    drawn_hit,
+    until_green,
+)
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.bulk_run import BulkRun
 from airflow_provider_snowpipe.operators.channels import SnowpipeResetOffsetOperator
@@ -63,63 +72,17 @@ from tests.spark_deeds import POINTS, Deed, deeds_of
 from tests.spark_job import SparkJob
 from tests.staged_files import put
 
-MOST_TRIES = 8
-HUNG_SECONDS = 120.0
 _LIMITS = BatchLimits(rows=20, requests_per_second=200.0)
 _BAD = "not a number"
 FOREIGN = "foreign pipe"
 
 
-@dataclass(frozen=True)
-class Hit:
-    """What strikes a try at one of its requests.
-
-    :param what: ``kill`` or ``stop``
-    :param after: True when the request has had its effect
-    :param nth: which request, from 1
-    :param since: part of the URL of the request from which on they are counted, itself not among them
-    """
-
-    what: str
-    after: bool
-    nth: int
-    since: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.what} {'after' if self.after else 'before'} a request"
-
-
-class Try:
-    """One try of a task in a process of its own."""
-
-    def __init__(self, work: Callable[[], Any], log: Path, hit: Hit | None = None) -> None:
-        self.log = log
-        self.code: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            _be_a_worker(work, log, hit)
-
-    def wait(self) -> int | None:
-        """The exit code; None where it has stopped, or hangs, in which case it is stopped now."""
-        deadline = time.monotonic() + HUNG_SECONDS
-        while self.code is None and time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
-            if pid and os.WIFSTOPPED(status):
-                return None
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
-            else:
-                time.sleep(0.005)
-        if self.code is None:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            raise AssertionError(f"a try hangs: {self.log.read_text()[-2000:]}")
-        return self.code
-
-    def go_on(self) -> int | None:
-        """Let a stopped one go on, to its end."""
-        os.kill(self.pid, signal.SIGCONT)
-        return self.wait()
+def start_try(work: Callable[[], Any], log: Path, hit: Hit | None = None) -> Try:
+    """Start one try of a task in a forked process."""
+    pid = os.fork()
+    if pid == 0:
+        _be_a_worker(work, log, hit)
+    return Try(pid, log)
 
 
 def _be_a_worker(work: Callable[[], Any], log: Path, hit: Hit | None) -> None:
@@ -151,7 +114,7 @@ def _struck(hit: Hit | None) -> Iterator[None]:
             seen += seen >= 0
             due = hit is not None and seen == hit.nth
             if due and not hit.after:
-                os.kill(os.getpid(), signal.SIGKILL if hit.what == "kill" else signal.SIGSTOP)
+                os.kill(os.getpid(), hit.signal)
             answer = send(*given, **named)
             if (
                 seen < 0
@@ -160,7 +123,7 @@ def _struck(hit: Hit | None) -> Iterator[None]:
             ):
                 seen = 0
             if due and hit.after:
-                os.kill(os.getpid(), signal.SIGKILL if hit.what == "kill" else signal.SIGSTOP)
+                os.kill(os.getpid(), hit.signal)
             return answer
 
         return sent
@@ -210,7 +173,7 @@ class Run:
         self.tries += 1
         if hit is not None:
             self.faults.append(str(hit))
-        return Try(work, self.log, hit)
+        return start_try(work, self.log, hit)
 
     def do(self, work: Callable[[], Any]) -> int:
         """Do something that nothing strikes; its exit code."""
@@ -249,31 +212,14 @@ class Run:
 
     def serve_badly(self) -> None:
         """Let the service refuse, delay or lose some answers."""
-        some = [self._refusal() for _ in range(self.draw.choice([0, 1, 1, 2]))]
+        some = drawn_faults(self.draw)
         if some:
             self.faults += [one.partition("=")[0] for one in some]
             self.service.admin("faults", set=",".join(some))
 
-    def _refusal(self) -> str:
-        draw = self.draw
-        call = draw.choice(["append", "open", "status", "statement", "put", "insert-files"])
-        code = draw.choice(["503", "429@1", "500"]) if call != "statement" else "503"
-        return draw.choice(
-            [
-                f"drop-append-response={draw.randrange(1, 6)}",
-                f"answer-{call}={code}x{draw.randrange(1, 3)}",
-                f"slow-{call}={draw.choice([0.05, 0.3])}x{draw.randrange(1, 4)}",
-                f"commit-delay={draw.choice([0.1, 0.3])}",
-                f"invalidate-channel={draw.randrange(1, 6)}",
-            ]
-        )
-
     def hit(self, requests: int) -> Hit | None:
         """Draw what strikes the next try, which makes about so many requests."""
-        if self.draw.random() < 0.3:
-            return None
-        what = self.draw.choice(["kill", "kill", "stop"])
-        return Hit(what, self.draw.random() < 0.5, self.draw.randint(1, requests))
+        return drawn_hit(self.draw, requests)
 
     def until_green(self, work: Callable[[int], Any], requests: int, final: Sequence[str] = ()) -> bool:
         """Try again until a try succeeds; one that stops goes on beside the next one, or at the end.
@@ -283,27 +229,13 @@ class Run:
         :param final: classes of errors after which nobody tries again
         :returns: False where it ended with one of them, or never succeeded
         """
-        stopped: list[Try] = []
-        hits = [self.hit(requests), self.hit(requests)]
-        ended = False
-        for number in range(1, MOST_TRIES + 1):
-            one = self.start(partial(work, number), hits.pop() if hits else None)
-            if stopped and self.draw.random() < 0.5:
-                os.kill(stopped[-1].pid, signal.SIGCONT)
-            code = one.wait()
-            if code is None:
-                stopped.append(one)
-            elif code == 0:
-                self.claim()
-                ended = True
-                break
-            elif code > 0 and any(name in self.log.read_text() for name in final):
-                break
-        for one in stopped:
-            if one.go_on() == 0:
-                self.claim()
-                ended = True
-        return ended
+        return until_green(
+            lambda number, hit: self.start(partial(work, number), hit),
+            self.draw,
+            [self.hit(requests), self.hit(requests)],
+            self.claim,
+            lambda: any(name in self.log.read_text() for name in final),
+        )
 
     def context(self, number: int, run: str = "r1") -> Any:
         began = SimpleNamespace(

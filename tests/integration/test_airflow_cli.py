@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.airflow_version import AIRFLOW as RELEASE
 from tests.local_connection import commit, make_table
 from tests.local_service import LocalService
 
@@ -47,3 +48,28 @@ def test_connections_of_the_database_are_found(local_service: LocalService, airf
     listed = airflow("snowpipe", "channels", *place, "--output", "json")
 
     assert [(one["channel"], one["committed"]) for one in json.loads(listed.stdout)] == [("a", "f:1")]
+
+
+@pytest.mark.skipif(RELEASE < (3, 2), reason="Airflow asks providers for commands since 3.2")
+def test_doctor_looks_at_connections_of_the_environment(local_service: LocalService, tmp_path: Path) -> None:
+    table = make_table(local_service, "DOCTOR")
+    env = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+        **local_service.env,
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
+    }
+    given = ("--snowflake-conn-id", "snowflake_default", "--table", table, "--source", str(tmp_path))
+
+    def doctor(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [AIRFLOW, "snowpipe", "doctor", *given, *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+
+    well = doctor("--json")
+    local_service.sql(f"DROP TABLE {table}")
+    ill = doctor()
+
+    said = json.loads(well.stdout)
+    assert {one["check"]: one["state"] for one in said["checks"] if one["state"] != "ok"} == {}, well.stderr
+    assert (well.returncode, said["ok"], len(said["checks"])) == (0, True, 15)
+    assert (ill.returncode, "failed" in ill.stdout, "ok: " in ill.stdout) == (1, True, True)

@@ -36,6 +36,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     invalidate.add_argument("pipe", help="DATABASE.SCHEMA.PIPE")
     invalidate.add_argument("channel", help="exact name")
     commands.add_parser("checkpoint", help="move committed rows into the database files now")
+    commands.add_parser("requests", help="count the requests so far, and those that a fault holds up")
     commands.add_parser("rotate-key", help="use a new key for bodies on disk")
     commands.add_parser("status", help="print what snowpipe-local status --json prints")
 

@@ -1,4 +1,4 @@
-"""Commands of the admin socket: clock, faults, failover, invalidate, checkpoint, rotate-key."""
+"""Commands of the admin socket: clock, faults, failover, invalidate, checkpoint, requests, rotate-key."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class Commands:
             "failover": self._fail_over,
             "invalidate": self._invalidate,
             "checkpoint": self._checkpoint,
+            "requests": self._requests,
             "rotate-key": self._rotate_key,
             "status": self._status,
         }
@@ -71,6 +72,10 @@ class Commands:
         if "set" in arguments:
             self._faults.add(_text(arguments, "set"))
         return {"faults": self._faults.shown()}
+
+    def _requests(self, arguments: Arguments) -> Answer:
+        _only(arguments)
+        return {"requests": self._faults.requests, "held": self._faults.held}
 
     def _fail_over(self, arguments: Arguments) -> Answer:
         _only(arguments, "pipe", "back")

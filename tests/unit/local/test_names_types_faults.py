@@ -1,3 +1,4 @@
+import asyncio
 import datetime as dt
 import math
 import threading
@@ -178,3 +179,21 @@ def test_a_pipe_fails_over_and_back_whatever_the_case_of_its_name():
     assert refusal.value.status == 410
     faults.fail_over("local.public.my.pipe", back=True)
     faults.check_pipe("LOCAL", "PUBLIC", "my.pipe")
+
+
+def test_a_request_is_held_up_by_its_number_from_now_until_the_faults_are_cleared():
+    faults = parse_faults("hold-answer=2")
+    faults.requests = 5
+    faults.add("hold-request=3")
+    assert (faults.hold_request, faults.shown()) == (8, ["hold-request=3"])
+
+    async def both() -> None:
+        held = asyncio.create_task(faults.hold_if(True))
+        await faults.hold_if(False)
+        while not faults.held:
+            await asyncio.sleep(0)
+        faults.clear()
+        await held
+
+    asyncio.run(both())
+    assert (faults.held, faults.hold_request, faults.shown()) == (0, 0, [])

