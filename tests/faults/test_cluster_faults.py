@@ -402,7 +402,7 @@ class TestPlainWrite:
             return writing.done() or any(str(token).endswith((":agrees", ":refuses")) for token in said)
 
         with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(_write_plainly, _held(rows, draw.randrange(_PARTITIONS), folder), door)
+            writing = pool.submit(_write_plainly, _withheld(rows, draw.randrange(_PARTITIONS), folder), door)
             try:
                 wait_until(one_waits, seconds=600, what="a task that waits for the others")
                 executors = cluster.executors()
@@ -436,7 +436,7 @@ def _dying(rows: Any, partition: int, after: int) -> Any:
     return rows.mapInArrow(die, rows.schema)
 
 
-def _held(rows: Any, partition: int, folder: Path) -> Any:
+def _withheld(rows: Any, partition: int, folder: Path) -> Any:
     """The same rows, of which one partition comes only when it is released."""
 
     def hold(batches: Iterator[Any]) -> Iterator[Any]:
