@@ -8,13 +8,14 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.operators.driver_place import DIRECTORY_PREFIX, DriverMemory, DriverPlace
@@ -22,6 +23,7 @@ from airflow_provider_snowpipe.operators.process import follow, runs
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.ui_address import UiAddresses
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute, start_worker
 
@@ -193,6 +195,38 @@ def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try
     fresh = RecordingInstance()
     SnowpipeStreamOperator(task_id="load", **lab.options).execute({"ti": fresh})  # type: ignore[typeddict-item]
     assert fresh.pushed["spark_ui"] == ["http://driver:4040", "http://history/app"]
+
+
+@pytest.mark.parametrize("with_ui", [True, False])
+def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next_try(
+    lab, leftovers, monkeypatch, with_ui
+):
+    """When a task's supervisor is killed, whatever the task writes to it next is an error."""
+
+    class Orphan(TaskInstance):
+        def xcom_push(self, key: str, value: Any) -> None:
+            raise BrokenPipeError("the supervisor is gone")
+
+    def read_until_orphaned(_: Any, lines: Iterator[str]) -> None:
+        for line in lines:
+            if line.startswith("snowpipe ui"):
+                raise BrokenPipeError("the supervisor is gone")
+
+    operator = SnowpipeStreamOperator(task_id="load", **lab.options)
+    with monkeypatch.context() as orphaned:
+        orphaned.setattr(SparkSubmitHook, "_process_spark_submit_log", read_until_orphaned)
+        orphaned.setattr(operator, "_leave_links", lambda *_: None)
+        if not with_ui:
+            orphaned.setattr(UiAddresses, "read", lambda _: None)
+        with pytest.raises(BrokenPipeError):
+            operator.execute({"ti": Orphan(), "task_state_store": lab.state})  # type: ignore[typeddict-item]
+    assert lab.place().processes()
+    assert len(leftovers()) == 1
+    lab.end_driver_when_followed(DONE)
+
+    assert lab.execute()["rows"] == 2
+    assert lab.submissions == 1
+    assert leftovers() == []
 
 
 def test_rejected_rows_are_reported_though_nobody_watched(lab, leftovers):
