@@ -121,7 +121,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             run = self._run
             if self._killed or run is None:
                 self._clean_up()
-            elif not run.place.processes():
+            elif not run.place.processes() or memory.place() is None:
                 run.hide_ui()
                 self._clean_up()
             # else the task has lost its supervisor, and the next try looks for the living driver's directory.

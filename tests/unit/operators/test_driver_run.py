@@ -256,6 +256,23 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_ol
     assert leftovers() == []
 
 
+def test_a_driver_that_outlives_its_spark_submit_leaves_nothing_that_nobody_looks_for(
+    lab, leftovers, monkeypatch
+):
+    """The next try begins a new one, which shuts it out."""
+
+    def end_spark_submit(_: Any, lines: Iterator[str]) -> None:
+        next(iter(lines))
+        raise AirflowException("spark-submit was killed")
+
+    monkeypatch.setattr(SparkSubmitHook, "_process_spark_submit_log", end_spark_submit)
+    with pytest.raises(AirflowException, match="was killed"):
+        lab.execute()
+
+    assert lab.state.values().keys() <= {"snowpipe_rejected_before"}
+    assert leftovers() == []
+
+
 def test_counts_survive_tries_that_fail_and_end_with_the_one_that_reports(lab):
     lab.end_driver(PASSING)
     with pytest.raises(AirflowException, match="RetriesExhaustedError"):
