@@ -843,6 +843,8 @@ class TestOptions:
             {"size_limit": 1},
             {"return_failed_only": True},
             {"pattern": ".*"},
+            {"on_eror": "CONTINUE"},
+            {"load_mode": "FAST"},
         ],
         ids=lambda options: next(iter(options)),
     )
