@@ -356,8 +356,13 @@ class TestDataSource:
 class TestPlainWrite:
     """``df.write`` alone: what an earlier run has begun goes on only if all tasks find it to be theirs."""
 
-    @pytest.mark.nightly
-    @pytest.mark.parametrize("seed", seeds(rounds=2))
+    @pytest.mark.parametrize(
+        "seed",
+        [
+            pytest.param(seed, marks=[pytest.mark.nightly] if number else [])
+            for number, seed in enumerate(seeds(rounds=2))
+        ],
+    )
     def test_begun_batch_is_exact_or_refused_with_nothing_sent_when_an_executor_dies_at_the_comparison(
         self, session: Any, cluster: StandaloneCluster, door: Door, tmp_path: Path, seed: int
     ) -> None:
