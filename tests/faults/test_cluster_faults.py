@@ -371,12 +371,14 @@ class TestPlainWrite:
         begun = session.range(0, _WRITTEN, 1, _PARTITIONS).selectExpr("id AS ID")
         with pytest.raises(Exception, match="is to die"):
             _write_plainly(_dying(begun, draw.randrange(_PARTITIONS), draw.randrange(100, 400)), door)
+        _wait_until_idle(session)
         before = _settled(door)
         assert 0 < len(before) < _WRITTEN
 
         if draw.random() < 0.5:
             other = session.range(0, _WRITTEN, 1, _PARTITIONS).selectExpr(f"{_WRITTEN - 1} - id AS ID")
             assert self._killed_while_tasks_wait(cluster, door, tmp_path / "other", draw, other) is not None
+            _wait_until_idle(session)
             assert _settled(door) == before
         refusal = self._killed_while_tasks_wait(cluster, door, tmp_path / "same", draw, begun)
         assert (tmp_path / "same" / "killed").exists()
@@ -476,6 +478,16 @@ def _compared(door: Door) -> dict[str, str | None]:
     names = [with_suffix(f"{door.prefix}_{part}", COMPARED_SUFFIX) for part in range(_PARTITIONS)]
     with door.service.client(door.table) as client:
         return {name: status.committed for name, status in client.channel_statuses(names).items()}
+
+
+def _wait_until_idle(session: Any) -> None:
+    """Spark gives a job up while tasks of it run, and one that opens its channel late sends its own rows."""
+    tracker = session.sparkContext._jsc.sc().statusTracker()
+
+    def is_idle() -> bool:
+        return sum(executor.numRunningTasks() for executor in tracker.getExecutorInfos()) == 0
+
+    wait_until(is_idle, seconds=_STALL_SECONDS, what="the end of tasks that Spark has given up")
 
 
 def _settled(door: Door) -> list[int]:
