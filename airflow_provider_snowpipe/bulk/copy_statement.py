@@ -68,14 +68,21 @@ class CopyOptions:
         _one_of("on_error", self.on_error, _ON_ERROR, "CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …")
         _one_of("match_by_column_name", self.match_by_column_name, _MATCHING, ", ".join(_MATCHING))
         _one_of("load_mode", self.load_mode, _LOAD_MODES, ", ".join(_LOAD_MODES))
+        for name in ("include_metadata", "file_processor"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ConfigurationError(f"{name} is {getattr(self, name)!r}: give a mapping")
+        if self.file_format is not None and not isinstance(self.file_format, str | Mapping):
+            raise ConfigurationError(
+                f"file_format is {self.file_format!r}: give a name, or options as a mapping"
+            )
         for column, metadata in self.include_metadata.items():
             _one_of(f"include_metadata of {column!r}", metadata, _METADATA, "METADATA$FILENAME, …")
         if self.include_metadata and self.match_by_column_name in (None, "NONE"):
             raise ConfigurationError(
                 "include_metadata needs match_by_column_name: name the columns by it, too"
             )
-        if self.size_limit is not None and self.size_limit < 1:
-            raise ConfigurationError(f"size_limit is {self.size_limit}: give a number of bytes above 0")
+        if self.size_limit is not None and (not isinstance(self.size_limit, int) or self.size_limit < 1):
+            raise ConfigurationError(f"size_limit is {self.size_limit!r}: give a number of bytes above 0")
         if self.enforce_length is not None and self.enforce_length == self.truncate_columns:
             raise ConfigurationError(
                 f"enforce_length and truncate_columns are both {self.enforce_length}: they are "

@@ -33,6 +33,8 @@ _LOGIN_SECONDS = 30
 _LONGEST_HEAD = 60
 _MISSING = frozenset({2003, 2043})
 """Numbers of Snowflake's errors for an object that is not there, or that the role may not see."""
+_NOT_CONNECTED = 250001
+"""The connector's number for an account that does not answer and for a refused sign-in (``errorcode.py``)."""
 _CA_VARIABLE = "REQUESTS_CA_BUNDLE"
 _IN_SMALL_LETTERS = frozenset({"oauth", "programmatic_access_token", "snowflake", "snowflake_jwt"})
 """Authenticators that Airflow's hook compares as they are written."""
@@ -172,11 +174,14 @@ class AccountSql:
         try:
             yield
         except errors.Error as error:
-            raise SqlError(
+            failed = SqlError(
                 f"connection {self._settings.conn_id!r}: {shown!r} failed: {_first_line(error)}"
                 f"{_remedy(shown, error.errno)}",
                 errno=error.errno,
-            ) from None
+            )
+            if failed.retryable and error.errno == _NOT_CONNECTED:
+                failed = SqlError(f"{failed}. {IF_NO_ANSWER}", errno=error.errno)
+            raise failed from None
         except SnowpipeError:
             raise
         except RequestException as error:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
 from airflow_provider_snowpipe.bulk.file_load import LOADED
 from airflow_provider_snowpipe.bulk.run_manifest import RunManifest
+from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
@@ -29,11 +31,12 @@ _MOST_NAMED = 3
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse options of COPY that this operator's own would contradict.
+    """Refuse what is no option of COPY, and options that this operator's own would contradict.
 
     :param options: the author's
     :raises ConfigurationError: naming the option and the reason
     """
+    known_arguments(CopyOptions, options, "options")
     for name, reason in _REFUSED.items():
         if options.get(name) is not None:
             raise ConfigurationError(

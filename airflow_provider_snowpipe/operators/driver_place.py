@@ -168,13 +168,12 @@ class DriverMemory:
         return SentLoad.of(self._get(_SENT_KEY))
 
     def keep_sent(self, sent: SentLoad) -> None:
-        """Remember what the driver has sent, and no more where it ran: it has ended, and all of it is here.
+        """Remember what the driver has sent, and still where it ran, whose directory may not be removed yet.
 
         :param sent: the load
         """
         if self._store is not None:
             self._store.set(_SENT_KEY, sent.to_kept())
-            self._store.delete(_DRIVER_KEY)
 
     def forget_driver(self) -> None:
         """Forget the driver and what it sent, so that the next try starts a new one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.operators.load_outcome import copied_value
 from airflow_provider_snowpipe.spark.files.formats import reader_of
@@ -111,6 +112,7 @@ def copy_arguments(spec: FileSourceSpec, options: Mapping[str, Any]) -> dict[str
         found |= {"file_format": {"type": kind}, **_BY_NAME}
     if spec.compression != "auto":
         found["file_format"]["compression"] = spec.compression.upper()
+    CopyOptions.of({**found, **options})
     return {**arguments, "options": {**found, **options}}
 
 

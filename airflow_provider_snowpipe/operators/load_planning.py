@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.routing.measured import MeasuredLoad, measured_floors
 from airflow_provider_snowpipe.streaming.arguments import known_arguments
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -47,11 +47,9 @@ def known_shape(shape: Any, context: Context | None = None) -> dict[str, Any]:
 
     :param shape: parameters of :class:`DataShape`
     :param context: the task's context, None where there is no run
-    :raises ConfigurationError: if it is no mapping
+    :raises ConfigurationError: if it is no mapping, or a key or a value is wrong
     """
-    if shape is not None and not isinstance(shape, Mapping):
-        raise ConfigurationError(f"shape is {shape!r}: give a mapping, such as {{'freshness': 60}}")
-    known = dict(shape or {})
+    known = DataShape.known({} if shape is None else shape)
     if context is not None and _run_type(context) == _BACKFILL and "backfill" not in known:
         known["backfill"] = True
     return known

@@ -136,9 +136,13 @@ class SparkDriverOperator(SparkSubmitOperator):
             memory.forget_driver()
             raise AirflowException(_KILLED) from error
         finally:
-            if self._run is not None and not self._killed:
-                self._run.hide_ui()
-            self._clean_up()
+            run = self._run
+            if self._killed or run is None:
+                self._clean_up()
+            elif not run.place.processes() or memory.place() is None:
+                run.hide_ui()
+                self._clean_up()
+            # else the task has lost its supervisor, and the next try looks for the living driver's directory.
 
     def _get_hook(self) -> SparkSubmitHook:
         """Make the Spark hook, whose driver runs here and whose executors may have none of our code."""

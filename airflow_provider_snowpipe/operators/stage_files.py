@@ -169,18 +169,11 @@ class SnowpipeStageFilesOperator(FileOperator):
         form = compacted.form(files) if compacted is not None and files else None
         if compacted is None or form is None:
             return None
-        from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
-
         self._compacted = compacted
         manifest = compacted.staged(files)
         is_new = manifest is None
         if manifest is None:
-            self._writer = BulkDriverOperator(
-                task_id=self.task_id,
-                spark_conn_id=self.spark_conn_id,
-                work_path=self.work_path or None,
-                **(self.spark_options or {}),
-            )
+            self._writer = self._new_writer()
             manifest = compacted.made(context, self._writer, files, form)
         names = compacted.names(manifest)
         self.log.info(
@@ -200,6 +193,25 @@ class SnowpipeStageFilesOperator(FileOperator):
             "bytes_uploaded": manifest.bytes if is_new else 0,
             "combined": len(files),
         }
+
+    def _new_writer(self) -> BulkDriverOperator:
+        from airflow.providers.common.compat.sdk import AirflowException
+
+        from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
+
+        given = self.spark_options or {}
+        try:
+            return BulkDriverOperator(
+                task_id=self.task_id,
+                spark_conn_id=self.spark_conn_id,
+                work_path=self.work_path or None,
+                **given,
+            )
+        except (TypeError, AirflowException):  # their texts show values, which may be secrets
+            raise ConfigurationError(
+                f"spark_options has {', '.join(map(str, given))}: give a mapping of arguments that "
+                "SparkSubmitOperator takes and this task does not set itself, such as {'driver_memory': '2g'}"
+            ) from None
 
     def _compacting(self, source: SourceFiles) -> CompactedStage | None:
         options = CompactOptions.of(self.compact)

@@ -246,6 +246,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         sent = memory.sent() if self._defers else None
         if sent is not None:
             self.log.info("an earlier try has sent all rows; nothing is submitted, the commit is awaited")
+            place = memory.place()
+            if place is not None and place.is_here() and place.is_ours():
+                self._directory = Path(place.directory)  # of a worker that died before it removed this
         return sent
 
     def _pipe_hook(self) -> SnowpipeHook:

@@ -165,6 +165,8 @@ class CostModel:
         :param figures: name of a figure to its value, a number or its text
         :raises ConfigurationError: if a name or a value is wrong
         """
+        if not isinstance(figures, Mapping):
+            raise ConfigurationError(f"costs is {figures!r}: give a mapping, such as {{'text_ratio': 3}}")
         known = {one.name for one in dataclasses.fields(cls)}
         values: dict[str, float] = {}
         for name, value in figures.items():

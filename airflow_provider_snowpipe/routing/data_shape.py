@@ -119,11 +119,20 @@ class DataShape:
         :param value: the object; ``files`` is one as well
         :raises ConfigurationError: if a key or a value is wrong
         """
-        given = _known(cls, value, "the shape")
+        given = cls.known(value)
         files = given.get("files")
         if files is not None:
             given["files"] = FileSet(**_known(FileSet, files, "files of the shape"))
         return cls(**given)
+
+    @classmethod
+    def known(cls, value: Any) -> dict[str, Any]:
+        """Take what is known of a shape: some of its parameters by name.
+
+        :param value: the mapping
+        :raises ConfigurationError: if it is none, or a key or a value is wrong
+        """
+        return _known(cls, value, "the shape")
 
     def as_json(self) -> dict[str, Any]:
         """The shape as a JSON object, without what is unknown."""

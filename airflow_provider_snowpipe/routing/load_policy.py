@@ -67,11 +67,15 @@ class LoadPolicy:
                 f"band={self.band}: the first three are above 0, the last is 0 or more"
             )
 
-        for path, seconds in self.measured.items():
-            if path not in list(LoadPath) or not 0 < seconds < math.inf:
-                raise ConfigurationError(
-                    f"measured is {dict(self.measured)!r}: give seconds above 0 by 'stream', 'copy' or 'pipe'"
-                )
+        if not isinstance(self.costs, CostModel):
+            raise ConfigurationError(f"costs of policy is {self.costs!r}: give the argument costs instead")
+        measured = self.measured
+        if not isinstance(measured, Mapping) or any(
+            path not in list(LoadPath) or not 0 < seconds < math.inf for path, seconds in measured.items()
+        ):
+            raise ConfigurationError(
+                f"measured is {measured!r}: give seconds above 0 by 'stream', 'copy' or 'pipe'"
+            )
 
     @property
     def forced(self) -> LoadPath | None:

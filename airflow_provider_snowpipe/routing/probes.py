@@ -54,7 +54,7 @@ class ListedFile:
 
 
 def listing_shape(
-    files: Iterable[ListedFile], now: dt.datetime, *, staged: bool = False, **known: Any
+    files: Iterable[ListedFile], now: dt.datetime, /, *, staged: bool = False, **known: Any
 ) -> DataShape:
     """Make the shape of files that a listing names.
 
@@ -62,7 +62,13 @@ def listing_shape(
     :param now: the moment from which ages are counted
     :param staged: True for the files of a stage
     :param known: what else is known of the data: other parameters of :class:`DataShape`
+    :raises ConfigurationError: if ``files`` is one of them
     """
+    if "files" in known:
+        raise ConfigurationError(
+            f"the shape has files={known['files']!r}, and the source names files that are listed: leave it "
+            "out, or give the whole shape as the source"
+        )
     count, total, largest = 0, 0, 0
     kinds: set[tuple[str | None, bool]] = set()
     first: dt.datetime | None = None
@@ -124,7 +130,7 @@ def folder_shape(folder: str | Path, now: dt.datetime, *, scan: Scan = os.scandi
 
 
 def backlog_shape(
-    partitions: Mapping[Any, tuple[int | None, int, int]], bytes_per_record: float | None, **known: Any
+    partitions: Mapping[Any, tuple[int | None, int, int]], bytes_per_record: float | None, /, **known: Any
 ) -> DataShape:
     """Make the shape of what a queue holds beyond what is committed, such as the topic of a Kafka cluster.
 
@@ -179,7 +185,7 @@ def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataSh
         if row.get("last_load_time") is not None
     ]
     now = max((file.modified for file in files if file.modified), default=dt.datetime.now(dt.UTC))
-    shape = listing_shape(files, now, bounded=False, arrival_rate=0.0, **known)
+    shape = listing_shape(files, now, bounded=False, arrival_rate=0.0)
     if shape.files is None or shape.files.interval is None:
         raise ConfigurationError(
             f"load history has {len(files)} loads, which say no rate: give bytes or arrival_rate instead"

@@ -95,6 +95,10 @@ def test_channel_column_names_the_channels_and_a_partition_may_hold_several(spar
 
 
 def test_offset_column_skips_what_is_committed_whatever_is_read_again(spark, door):
+    unpromised = _refused(_rows(spark, range(500)), door.options(partitions=2, offsetColumn="ID"))
+    assert "fixedSpread" in unpromised
+    assert door.ids() == []
+
     options = door.options(partitions=2, offsetColumn="ID", fixedSpread="true")
     _write(_rows(spark, range(500)), options)
     assert set(door.tokens(0, 1).values()) == {"498/2", "499/2"}

@@ -134,7 +134,10 @@ READERS = [
 
 def test_every_class_of_error_has_an_expected_answer():
     for module in pkgutil.walk_packages(airflow_provider_snowpipe.__path__, "airflow_provider_snowpipe."):
-        if any(f".{room}" in module.name for room in ("streaming", "bulk", "spark", "routing", "operators")):
+        if any(
+            f".{room}" in module.name
+            for room in ("streaming", "bulk", "spark", "routing", "hooks", "operators", "sensors", "triggers")
+        ):
             importlib.import_module(module.name)
 
     expected = {type(error) for error, _ in (*ANSWERS, *OF_TASKS)}

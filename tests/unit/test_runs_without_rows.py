@@ -47,6 +47,13 @@ def test_each_example_that_waits_for_a_stream_is_here():
     assert {name for name, text in texts.items() if '.output["targets"]' in text} == set(WAITING) - {"README"}
 
 
+def test_each_example_that_may_be_told_to_make_no_rows_is_here():
+    texts = {path.stem: path.read_text() for path in DAGS_FOLDER.glob("*.py")}
+    may_be_none = re.compile(r"Param\([^()]*minimum=0[^()]*(rows|lines)\b", re.IGNORECASE)
+
+    assert {name for name, text in texts.items() if may_be_none.search(text)} == {name for name, *_ in MAKERS}
+
+
 @pytest.mark.parametrize("name", [name for name in WAITING if name == "README" or runs_here(name)])
 @pytest.mark.parametrize("committed", [None, "a.ndjson:7"], ids=["never-committed", "committed-before"])
 @pytest.mark.parametrize("channels", [("c1", "c2"), ()], ids=["channels", "no-channel"])

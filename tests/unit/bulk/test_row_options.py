@@ -139,6 +139,15 @@ def test_what_cannot_be_judged_is_told(statement, doubts):
         assert judged.differences(RowOptions.of(form("CSV"))) == []
 
 
+@pytest.mark.parametrize("given", [{}, {"file_format": None}])
+def test_options_without_a_file_format_leave_the_stages_own_which_cannot_be_judged(given):
+    judged = RowOptions.of({"enforce_length": False, **given})
+
+    assert judged.file_format is None
+    assert [one.option for one in judged.differences(RowOptions.of(JSON))] == ["ENFORCE_LENGTH"]
+    assert ["no FILE_FORMAT" in doubt for doubt in judged.doubts()] == [True]
+
+
 @pytest.mark.parametrize(
     ("statement", "columns", "transforms", "options"),
     [

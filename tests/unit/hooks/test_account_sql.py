@@ -7,8 +7,9 @@ import os
 from typing import Any
 
 import pytest
-from snowflake.connector.errors import DatabaseError
+from snowflake.connector.errors import DatabaseError, OperationalError
 
+from airflow_provider_snowpipe.hooks.account_sql import AccountSql
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
@@ -109,6 +110,24 @@ def test_list_of_a_stage_that_is_not_there_names_it_and_what_to_do(conn_id: str)
     assert "NO_SUCH_STAGE" in str(missing.value).partition("failed")[0]
     assert "CREATE STAGE" in str(missing.value)
     assert not missing.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("said", "remedies"),
+    [("Could not connect to Snowflake backend", True), ("Failed to connect to DB: Incorrect user", False)],
+)
+def test_account_that_does_not_answer_is_an_error_that_says_what_to_see_to(
+    conn_id: str, monkeypatch: pytest.MonkeyPatch, said: str, remedies: bool
+) -> None:
+    def fail(_: Any) -> None:
+        raise OperationalError(said, errno=250001)
+
+    monkeypatch.setattr(AccountSql, "_connect", fail)
+    with pytest.raises(SqlError) as failed:
+        SnowpipeBulkHook(conn_id).list_files("@S")
+
+    assert said in str(failed.value)
+    assert ("firewall" in str(failed.value), failed.value.retryable) == (remedies, remedies)
 
 
 @pytest.mark.parametrize("authenticator", ["programmatic_access_token", "PROGRAMMATIC_ACCESS_TOKEN"])

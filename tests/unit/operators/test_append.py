@@ -92,6 +92,18 @@ class TestRows:
         assert append(rows=ROWS, batch=2, on_error="continue")["rejected"] == 1
         assert len(snowpipe.channels["c"].rows) == 8
 
+    @pytest.mark.parametrize(("on_error", "baseline"), [("abort", 1), ("continue", None)])
+    def test_rows_that_an_earlier_batch_had_rejected_are_not_the_sensors(
+        self, snowpipe, append, on_error, baseline
+    ):
+        snowpipe.rejects = lambda row: row["ID"] == 2
+        append(rows=ROWS, batch=1, on_error="continue")
+        ctx = context()
+
+        append(rows=ROWS, batch=2, on_error=on_error, wait_for_commit=False, ctx=ctx)
+
+        assert ctx["ti"].xcoms["targets"]["c"].get("rejected_baseline") == baseline
+
     def test_received_rows_are_enough_when_the_commit_is_awaited_elsewhere(self, snowpipe, append):
         snowpipe.holds_commits = True
 

@@ -124,13 +124,34 @@ def test_a_path_without_a_task_fails_and_says_what_to_name():
         ({"stream": None, "copy": None, "pipe": None}, "no way to load is given"),
         ({"policy": {"path": "fast"}}, "path is 'fast'"),
         ({"policy": {"speed": 1}}, r"policy has the key 'speed' .*1.*largest_warehouse"),
+        ({"policy": {"costs": {}}}, "costs"),
+        ({"policy": {"measured": 3}}, "measured"),
         ({"costs": {"speed": 1}}, "cost figure 'speed' is unknown"),
+        ({"costs": [1]}, "mapping"),
     ],
-    ids=["tasks", "path", "policy", "costs"],
+    ids=["tasks", "path", "policy", "costs-in-policy", "measured", "costs", "no-costs"],
 )
 def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         branch(source=SMALL, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("shape", "complaint"),
+    [
+        ({"freshnes": 60}, r"'freshnes' .*60.* freshness"),
+        ({"now": 1}, "'now'"),
+        ({"backfill": "yes"}, "backfill"),
+        ({"files": {"count": 1, "bytes": 2}}, "files"),
+        ([60], "mapping"),
+    ],
+    ids=["typo", "no-parameter", "no-truth", "files-that-are-listed", "list"],
+)
+def test_what_the_author_knows_of_the_data_is_refused_by_name_where_it_cannot_be(tmp_path, shape, complaint):
+    (tmp_path / "a.csv").write_text("1\n")
+
+    with pytest.raises(AirflowFailException, match=complaint):
+        skipped(branch(source=str(tmp_path), shape=shape))
 
 
 def test_a_function_describes_the_data():

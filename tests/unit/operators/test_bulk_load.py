@@ -34,6 +34,7 @@ def make(**arguments: Any) -> SnowpipeBulkLoadOperator:
         ({"options": {"file_format": "F"}}, "options has file_format='F', and the files are Parquet"),
         ({"options": {"force": True}}, "options has force=True, and it would load files that are in"),
         ({"options": {"purge": True}}, "keep_files"),
+        ({"options": {"on_eror": "CONTINUE"}}, "'on_eror'.*on_error"),
         ({"conn_id": "spark"}, "conn_id='spark' cannot be given"),
         ({"application": "x.py"}, "application='x.py' cannot be given"),
     ],

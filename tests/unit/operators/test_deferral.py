@@ -153,11 +153,15 @@ def test_the_resumed_task_reports_what_a_waiting_driver_would(lab):
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
-def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(lab):
+def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(lab, monkeypatch, tmp_path):
     lab.channel.committed = TOKENS[0]
-    lab.defer()
+    with monkeypatch.context() as killed:
+        killed.setattr(SnowpipeStreamOperator, "_clean_up", lambda _: None)
+        lab.defer()
+    assert len(list((tmp_path / "tmp").iterdir())) == 1
 
     again = lab.defer()
+    assert list((tmp_path / "tmp").iterdir()) == []
     lab.channel.committed = TOKENS[-1]
 
     assert lab.resume(again, success())["rows"] == 2

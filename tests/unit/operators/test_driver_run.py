@@ -8,13 +8,14 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.operators.driver_place import DIRECTORY_PREFIX, DriverMemory, DriverPlace
@@ -22,6 +23,7 @@ from airflow_provider_snowpipe.operators.process import follow, runs
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.ui_address import UiAddresses
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute, start_worker
 
@@ -195,6 +197,38 @@ def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try
     assert fresh.pushed["spark_ui"] == ["http://driver:4040", "http://history/app"]
 
 
+@pytest.mark.parametrize("with_ui", [True, False])
+def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next_try(
+    lab, leftovers, monkeypatch, with_ui
+):
+    """When a task's supervisor is killed, whatever the task writes to it next is an error."""
+
+    class Orphan(TaskInstance):
+        def xcom_push(self, key: str, value: Any) -> None:
+            raise BrokenPipeError("the supervisor is gone")
+
+    def read_until_orphaned(_: Any, lines: Iterator[str]) -> None:
+        for line in lines:
+            if line.startswith("snowpipe ui"):
+                raise BrokenPipeError("the supervisor is gone")
+
+    operator = SnowpipeStreamOperator(task_id="load", **lab.options)
+    with monkeypatch.context() as orphaned:
+        orphaned.setattr(SparkSubmitHook, "_process_spark_submit_log", read_until_orphaned)
+        orphaned.setattr(operator, "_leave_links", lambda *_: None)
+        if not with_ui:
+            orphaned.setattr(UiAddresses, "read", lambda _: None)
+        with pytest.raises(BrokenPipeError):
+            operator.execute({"ti": Orphan(), "task_state_store": lab.state})  # type: ignore[typeddict-item]
+    assert lab.place().processes()
+    assert len(leftovers()) == 1
+    lab.end_driver_when_followed(DONE)
+
+    assert lab.execute()["rows"] == 2
+    assert lab.submissions == 1
+    assert leftovers() == []
+
+
 def test_rejected_rows_are_reported_though_nobody_watched(lab, leftovers):
     lab.start_driver()
     lab.let_driver_end(REJECTED)
@@ -219,6 +253,23 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_ol
     assert lab.execute()["rows"] == 2
     assert lab.submissions == 2
     assert read_plan(lab.notes / "plan-2.json").rejected_before == {"p_src_EWR": 7}
+    assert leftovers() == []
+
+
+def test_a_driver_that_outlives_its_spark_submit_leaves_nothing_that_nobody_looks_for(
+    lab, leftovers, monkeypatch
+):
+    """The next try begins a new one, which shuts it out."""
+
+    def end_spark_submit(_: Any, lines: Iterator[str]) -> None:
+        next(iter(lines))
+        raise AirflowException("spark-submit was killed")
+
+    monkeypatch.setattr(SparkSubmitHook, "_process_spark_submit_log", end_spark_submit)
+    with pytest.raises(AirflowException, match="was killed"):
+        lab.execute()
+
+    assert lab.state.values().keys() <= {"snowpipe_rejected_before"}
     assert leftovers() == []
 
 

@@ -843,6 +843,8 @@ class TestOptions:
             {"size_limit": 1},
             {"return_failed_only": True},
             {"pattern": ".*"},
+            {"on_eror": "CONTINUE"},
+            {"load_mode": "FAST"},
         ],
         ids=lambda options: next(iter(options)),
     )
@@ -880,9 +882,12 @@ class TestOptions:
         assert load.account.tokens[A] == "1.ndjson:3"
 
 
+@pytest.mark.parametrize("partitions", ["", "ab"], ids=["no-file", "empty-files"])
 @pytest.mark.parametrize("path", ["auto", "copy", "pipe"])
-def test_folder_without_a_file_is_a_load_of_no_rows(load: Load, path: str) -> None:
+def test_folder_without_a_row_is_a_load_of_no_rows(load: Load, path: str, partitions: str) -> None:
     load.path = path
+    for partition in partitions:
+        load.write(partition, "1.ndjson", 0)
 
     value = load.run()
 

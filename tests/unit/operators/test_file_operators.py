@@ -126,6 +126,22 @@ class TestStaging:
             self.stage(str(folder), if_staged="fail")
 
     @pytest.mark.parametrize(
+        "spark_options",
+        [{"driver_memry": "1g", "conf": {"k": "hunter2"}}, {"application": "x.py"}, {"task_id": "x"}, [1]],
+        ids=["typo", "application", "task", "list"],
+    )
+    def test_spark_options_that_cannot_be_are_named_without_a_value(
+        self, account: FakeAccount, folder: Path, spark_options: Any
+    ) -> None:
+        (folder / "c.txt").unlink()
+        with pytest.raises(AirflowFailException, match="spark_options") as refused:
+            self.stage(str(folder), compact={"header": False}, spark_options=spark_options)
+
+        assert str(next(iter(spark_options))) in str(refused.value)
+        assert "hunter2" not in str(refused.value)
+        assert account.stages.get("S", {}) == {}
+
+    @pytest.mark.parametrize(
         "arguments",
         [{"if_staged": "never"}, {"on_nothing": "skip"}, {"parallel": 0}, {"parallel": 100}],
         ids=["if_staged", "on_nothing", "none", "too-many"],

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from airflow_provider_snowpipe.operators.submission import (
     require_client_mode,
     require_spark_submit,
     spark_connection,
+    targets_of,
 )
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -70,6 +72,15 @@ class TestJobError:
     def test_is_absent_when_the_job_said_nothing(self):
         assert job_error(None, "Cannot execute") is None
         assert job_error(RunReport("a", (), 1.0), "Killed") is None
+
+
+@pytest.mark.parametrize(("on_error", "baseline"), [("abort", 3), ("dead_letter", 3), ("continue", None)])
+def test_target_has_the_count_of_rejected_rows_before_the_first_try(on_error, baseline):
+    report = RunReport("a", (replace(CHANNEL, rejected=4, rejected_before=3),), 1.0)
+
+    target = targets_of(report, "file:line", on_error)[CHANNEL.channel]
+
+    assert target.get("rejected_baseline") == baseline
 
 
 def test_report_is_a_table_with_a_line_for_each_channel():

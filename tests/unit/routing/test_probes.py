@@ -107,6 +107,9 @@ class TestBacklog:
 
         assert (shape.rows, shape.bytes, shape.partitions) == (10 + 5 + 10, 5000, 4)
 
+    def test_partitions_that_the_author_gives_go_before(self):
+        assert backlog_shape({0: (None, 0, 10), 1: (None, 0, 10)}, 200, partitions=1).partitions == 1
+
     def test_a_topic_that_was_made_anew_owes_nothing_twice(self):
         assert backlog_shape({0: (500, 0, 100)}, 200).rows == 0
 
@@ -126,13 +129,13 @@ class TestStatisticsAndHistory:
             {"file_name": f"{n}.parquet", "file_size": 1000, "last_load_time": minutes_ago(10 * n)}
             for n in range(4)
         ]
-        shape = past_loads_shape(rows, freshness=600)
+        shape = past_loads_shape(rows, freshness=600, arrival_rate=50.0)
 
         assert shape.files is not None
         assert (shape.bounded, shape.files.interval, shape.files.mean, shape.files.format) == (
             False, 600, 1000, "PARQUET",
         )  # fmt: skip
-        assert shape.freshness == 600
+        assert (shape.freshness, shape.arrival_rate) == (600, 50.0)
 
     def test_one_load_says_no_rate(self):
         with pytest.raises(ConfigurationError, match="has 1 loads"):

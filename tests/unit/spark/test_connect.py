@@ -1,9 +1,16 @@
+import os
+import pickle
+from typing import Any
+
 import pytest
 
-from airflow_provider_snowpipe.spark.connect import is_connect
+from airflow_provider_snowpipe.spark.connect import is_connect, one_task_each
+from airflow_provider_snowpipe.spark.files.resume import Resume
+from airflow_provider_snowpipe.spark.sink import PartitionResult
 from airflow_provider_snowpipe.spark.sources import open_source
 from airflow_provider_snowpipe.spark.tables.spec import TableSourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 
 class ConnectSession:
@@ -23,3 +30,49 @@ def test_source_that_needs_the_plan_of_a_query_is_refused_over_spark_connect():
 
     with pytest.raises(ConfigurationError, match="spark-submit"):
         open_source(spec, "fail").with_spark(ConnectSession)
+
+
+class Server:
+    """A server of Spark Connect that answers every job with the same result."""
+
+    def __init__(self, result: bytes) -> None:
+        self.result = result
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [{"id": 0, "result": self.result}]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        PartitionResult("c", FileLineOffset("a.ndjson", 7), unknown_columns={"NOTE": 2}),
+        Resume(1, 7, 90),
+        None,
+    ],
+)
+def test_results_of_our_tasks_are_read(result):
+    assert one_task_each(Server(pickle.dumps(result)), str, ["item"]) == [result]
+
+
+class Call:
+    def __init__(self, function, *arguments):
+        self.called = function, arguments
+
+    def __reduce__(self):
+        return self.called
+
+
+@pytest.mark.parametrize(
+    "call", [Call(os.mkdir, "made"), Call(one_task_each, None, None, []), Call(pickle.loads, b"N.")]
+)
+def test_result_that_calls_something_here_is_refused_by_its_name(call, tmp_path, monkeypatch):
+    """A server may be somebody else's, and this process has the private key."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigurationError, match=call.called[0].__name__):
+        one_task_each(Server(pickle.dumps(call)), str, ["item"])
+
+    assert list(tmp_path.iterdir()) == []

@@ -121,6 +121,7 @@ def test_service_that_stays_unreachable_is_reported_with_the_last_reason(clock: 
         repeat(POLICY, "append", attempt, refresh=_never)
 
     assert "connection refused" in str(caught.value)
+    assert "firewall" in str(caught.value)
     assert caught.value.retry_after is None
     assert clock.pauses == [1, 2, 4]
 
