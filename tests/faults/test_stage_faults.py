@@ -29,7 +29,8 @@ def _instructions(service: LocalService) -> dict[str, Any]:
         **service.connector_arguments,
     ) as connection:
         connection.cursor().execute("CREATE STAGE arrivals")
-        data: dict[str, Any] = connection.cmd_query("PUT file:///x @arrivals", 1, uuid.uuid4())["data"]
+        answer = connection.cmd_query("PUT file:///x @arrivals", 1, uuid.uuid4(), is_file_transfer=True)
+        data: dict[str, Any] = answer["data"]
     return data
 
 

@@ -57,7 +57,7 @@ def _put(cursor: Any, folder: Path, name: str, target: str, content: str = "1,x\
 def _instructions(service: LocalService, statement: str) -> dict[str, Any]:
     """Return what the service tells a connector to do for PUT or GET."""
     connection = _connect(service)
-    answer = connection.cmd_query(statement, 1, uuid.uuid4())
+    answer = connection.cmd_query(statement, 1, uuid.uuid4(), is_file_transfer=True)
     connection.close()
     assert answer["success"], answer
     data: dict[str, Any] = answer["data"]
