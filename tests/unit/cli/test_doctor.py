@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import functools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 from airflow_provider_snowpipe.cli import doctor as module
 from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.cli.doctor import Doctor, Finding
+from airflow_provider_snowpipe.spark import jvm
 from tests.airflow_connections import PAT, SetConnection
 from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
@@ -28,9 +30,14 @@ PAGE = Path(__file__).parents[3] / "docs" / "installation.md"
 Diagnose = Callable[..., dict[str, Finding]]
 
 
+# Java is asked once, not by each of these tests.
+asked_java_version = functools.cache(jvm.java_version)
+
+
 @pytest.fixture(autouse=True)
-def spark(set_connection: SetConnection) -> None:
+def spark(set_connection: SetConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     set_connection("spark_default", conn_type="spark", host="local[2]")
+    monkeypatch.setattr(jvm, "java_version", asked_java_version)
 
 
 @pytest.fixture
