@@ -154,11 +154,14 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     """
     # Not above: the unit test of this script runs where mutmut is not installed.
     import mutmut.__main__ as mutmut_cli
+    import mutmut.workers.isolation as mutmut_workers
     from mutmut.configuration import config
     from mutmut.mutation.diff_apply import get_diff_for_mutant
     from mutmut.stats import status_by_exit_code
     from mutmut.utils.format_utils import orig_function_and_class_names_from_key
+    from one_collection import CollectedOnce
 
+    mutmut_workers.PytestRunner = CollectedOnce  # type: ignore[misc]
     # Workers that make the mutants take the modules from the settings below, not anew from pyproject.toml.
     multiprocessing.set_start_method("fork", force=True)
     shutil.rmtree(ROOT / "mutants", ignore_errors=True)
@@ -224,7 +227,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The mutation run of the exactly-once core.")
     parser.add_argument("modules", nargs="*", metavar="MODULE")
     parser.add_argument("--tests", action="append", default=[], metavar="PATH", help="these unit tests alone")
-    parser.add_argument("--processes", type=int, default=2, help="how many mutants are tested at a time")
+    parser.add_argument("--processes", type=int, default=4, help="how many mutants are tested at a time")
     options = parser.parse_args()
     accepted = read_accepted(ACCEPTED.read_text())
     began = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import duckdb
@@ -12,7 +13,8 @@ from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import ROW_SEQ_GAP, Channel
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN, TABLE_MISSING, commit_group
 from airflow_provider_snowpipe.local.errors import Refusal
-from airflow_provider_snowpipe.local.tables import ClusteringKey
+from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
+from airflow_provider_snowpipe.local.types import NUMBER
 from tests.unit.local.streamed_table import Engine, StreamedTable, row
 
 
@@ -34,6 +36,16 @@ def commit(table: StreamedTable, *appends: Append) -> None:
 
 def code(channel: Channel) -> str:
     return str(channel.status()["channel_status_code"])
+
+
+def current(table: StreamedTable) -> Table:
+    found = table.database.tables.find("PUBLIC", table.name)
+    assert found is not None
+    return found
+
+
+def columns(table: StreamedTable) -> dict[str, str]:
+    return {column.name: str(column.type) for column in current(table).columns}
 
 
 def is_refused(table: StreamedTable, channel: Channel) -> str:
@@ -500,8 +512,7 @@ class TestEvolution:
             table.take(table.open(), b'{"id":2,"other":"x"}', token="1"),
         )
 
-        current = table.database.tables.find("PUBLIC", table.name)
-        assert [column.name for column in current.columns] == ["ID", "NAME", "more", "OTHER"]
+        assert list(columns(table)) == ["ID", "NAME", "more", "OTHER"]
         assert table.rows() == [(1, None, True, None), (2, None, None, "x")]
         assert (code(exact), table.token()) == ("SUCCESS", "1")
 
@@ -516,6 +527,110 @@ class TestEvolution:
         )
         assert table.rows() == [(1, None)]
         assert other.rows() == [(1, None, True)]
+
+    @pytest.mark.parametrize(
+        ("values", "kind"),
+        [
+            (["1", "-2"], "NUMBER(38,0)"),
+            (["18446744073709551615", "-1"], "NUMBER(38,0)"),
+            (["1", "1.5"], "FLOAT"),
+            (["18446744073709551615", "1.5"], "FLOAT"),
+            (["1.5"], "FLOAT"),
+            (["true", "null"], "BOOLEAN"),
+            (["null"], "VARCHAR(16777216)"),
+            (["1", "true"], "VARCHAR(16777216)"),
+            (["1", '"x"'], "VARCHAR(16777216)"),
+            (["1.5", "true"], "VARCHAR(16777216)"),
+            (['"2026-01-02"', '"2026-01-03"'], "DATE"),
+            (['"2026-01-02"', '"2026-01-02 03:04"'], "VARCHAR(16777216)"),
+            (['"2026-01-02 03:04"', '"2026-01-02T03:04:05.123456789"'], "TIMESTAMP_NTZ(9)"),
+            (['"2026-01-02T03:04:05Z"', '"2026-01-02 03:04:05+05:30"'], "TIMESTAMP_TZ(9)"),
+            (['"2026-01-02T03:04:05Z"', '"2026-01-02 03:04:05"'], "VARCHAR(16777216)"),
+            (['"on 2026-01-02"'], "VARCHAR(16777216)"),
+            (['{"a":1}', "null"], "VARIANT"),
+            (["[1]"], "VARIANT"),
+            (["[1]", "1", '{"a":1}'], "VARIANT"),
+        ],
+    )
+    def test_the_type_of_a_new_column_is_one_that_all_values_fit(self, engine, values, kind):
+        table = engine.table(schema_evolution=True)
+        rows = [f'{{"id":{number},"more":{value}}}'.encode() for number, value in enumerate(values)]
+        commit(table, table.take(table.open(), b"no row", b"[1]", *rows, token="1"))
+
+        assert columns(table) == {"ID": "NUMBER(38,0)", "NAME": "VARCHAR(16777216)", "MORE": kind}
+        assert [more is None for _, _, more in table.rows()] == [value == "null" for value in values]
+
+    @pytest.mark.parametrize(
+        ("exact", "rows", "added"),
+        [
+            (False, ['{"id":1,"x":1,"X":2}'], {"X": "NUMBER(38,0)"}),
+            (False, ['{"id":1,"x":1}', '{"id":1,"X":true}'], {"X": "VARCHAR(16777216)"}),
+            (True, ['{"ID":1,"x":1}', '{"ID":1,"X":2}'], {"X": "NUMBER(38,0)"}),
+            (True, ['{"ID":1,"b":1,"a":true}'], {"a": "BOOLEAN", "b": "NUMBER(38,0)"}),
+            (False, ['{"Id":1,"NAME":"x"}'], {}),
+        ],
+    )
+    def test_spellings_of_a_key_are_one_column(self, engine, exact, rows, added):
+        table = engine.table(schema_evolution=True)
+        channel = table.open(pipe=table.custom_pipe(case_sensitive=exact))
+        commit(table, table.take(channel, *(one.encode() for one in rows)))
+
+        assert columns(table) == {"ID": "NUMBER(38,0)", "NAME": "VARCHAR(16777216)"} | added
+        assert list(columns(table))[2:] == list(added)
+
+    @pytest.mark.parametrize(
+        ("exact", "first", "rest", "is_required"),
+        [
+            (False, '{"id":1}', '{"ID":2}', True),
+            (False, '{"id":1}', '{"name":"x"}', False),
+            (False, '{"id":1}', '{"id":null}', False),
+            (False, '{"id":1}', "no row", True),
+            (True, '{"ID":1}', '{"ID":2}', True),
+            (True, '{"ID":1}', '{"id":2}', False),
+        ],
+    )
+    def test_a_row_without_a_required_value_drops_not_null(self, engine, exact, first, rest, is_required):
+        table = engine.table(schema_evolution=True)
+        channel = table.open(pipe=table.custom_pipe(case_sensitive=exact))
+        commit(table, table.take(channel, first.encode(), rest.encode()))
+
+        assert current(table).columns[0].nullable is not is_required
+        assert len(table.rows()) == 2 - (rest == "no row")
+
+    def test_a_default_fills_a_required_column_that_has_no_key_and_not_one_that_is_null(self, engine):
+        table = engine.table(schema_evolution=True)
+        filled = (
+            Column("A", NUMBER, nullable=False, default="7"),
+            Column("B", NUMBER, nullable=False, default="8"),
+        )
+        table.definition = dataclasses.replace(
+            table.definition, name=f"{table.name}_D", columns=(*table.definition.columns, *filled)
+        )
+        table.name = table.definition.name
+        table.create()
+        commit(table, table.take(table.open(), b'{"id":1}', b'{"id":2,"b":null}'))
+
+        assert {one.name: one.nullable for one in current(table).columns} == {
+            "ID": False, "NAME": True, "A": False, "B": True,
+        }  # fmt: skip
+        assert table.rows() == [(1, None, 7, 8), (2, None, 7, None)]
+
+    @pytest.mark.parametrize(
+        ("key", "is_refused"), [("x" * 255, False), ("x" * 256, True), ("", True), (" ", True)]
+    )
+    def test_a_key_that_is_no_name_is_refused(self, engine, key, is_refused):
+        table = engine.table(schema_evolution=True)
+        commit(table, table.take(table.open(), f'{{"id":1,"{key}":1}}'.encode(), token="1"))
+
+        assert (len(table.rows()), table.token()) == ((0, None) if is_refused else (1, "1"))
+
+    @pytest.mark.parametrize("count", [100, 101])
+    def test_at_most_a_hundred_columns_come_with_a_commit(self, engine, count):
+        table = engine.table(schema_evolution=True)
+        more = ",".join(f'"c{number}":1' for number in range(count))
+        commit(table, table.take(table.open(), f'{{"id":1,{more}}}'.encode(), token="1"))
+
+        assert table.token() == ("1" if count == 100 else None)
 
     def test_a_table_without_evolution_keeps_its_columns(self, table):
         commit(table, table.take(table.open(), b'{"id":1,"more":true}'))
