@@ -817,3 +817,30 @@ class TestUnknownColumns:
         (letter,) = pq.read_table(file).to_pylist()
         assert (letter["position"], letter["column"]) == ("1", None)
         assert (ids(snowpipe), snowpipe.channels["job_src_p"].committed) == ([0], "1")
+
+
+class TestWithoutRows:
+    """A run that has no row to load, and ends without Spark."""
+
+    def test_its_report_names_the_channels_and_what_is_committed(self, make_run, snowpipe):
+        whole(make_run(P, Q))
+        report = make_run(P, Q).without_rows()
+
+        assert report is not None
+        assert (report.application, report.rows, report.seconds >= 0) == ("app", 0, True)
+        found = {one.channel: (one.partition, one.to_token, one.committed) for one in report.channels}
+        assert found == {"job_src_p": ("p", "5", True), "job_src_q": ("q", "3", True)}
+        assert ids(snowpipe) == list(range(6))
+
+    def test_one_new_row_takes_spark(self, make_run):
+        whole(make_run(P, Q))
+        assert make_run(P, replace(Q, rows=rows(5))).without_rows() is None
+
+    def test_a_query_takes_spark(self, make_run, monkeypatch):
+        monkeypatch.setattr(MemoryFrameSource, "without_spark", lambda self: self)
+        assert not make_run(MemoryFramePartition("p", ())).has_no_rows()
+
+    def test_telling_may_not_take_long(self, make_run, monkeypatch):
+        whole(make_run(P))
+        monkeypatch.setattr(driver, "_QUICK_SECONDS", -1.0)
+        assert not make_run(P).has_no_rows()

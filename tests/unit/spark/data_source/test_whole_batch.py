@@ -496,3 +496,48 @@ def test_rows_with_an_offset_column_are_refused_where_nobody_sees_the_plan(more,
 
     with pytest.raises(ConfigurationError, match="write_checked") if refused else nullcontext():
         options.refuse_unknown_spread(from_kafka=is_kafka_partition(schema, options))
+
+
+class TestFindings:
+    """What the job that compares gives back for each partition, in Spark's own columns."""
+
+    @pytest.fixture
+    def begun(self, writes):
+        writes.killed(BEGUN, 5)
+        options = writes.options(BEGUN)
+        found = BegunBatch.find(options, identity_of(options, 7, None, GIVEN_WRITER))
+        assert found is not None
+        return found
+
+    def found(self, writes, begun, shares):
+        return [list(begun.compare(n, writes.batches(ids))) for n, ids in enumerate(shares)]
+
+    def test_shares_that_begin_as_they_did(self, writes, begun):
+        assert self.found(writes, begun, BEGUN) == [
+            [Finding(0, "ds_0")],
+            [Finding(1, "ds_1")],
+            [Finding(2, "ds_2")],
+        ]
+
+    def test_a_share_that_differs(self, writes, begun):
+        (moved,), *_ = self.found(writes, begun, _moved(BEGUN))
+
+        assert (moved.partition, moved.channel, moved.error_type) == (0, "ds_0", "SourcePositionError")
+        assert "'ds_0'" in (moved.error or "")
+
+    def test_no_channel_can_be_told(self, writes, begun, monkeypatch):
+        def refuse(*_: object) -> None:
+            raise ConfigurationError("no K")
+
+        monkeypatch.setattr(whole_batch, "channel_shares", refuse)
+        assert self.found(writes, begun, BEGUN[:2]) == [
+            [Finding(0, "", "ConfigurationError", "no K")],
+            [Finding(1, "", "ConfigurationError", "no K")],
+        ]
+
+    def test_rows_are_compared_as_they_are_sent(self, writes, begun):
+        """Without a column, the same rows are others; and this text is no VARIANT."""
+        fewer = replace(begun, options=replace(begun.options, omit_columns=frozenset({"K"})))
+        parsed = replace(begun, variants=frozenset({"K"}))
+        kinds = [self.found(writes, other, BEGUN[:1])[0][0].error_type for other in (fewer, parsed)]
+        assert kinds == ["SourcePositionError", "EncodingError"]
