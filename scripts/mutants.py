@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import io
 import json
 import multiprocessing
+import os
 import shutil
 import sys
+import tempfile
 import time
 import tomllib
 from collections import Counter
@@ -169,7 +173,13 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     settings.only_mutate = [f"{PACKAGE}/{module}.py" for module in modules]
     selected = settings.pytest_add_cli_args_test_selection
     selected[:] = [*tests, *(option for option in selected if not option.startswith("tests/"))]
-    mutmut_cli._run((), processes)
+    quiet = contextlib.nullcontext() if sys.stdout.isatty() else contextlib.redirect_stdout(io.StringIO())
+    with quiet as said:
+        try:
+            mutmut_cli._run((), processes)
+        except SystemExit:  # the tests fail without a mutant
+            print(said.getvalue() if said else "", file=sys.stderr)
+            raise
     found: list[Mutant] = []
     for data, key, outcome in mutmut_cli.collect_source_file_mutation_data(mutant_names=())[0]:
         function, owner = orig_function_and_class_names_from_key(key)
@@ -232,7 +242,10 @@ def main() -> int:
     accepted = read_accepted(ACCEPTED.read_text())
     began = time.monotonic()
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
-    mutants = run_all(settings, options.modules, options.tests, options.processes)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        # A mutant that is stopped leaves its tests' files behind.
+        os.environ["TMPDIR"] = folder
+        mutants = run_all(settings, options.modules, options.tests, options.processes)
     sources = {mutant.module: (ROOT / PACKAGE / f"{mutant.module}.py").read_text() for mutant in mutants}
     report, passed = judge(mutants, accepted, sources)
     print("\n".join(report))

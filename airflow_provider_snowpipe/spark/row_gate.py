@@ -23,8 +23,8 @@ OpenLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterPlace]
 class RowGate:
     """Checks one channel's parts in their order.
 
-    A part keeps its last position even where its last rows are bad, so that the commit passes them. A part
-    without a good row is not sent; the next one that is sent passes its rows, too.
+    A part keeps its first and last position even where those rows are bad, so that the commit passes them;
+    see :class:`~airflow_provider_snowpipe.streaming.batch.AdmittedParts` for parts without a good row.
 
     :param rules: the columns, and what becomes of rows that do not fit
     :param channel: the channel's name
@@ -44,7 +44,6 @@ class RowGate:
     ) -> None:
         self._rules, self._channel = rules, channel
         self._check = RowCheck(rules.columns)
-        self._skipped_from: Offset | None = None
         self._letters = (
             None
             if rules.dead_letter_path is None
@@ -69,14 +68,11 @@ class RowGate:
         if self._letters is not None:
             self._letters.pass_by(part.start, part.end)
         rows = found.lines.rows - len(found.faults)
-        start = part.start if self._skipped_from is None else self._skipped_from
         if not rows:
-            self._skipped_from = start
             return None
-        self._skipped_from = None
-        if not found.faults and not part.undecoded and start is part.start:
+        if not found.faults and not part.undecoded:
             return part
-        return replace(part, body=found.good_rows(), start=start, rows=rows, positions=None, undecoded=())
+        return replace(part, body=found.good_rows(), rows=rows, positions=None, undecoded=())
 
     def settle(self, committed: Offset | None) -> None:
         """Clear away what a shut-out attempt left among the rows that are committed now."""

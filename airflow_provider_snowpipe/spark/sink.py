@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.source import SourcePartition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
-from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -235,6 +235,7 @@ class _Sink:
         self._bytes = 0
         self._undecoded = 0
         self._passed: Offset | None = None
+        self._complete = True
         self._admission: Admission
 
     def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
@@ -259,7 +260,7 @@ class _Sink:
                 self._open_letters,
             )
             began = time.monotonic()
-            complete = self._send(channel, committed)
+            self._send(channel, committed)
             channel.flush()
             received = time.monotonic()
             sent = channel.sent
@@ -282,7 +283,7 @@ class _Sink:
             dead_lettered=self._admission.dead_lettered,
             undecoded=self._undecoded,
             unknown_columns=self._admission.unknown_columns,
-            complete=complete,
+            complete=self._complete,
         )
 
     def _open(
@@ -300,36 +301,21 @@ class _Sink:
             gaps_legal=gaps_legal,
         )
 
-    def _send(self, channel: ChannelSession, committed: Offset | None) -> bool:
-        """Append what is not committed; False if it stopped ahead of the scoped token's end.
+    def _send(self, channel: ChannelSession, committed: Offset | None) -> None:
+        parts = AdmittedParts(self._in_time(self._rows_after(committed)), self._admitted)
+        for part in parts:
+            channel.append(part.body, part.start, part.end, rows=part.rows)
+            self._rows += part.rows
+            self._bytes += len(part.body)
+        self._passed = parts.passed
 
-        One part is held back until the next one has rows, so that its append passes what is no row between
-        the two, or up to the end.
-        """
-        held: Part | None = None
-        complete = True
-        for part in self._rows_after(committed):
+    def _in_time(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """The parts up to where the scoped token's end is near."""
+        for part in parts:
             if time.time() >= self._stop_at:
-                complete = False
-                break
-            good = self._admitted(part)
-            if good is not None:
-                self._append(channel, held)
-                held = good
-            elif held is not None:
-                held = replace(held, end=part.end)
-            else:
-                self._passed = part.end
-        self._append(channel, held)
-        return complete
-
-    def _append(self, channel: ChannelSession, part: Part | None) -> None:
-        if part is None:
-            return
-        channel.append(part.body, part.start, part.end, rows=part.rows)
-        self._rows += part.rows
-        self._bytes += len(part.body)
-        self._passed = None
+                self._complete = False
+                return
+            yield part
 
     def _admitted(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if there is none."""

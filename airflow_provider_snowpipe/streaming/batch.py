@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pyarrow as pa
@@ -59,6 +59,42 @@ class Part:
     positions: Callable[[int], Offset] | None = field(default=None, repr=False, compare=False)
     undecoded: tuple[Undecoded, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(slots=True)
+class AdmittedParts:
+    """The rows of a channel that are sent, in parts that leave no position out.
+
+    A part of which no row is admitted belongs to its neighbours: the part before ends where it ends, or,
+    where there is none, the next one begins where it begins. So the offset token passes what is put aside.
+    Each part is given when the next one that has rows was admitted.
+
+    :param parts: all rows, each part behind the one before
+    :param admit: gives a part with the rows that are to be sent, None if it has none
+    """
+
+    parts: Iterable[Part]
+    admit: Callable[[Part], Part | None]
+    passed: Offset | None = field(default=None, init=False)
+    """The last position of all parts as long as none of them has rows, so that no append carries it."""
+
+    def __iter__(self) -> Iterator[Part]:
+        held: Part | None = None
+        start: Offset | None = None
+        for part in self.parts:
+            good = self.admit(part)
+            if good is not None:
+                if held is not None:
+                    yield held
+                held = good if start is None else replace(good, start=start)
+                start = self.passed = None
+            elif held is not None:
+                held = replace(held, end=part.end)
+            else:
+                start = part.start if start is None else start
+                self.passed = part.end
+        if held is not None:
+            yield held
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import RowsRejectedError, SourcePositionError
@@ -229,33 +229,19 @@ def append_to_channel(
 def _append(writer: Channel, rows: NumberedRows, admitted: RowsAdmitted | None) -> Offset | None:
     """Append the rows that are admitted.
 
-    One part is held back until the next one has rows, so that its append passes what is put aside behind it.
-
     :return: the last position, if none of the rows is sent, so that no append carries it
     """
-    held: Part | None = None
-    passed: Offset | None = None
+    parts = AdmittedParts(_parts(rows), (lambda part: part) if admitted is None else admitted.admit)
+    for part in parts:
+        writer.append(part.body, part.start, part.end, rows=part.rows)
+    return parts.passed
+
+
+def _parts(rows: NumberedRows) -> Iterator[Part]:
     first = 0
     for body, start, end, count in rows.parts():
-        offsets = rows.offsets[first : first + count]
+        yield Part(body, start, end, count, rows.offsets[first : first + count].__getitem__)
         first += count
-        part: Part | None = Part(body, start, end, count, offsets.__getitem__)
-        if admitted is not None and part is not None:
-            part = admitted.admit(part)
-        if part is not None:
-            _send(writer, held)
-            held, passed = part, None
-        elif held is not None:
-            held = replace(held, end=end)
-        else:
-            passed = end
-    _send(writer, held)
-    return passed
-
-
-def _send(writer: Channel, part: Part | None) -> None:
-    if part is not None:
-        writer.append(part.body, part.start, part.end, rows=part.rows)
 
 
 def _set_token(client: SnowpipeClient, change: TokenChange) -> None:

@@ -59,15 +59,12 @@ def test_part_keeps_its_last_position_although_its_last_row_is_bad(tmp_path):
     assert (tmp_path / quote("a/b", safe="") / "10.parquet").is_file()
 
 
-def test_part_without_a_good_row_is_passed_by_the_next_one(tmp_path):
-    gate = _gate(tmp_path)
+def test_part_without_a_good_row_is_none(tmp_path):
+    gate, good = _gate(tmp_path), _part(13, 4)
 
     assert gate.admit(_part(10, '"x"')) is None
     assert gate.admit(_part(11, '"x"', '"x"')) is None
-    good = gate.admit(_part(13, 4))
-
-    assert (good.start, good.end, good.rows) == (IntegerOffset(10), IntegerOffset(13), 1)
-    assert gate.admit(_part(14, 5)).start == IntegerOffset(14)
+    assert gate.admit(good) is good
 
 
 def test_another_attempt_with_other_parts_leaves_each_row_in_one_file(tmp_path):

@@ -600,6 +600,22 @@ class TestDeadLetters:
         assert (result.rows, result.dead_lettered, snowpipe.channels["c"].committed) == (4, 2, "5")
         assert self.positions(tmp_path) == ["1", "4"]
 
+    @pytest.mark.parametrize(
+        "bad", [(2, 3), (0, 1), (4, 5), (2, 3, 4, 5), (0, 1, 2, 3), (0, 1, 4, 5), (2, 3, 6, 7)]
+    )
+    def test_parts_without_a_good_row_are_passed_by_the_appends_around_them(
+        self, snowpipe, load, aside, tmp_path, bad
+    ):
+        """A part is two rows here, and the source has no gaps."""
+        numbers = range(8)
+        partition = MemoryPartition("p", [{"ID": "x" if number in bad else number} for number in numbers])
+
+        result = load(partition, settings=aside)
+
+        assert ids(snowpipe) == [number for number in numbers if number not in bad]
+        assert (result.dead_lettered, snowpipe.channels["c"].committed) == (len(bad), "7")
+        assert self.positions(tmp_path) == [str(number) for number in bad]
+
     def test_bad_row_is_safe_before_a_row_behind_it_is_sent(self, snowpipe, load, aside, tmp_path):
         seen = []
         snowpipe.fault(before="append", do=lambda: seen.append(self.positions(tmp_path)))

@@ -93,3 +93,101 @@ def test_names_are_bounded_in_number_and_length():
         keys.look(_body({"ID": 1, f"{row}{'x' * 500}": 2}), 1, "")
     assert len(keys.counts) == 20
     assert max(map(len, keys.counts)) <= 101
+
+
+BLOCK = [{"ID": row, "KIND": "x"} for row in range(9)]
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The rows of each block that was read."""
+    blocks = []
+    plain = KeyCheck._read
+    monkeypatch.setattr(
+        KeyCheck, "_read", lambda self, lines: (blocks.append(lines.rows), plain(self, lines))[1]
+    )
+    return blocks
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "is_read"),
+    [
+        (BLOCK, BLOCK, False),
+        (BLOCK, BLOCK[:4], False),
+        (BLOCK, [*BLOCK[:-1], {"ID": 1}], True),
+        (BLOCK, [*BLOCK[:-1], {"ID": 1, "KIMD": 2}], True),
+        (BLOCK, [{"ID": 1, "KIMD": 2}, *BLOCK[1:]], True),
+        (BLOCK, [*BLOCK[:5], {"ID": 1, "KIMD": "x"}, *BLOCK[6:]], True),  # in the middle
+        # Not all rows have all keys, so their number says nothing of the next block.
+        ([{"ID": 1}, {"ID": 2, "KIND": "x", "V": 3}], [{"ID": 1}, {"ID": 2, "KIND": "x", "V": 3}], True),
+        ([{"ID": 1, "KIND": None}], [{"ID": 1, "KIND": None}], True),
+        # A text that looks like a key.
+        ([{"ID": 1, "KIND": '":'}] * 2, [{"ID": 1, "KIND": "a", "KIMD": 2}] * 2, True),
+        ([{}], [{}], True),
+    ],
+)
+def test_a_block_is_read_unless_it_is_like_the_one_before(read, first, then, is_read):
+    check = KeyCheck(COLUMNS)
+    for rows in (first, then):
+        _look(*rows, check=check)
+    assert read == [len(first), len(then)][: 1 + is_read]
+
+
+def test_every_eighth_block_is_read(read):
+    check = KeyCheck(COLUMNS)
+    for _ in range(17):
+        _look(*BLOCK, check=check)
+    assert len(read) == 3
+
+
+def test_the_first_block_is_read_whatever_it_has(read):
+    assert _look({"KIMD": 1}).unknown == {"KIMD": 1}
+    assert read == [1]
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n", b"\n\n"])
+def test_the_end_of_a_block_hides_no_row(end):
+    check = KeyCheck(COLUMNS)
+    _look(*BLOCK, check=check)
+    body = _body(*BLOCK[:-1]) + b'{"ID":1,"KIMD":2}' + end
+    assert dict(check.look(body, len(BLOCK)).unknown) == {"KIMD": 1}
+
+
+def test_a_row_longer_than_arrows_own_block_is_read():
+    rows = [{"ID": 1, "KIND": "x" * 2_000_000}, {"ID": 2, "KIMD": "y" * 2_000_000}]
+    assert dict(_look(*rows).unknown) == {"KIMD": 1}
+
+
+def test_rows_with_a_value_in_one_column_of_theirs_are_none_of_nothing_but_null():
+    found = _look({"ID": 1, "A": 1}, {"KIND": "x", "A": 1}, {"A": 1}, {"ID": None, "A": 1})
+    assert tuple(found.strangers) == (2,)
+
+
+def test_some_rows_stand_for_a_block_that_arrow_cannot_read():
+    rows = [b'{"ID":', *({"ID": 1, f"K{number}": 1} for number in range(99))]
+    assert len(_look(*rows).unknown) == 63
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"), [(20, "C18, C19. "), (21, "C19 and 1 more. "), (22, "C19 and 2 more. ")]
+)
+def test_the_columns_that_there_are_are_named_up_to_twenty(columns, words):
+    keys = UnknownKeys([TableColumn(f"C{number}", "VARCHAR") for number in range(columns)], "fail", "ch")
+    with pytest.raises(UnknownColumnsError) as caught:
+        keys.look(_body({"KIMD": 1}), 1, "1 to 1")
+    assert words in str(caught.value)
+
+
+def test_fail_reads_every_block(read):
+    keys = UnknownKeys(COLUMNS, "fail", "ch")
+    for _ in range(3):
+        keys.look(_body(*BLOCK), len(BLOCK), "1 to 9")
+    assert len(read) == 3
+
+
+def test_counts_of_a_key_are_added_up_over_the_blocks():
+    keys = UnknownKeys(COLUMNS, "warn", "ch")
+    long, longer = "x" * 100, "x" * 101
+    for _ in range(2):
+        keys.look(_body({"ID": 1, long: 2}, {"ID": 1, longer: 2}), 2, "")
+    assert keys.counts == {long: 2, f"{long}…": 2}

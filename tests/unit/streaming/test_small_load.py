@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     PipeFailedOverError,
     RowsRejectedError,
+    SnowpipeError,
     SourcePositionError,
     UncommittedRowsError,
 )
@@ -402,3 +404,89 @@ class TestNumberedByAColumn:
 
         with pytest.raises(kind, match=text):
             numbered_by_column(lines, "AT", IntegerOffset, channel="c")
+
+
+class PutAside:
+    """An admission that puts some rows aside, and notes what it is asked.
+
+    :param bad: the ids of those rows
+    """
+
+    def __init__(self, bad):
+        self.bad, self.dead_lettered, self.unknown_columns = set(bad), 0, {"KIMD": 1}
+        self.committed, self.settled, self.positions = [], [], []
+
+    def __call__(self, committed):
+        self.committed.append(committed)
+        return self
+
+    def admit(self, part):
+        rows = [json.loads(line) for line in bytes(part.body).splitlines()]
+        good = [row for row in rows if row["ID"] not in self.bad]
+        self.positions += [str(part.positions(number)) for number in range(len(rows))]
+        self.dead_lettered += len(rows) - len(good)
+        body = b"".join(json.dumps(row).encode() + b"\n" for row in good)
+        return replace(part, body=body, rows=len(good)) if good else None
+
+    def settle(self, committed):
+        self.settled.append(committed)
+
+
+class TestAdmission:
+    """Rows that are put aside before they are sent: the token passes them, once."""
+
+    @pytest.fixture(autouse=True)
+    def _parts_of_a_row(self, monkeypatch):
+        monkeypatch.setattr("airflow_provider_snowpipe.streaming.rows._PART_BYTES", 1)
+
+    @pytest.fixture
+    def admit(self, snowpipe):
+        def run(bad, rows=ROWS, **rules):
+            gate = PutAside(bad)
+            own = AppendRules(7, **{"commit_timeout": 60.0, **rules})
+            with snowpipe.client() as client:
+                return gate, append_to_channel(client, "c", numbered(rows), BatchRowOffset, own, gate)
+
+        return run
+
+    @pytest.mark.parametrize("bad", [[], [4], [3, 4], [2], [2, 3], [1], [1, 2, 3], [1, 3], [2, 4], [1, 4]])
+    def test_the_appends_pass_what_is_put_aside(self, snowpipe, admit, bad):
+        gate, load = admit(bad)
+
+        assert snowpipe.did("append") == ["append c 7:1..7:4"]
+        assert ids(snowpipe) == [number for number in range(1, 5) if number not in bad]
+        assert (load.target_token, load.rows, load.dead_lettered, load.committed) == (
+            "7:4", 4 - len(bad), len(bad), True,
+        )  # fmt: skip
+        assert load.unknown_columns == {"KIMD": 1}
+        assert gate.positions == ["7:1", "7:2", "7:3", "7:4"]
+        assert [str(one) for one in gate.settled] == ["7:4"]
+
+    def test_a_try_that_does_not_wait_settles_nothing(self, admit):
+        gate, load = admit([2], wait_for_commit=False)
+        assert (gate.settled, load.commit_seconds, load.committed) == ([], 0.0, False)
+
+    def test_without_a_row_to_send_the_token_is_set(self, snowpipe, admit):
+        gate, load = admit([1, 2, 3, 4])
+
+        assert snowpipe.did("append") == []
+        assert snowpipe.channels["c"].committed == "7:4"
+        assert (load.target_token, load.rows, load.rejected, load.committed) == ("7:4", 0, 0, True)
+        assert (load.dead_lettered, load.commit_seconds) == (4, 0.0)
+        assert (gate.committed, gate.settled) == ([None], [])
+
+        again, load = admit([1, 2, 3, 4])
+        assert (load.skipped, load.dead_lettered, again.positions) == (4, 0, [])
+        assert [str(one) for one in again.committed] == ["7:4"]
+
+    def test_a_token_that_another_writer_sets_meanwhile_is_not_set_over(self, snowpipe, admit):
+        snowpipe.fault(before="open", skip=1, do=lambda: setattr(snowpipe.channels["c"], "committed", "9:1"))
+        with pytest.raises(SnowpipeError, match="9:1"):
+            admit([1, 2, 3, 4])
+        assert snowpipe.channels["c"].committed == "9:1"
+
+    def test_rows_behind_the_committed_ones_are_admitted(self, admit):
+        admit([], rows=ROWS[:2])
+        gate, load = admit([3])
+        assert (gate.positions, [str(one) for one in gate.committed]) == (["7:3", "7:4"], ["7:2"])
+        assert (load.skipped, load.rows, load.dead_lettered) == (2, 1, 1)
