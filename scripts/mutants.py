@@ -25,7 +25,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -165,7 +165,7 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     from mutmut.utils.format_utils import orig_function_and_class_names_from_key
     from one_collection import CollectedOnce
 
-    mutmut_workers.PytestRunner = CollectedOnce  # type: ignore[misc]
+    mutmut_workers.PytestRunner = CollectedOnce
     # Workers that make the mutants take the modules from the settings below, not anew from pyproject.toml.
     multiprocessing.set_start_method("fork", force=True)
     shutil.rmtree(ROOT / "mutants", ignore_errors=True)
@@ -192,7 +192,7 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
 
 def run_all(
     settings: Mapping[str, Sequence[str]], modules: Iterable[str], tests: Sequence[str], processes: int
-) -> list[Mutant]:
+) -> Iterator[list[Mutant]]:
     """Run mutmut once for each folder of modules, with the tests of that folder.
 
     Tests of another folder reach a module as well; they are slow, and nearly all that they notice its own
@@ -203,7 +203,6 @@ def run_all(
     :param tests: run these unit tests alone; those of pyproject.toml when empty
     :param processes: how many mutants are tested at a time
     """
-    found: list[Mutant] = []
     for folder, own in groupby(
         sorted(chosen(modules, settings["only_mutate"])), lambda one: one.split("/")[0]
     ):
@@ -213,8 +212,7 @@ def run_all(
             if path.split("/")[2:3] == [folder]
         ]
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
-            found += apart.submit(run, list(own), tests or selected, processes).result()
-    return found
+            yield apart.submit(run, list(own), tests or selected, processes).result()
 
 
 def chosen(modules: Iterable[str], all_files: Sequence[str]) -> list[str]:
@@ -245,10 +243,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         # A mutant that is stopped leaves its tests' files behind.
         os.environ["TMPDIR"] = folder
-        mutants = run_all(settings, options.modules, options.tests, options.processes)
-    sources = {mutant.module: (ROOT / PACKAGE / f"{mutant.module}.py").read_text() for mutant in mutants}
-    report, passed = judge(mutants, accepted, sources)
-    print("\n".join(report))
+        mutants: list[Mutant] = []
+        passed = True
+        for found in run_all(settings, options.modules, options.tests, options.processes):
+            sources = {one.module: (ROOT / PACKAGE / f"{one.module}.py").read_text() for one in found}
+            report, good = judge(found, accepted, sources)
+            print("\n".join(report), f"{time.monotonic() - began:.0f} s", sep="\n", flush=True)
+            mutants += found
+            passed = passed and good
+    print(f"{'whole run':32} {counts(mutants)}")
     print(f"{time.monotonic() - began:.0f} s; {'passed' if passed else 'FAILED'}")
     return 0 if passed else 1
 

@@ -6,10 +6,10 @@ one collection run in the forked process, the quickest first: most mutants are k
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -53,7 +53,7 @@ class CollectedOnce(PytestRunner):
         folder = tempfile.mkdtemp(prefix="mutant-")
         config = session.config
         config.option.maxfail = 1
-        config._tmp_path_factory._given_basetemp = Path(folder, "tests")  # type: ignore[attr-defined]
+        config._tmp_path_factory._given_basetemp = Path(folder, "tests")
         session.items = sorted(
             (item for item in session.items if item.nodeid in wanted), key=lambda item: seconds[item.nodeid]
         )
@@ -62,10 +62,15 @@ class CollectedOnce(PytestRunner):
             item.add_marker(pytest.mark.timeout(5 + 10 * seconds[item.nodeid]))
         if len(session.items) != len(wanted):
             raise LookupError(f"{len(wanted) - len(session.items)} tests were not collected")
-        # Interrupted: a test file cannot be imported.
-        with contextlib.suppress(session.Failed, session.Interrupted):
+        session.exitstatus = pytest.ExitCode.OK
+        try:
             config.hook.pytest_runtestloop(session=session)
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED if session.testsfailed else pytest.ExitCode.OK
+        except (session.Failed, session.Interrupted, pytest.fail.Exception):
+            # A test failed, a test file cannot be imported, or the time was over between two steps of a test.
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        except BaseException:  # noqa: BLE001  mutmut's loop, of which this process is a copy, must not go on here
+            traceback.print_exc()
+            os._exit(pytest.ExitCode.INTERRUPTED)
         config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
         shutil.rmtree(folder, ignore_errors=True)
-        return int(session.exitstatus)
+        return int(pytest.ExitCode.TESTS_FAILED if session.testsfailed else session.exitstatus)
