@@ -33,6 +33,7 @@ PACKAGE = "airflow_provider_snowpipe"
 _FIELD = re.compile(r"^:(?P<kind>\w+)(?: (?P<name>\w+))?: ?(?P<text>.*)$")
 _PLACE = re.compile(r"^<!-- generated: (?P<name>[\w-]+)(?: (?P<kind>\w+))? -->$", re.MULTILINE)
 _NEUTRAL_ROLE = re.compile(r":(?:class|func|meth|data|attr):`~?(?:[\w.]*\.)?(?P<name>\w+)`")
+_QUOTED = re.compile(r"\b\w+=(?:\"[^\"]*\"|True)|\b\w+[_$]\w+\b")
 _SCHEMA_TYPES = {str: "string", float: "number", int: "integer", bool: "boolean"}
 _log = logging.getLogger(__name__)
 
@@ -178,9 +179,23 @@ def _own_parameters(
             default = _default(one.default, written.get(name))
         text = texts.get(name)
         named = one.kind is not one.VAR_KEYWORD and one.annotation is not one.empty
-        kind = re.sub(r"\s+", " ", str(one.annotation)) if named else ""
+        kind = _in_full(str(one.annotation), sys.modules[owner.__module__]) if named else ""
         found[name] = Parameter(name, kind, default, name in templates, text and _without_mark(text))
     return found
+
+
+def _in_full(kind: str, module: types.ModuleType) -> str:
+    """A type with the values of what its names stand for, such as ``OnError``."""
+
+    def values(match: re.Match[str]) -> str:
+        found = vars(module).get(match[0])
+        if inspect.isclass(found) and issubclass(found, enum.Enum):
+            return f"Literal[{', '.join(repr(str(one.value)) for one in found)}]"
+        return (
+            re.sub(r"^typing\.", "", repr(found)) if typing.get_origin(found) is typing.Literal else match[0]
+        )
+
+    return re.sub(r"\b[A-Z]\w+\b(?!['\[])", values, re.sub(r"\s+", " ", kind))
 
 
 def _without_mark(text: str) -> str:
@@ -330,6 +345,7 @@ def error_classes() -> list[Any]:
 
 def _error(kind: Any) -> str:
     after = "" if kind.retry_delay is None else f", after {kind.retry_delay:g} s at least"
+    remedy = _QUOTED.sub(r"``\g<0>``", kind.remedy)
     lines = [
         f"({kind.error_id.lower()})=",
         f"## {kind.error_id} {kind.__name__}",
@@ -337,9 +353,9 @@ def _error(kind: Any) -> str:
         "```{eval-rst}",
         f".. autoexception:: {kind.__module__}.{kind.__name__}()",
         "",
-        f"   **Remedy:** {kind.remedy}.",
+        f"   **Remedy:** {remedy}.",
         "",
-        f"   **Another try:** {_retry(kind)}{after}: {kind.retry_reason}.",
+        f"   **Another try:** {_retry(kind)}{after}. Reason: {kind.retry_reason}.",
         "```",
         "",
     ]
@@ -431,7 +447,8 @@ def _argument(action: argparse.Action) -> str:
     name = f"{flags}{value}" if flags else str(action.metavar or action.dest)
     required = action.required and action.nargs != argparse.REMAINDER
     default = "required" if required else ""
-    if action.default not in (None, False, argparse.SUPPRESS, []) and not required:
+    is_silent = action.default in (None, argparse.SUPPRESS, []) or action.default is False
+    if not is_silent and not required:
         default = f"`{action.default}`"
     about = re.sub(r"\s+", " ", (action.help or "").replace("%(default)s", str(action.default)))
     return f"| `{_cell(name)}` | {default} | {_cell(_plain(about))} |"
@@ -442,7 +459,12 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"([<>*_@`])", r"\\\1", text)
+    """A text of the code as Markdown: nothing in it is markup, and what it quotes of a command is code."""
+    parts = re.split(r"(\{.*\}|--[\w-]+(?:=\w+)?|[\w.]+://[\w:/.]+)", text)
+    return "".join(
+        f"`{part}`" if number % 2 else re.sub(r"([<>*_@`])", r"\\\1", part)
+        for number, part in enumerate(parts)
+    )
 
 
 def load_plan_schema() -> dict[str, Any]:
