@@ -19,7 +19,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ _FIELD = re.compile(r"^:(?P<kind>\w+)(?: (?P<name>\w+))?: ?(?P<text>.*)$")
 _PLACE = re.compile(r"^<!-- generated: (?P<name>[\w-]+)(?: (?P<kind>\w+))? -->$", re.MULTILINE)
 _NEUTRAL_ROLE = re.compile(r":(?:class|func|meth|data|attr):`~?(?:[\w.]*\.)?(?P<name>\w+)`")
 _QUOTED = re.compile(r"\b\w+=(?:\"[^\"]*\"|True)|\b\w+[_$]\w+\b")
-_SCHEMA_TYPES = {str: "string", float: "number", int: "integer", bool: "boolean"}
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_SCHEMA_TYPES = {str: "string", float: "number", int: "integer", bool: "boolean", types.NoneType: "null"}
 _log = logging.getLogger(__name__)
 
 
@@ -468,7 +469,7 @@ def _plain(text: str) -> str:
 
 
 def load_plan_schema() -> dict[str, Any]:
-    """The JSON schema of a load plan, from the dataclasses that a plan is made of."""
+    """The JSON schema of a load plan, from the classes that a plan is made of."""
     found = _schema(_class_named("LoadPlan"))
     number = {"type": "number"}
     found["properties"]["expected"] = {
@@ -478,35 +479,69 @@ def load_plan_schema() -> dict[str, Any]:
         "required": ["rows", "bytes"],
         "additionalProperties": False,
     }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Load plan of airflow-provider-snowpipe",
-        **found,
-    }
+    return {"$schema": _DRAFT, "title": "Load plan of airflow-provider-snowpipe", **found}
 
 
-def _schema(kind: Any) -> dict[str, Any]:
+def job_plan_schema() -> dict[str, Any]:
+    """The JSON schema of the Spark job's plan, from its class and those of the sources."""
+    from airflow_provider_snowpipe import sources
+    from airflow_provider_snowpipe.spark.plan import PLAN_VERSION
+
+    found = _schema(_class_named("JobPlan"), only_required=True)
+    found["required"] = ["plan_version", *(one for one in found["required"] if one != "source_name")]
+    kinds = [getattr(sources, name) for name in sources.__all__ if name.endswith("Source")]
+    specs = [_schema(kind, only_required=True) for kind in kinds]
+    for spec in specs:
+        del spec["properties"]["kind"]["default"]
+        spec["properties"].pop("conn_id", None)  # the job has no Airflow connections
+        spec["required"] = [one for one in spec["required"] if one != "conn_id"]
+        if spec["properties"]["kind"]["enum"] != ["files"]:
+            spec["required"].append("kind")
+    found["properties"] = {"plan_version": {"const": PLAN_VERSION}, **found["properties"]}
+    found["properties"]["source"] = {"description": "what to read", "oneOf": specs}
+    return {"$schema": _DRAFT, "title": "Job plan of airflow-provider-snowpipe", **found}
+
+
+def _schema(kind: Any, *, only_required: bool = False) -> dict[str, Any]:
     arguments = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple:
-        return {"type": "array", "items": _schema(arguments[0])}
-    if typing.get_origin(kind) is types.UnionType:
-        return {"anyOf": [{"type": "null"} if one is types.NoneType else _schema(one) for one in arguments]}
+    origin = typing.get_origin(kind)
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (tuple, Sequence):
+        return {"type": "array", "items": _schema(arguments[0], only_required=only_required)}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": _schema(arguments[1])}
+    if origin in (types.UnionType, typing.Union):
+        found = [_schema(one, only_required=only_required) for one in arguments]
+        return {"anyOf": found}
     if dataclasses.is_dataclass(kind):
-        texts = parameter_texts(kind.__doc__)
-        hints = typing.get_type_hints(kind)
-        return {
-            "type": "object",
-            "description": fields_of(kind.__doc__)[0][0],
-            "properties": {
-                one.name: {"description": texts[one.name], **_schema(hints[one.name])}
-                for one in dataclasses.fields(kind)
-            },
-            "required": [one.name for one in dataclasses.fields(kind)],
-            "additionalProperties": False,
-        }
-    if issubclass(kind, enum.Enum):
+        return _object_schema(kind, only_required)
+    if inspect.isclass(kind) and issubclass(kind, enum.Enum):
         return {"enum": [one.value for one in kind]}
-    return {"type": _SCHEMA_TYPES[kind]}
+    return {"type": _SCHEMA_TYPES[kind]} if kind in _SCHEMA_TYPES else {}
+
+
+def _object_schema(kind: Any, only_required: bool) -> dict[str, Any]:
+    texts = parameter_texts(kind.__doc__)
+    hints = typing.get_type_hints(kind)
+    properties: dict[str, Any] = {}
+    required = []
+    for one in dataclasses.fields(kind):
+        text = _NEUTRAL_ROLE.sub(r"\g<name>", texts[one.name]).replace("``", "")
+        properties[one.name] = {"description": text, **_schema(hints[one.name], only_required=only_required)}
+        if only_required and one.default is not dataclasses.MISSING:
+            properties[one.name]["default"] = (
+                list(one.default) if isinstance(one.default, tuple) else one.default
+            )
+        elif not only_required or one.default_factory is dataclasses.MISSING:
+            required.append(one.name)
+    return {
+        "type": "object",
+        "description": fields_of(kind.__doc__)[0][0],
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 def fields(name: str) -> str:
@@ -572,10 +607,18 @@ def _outdated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed
     return [page for page in env.found_docs if page.startswith("reference/")]
 
 
+SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
+    "load-plan": load_plan_schema,
+    "job-plan": job_plan_schema,
+}
+"""By the name of the file beside the page that shows it."""
+
+
 def main() -> None:
-    """Write the schema of a load plan beside the page that shows it."""
-    path = Path(__file__).parent / "reference" / "load-plan.schema.json"
-    path.write_text(f"{json.dumps(load_plan_schema(), indent=2, ensure_ascii=False)}\n", encoding="utf-8")
+    """Write the schemas of plans."""
+    for name, make in SCHEMAS.items():
+        path = Path(__file__).parent / "reference" / f"{name}.schema.json"
+        path.write_text(f"{json.dumps(make(), indent=2, ensure_ascii=False)}\n", encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

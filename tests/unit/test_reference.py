@@ -18,6 +18,7 @@ import tests.airflow_connections  # noqa: F401  gives Airflow a home before it i
 from airflow_provider_snowpipe import sources
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.routing.planner import DataShape, LoadPolicy, plan_load
+from airflow_provider_snowpipe.spark.plan import JobPlan
 
 pytest.importorskip("sphinx", reason="the documentation is built where the package is developed")
 jsonschema = pytest.importorskip("jsonschema")
@@ -167,10 +168,13 @@ def test_each_error_has_a_code_that_stays_and_a_remedy_of_its_own(generated):
     assert len({one.remedy for one in found}) == len(found)
 
 
-def test_the_schema_of_a_plan_is_that_of_the_classes(generated):
-    written = json.loads((DOCS / "reference" / "load-plan.schema.json").read_text())
+@pytest.mark.parametrize("name", ["load-plan", "job-plan"])
+def test_the_schema_of_a_plan_is_that_of_the_classes(name, generated):
+    assert schema_of(name) == generated.SCHEMAS[name](), "run python docs/generated_reference.py"
 
-    assert written == generated.load_plan_schema(), "run python docs/generated_reference.py"
+
+def schema_of(name):
+    return json.loads((DOCS / "reference" / f"{name}.schema.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -186,12 +190,50 @@ def test_the_schema_of_a_plan_is_that_of_the_classes(generated):
     ids=range(6),
 )
 def test_a_plan_is_what_the_schema_says(shape, policy):
-    schema = json.loads((DOCS / "reference" / "load-plan.schema.json").read_text())
+    schema = schema_of("load-plan")
     plan = plan_load(DataShape.from_json(shape), LoadPolicy(**policy)).as_json()
 
     jsonschema.validate(plan, schema)
     with pytest.raises(jsonschema.ValidationError, match="surprise"):
         jsonschema.validate({**plan, "surprise": 1}, schema)
+
+
+JOB = {
+    "plan_version": 2,
+    "application": "load",
+    "account_url": "https://127.0.0.1:4433",
+    "pipe": {"database": "DB", "schema": "S", "pipe": "T-STREAMING"},
+    "channel_prefix": "p",
+    "credentials_variable": "SNOWPIPE_CREDENTIALS",
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"path": "/data/flights", "growing": True},
+        {"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["orders"], "metadata": ["offset"]},
+        {"kind": "table", "table": "lake.orders", "offset_column": "ID", "ranges": [10, 20]},
+        {"kind": "delta", "path": "/lake/orders", "order_by": "ID"},
+        {"kind": "iceberg", "table": "sales.orders"},
+    ],
+    ids=["files", "kafka", "table", "delta", "iceberg"],
+)
+def test_the_plan_of_a_job_is_what_its_schema_says(source):
+    schema = schema_of("job-plan")
+    plan = JobPlan.from_json(json.dumps({**JOB, "source": source}))
+
+    jsonschema.validate({**JOB, "source": source}, schema)
+    jsonschema.validate(json.loads(plan.to_json()), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**JOB, "source": {**source, "surprise": 1}}, schema)
+
+
+def test_the_plan_of_the_page_is_what_the_schema_says():
+    page = (DOCS / "how-to" / "run-elsewhere.md").read_text()
+    (plan,) = [one for one in re.findall(r"```json\n(.*?)```", page, re.S) if "plan_version" in one]
+
+    jsonschema.validate(json.loads(plan), schema_of("job-plan"))
 
 
 def test_each_field_of_the_connection_is_in_the_table(generated):
