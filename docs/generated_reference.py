@@ -14,6 +14,7 @@ import enum
 import importlib
 import inspect
 import json
+import pkgutil
 import re
 import sys
 import textwrap
@@ -122,7 +123,7 @@ def _given_to_base(function: Any) -> set[str]:
     written = inspect.unwrap(function)
     if written.__code__.co_filename == "<string>":  # a dataclass makes its own
         return set()
-    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    tree = ast.parse(textwrap.dedent(inspect.getsource(written)))
     return {
         one.arg
         for call in ast.walk(tree)
@@ -236,7 +237,7 @@ def _process_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any
     body, fields = fields_of("\n".join(lines))
     while body and not body[-1]:
         body.pop()
-    if what == "class" and not (inspect.isclass(obj) and issubclass(obj, BaseException)):
+    if what == "class" and not _is_error(obj):
         body += _class_notes(obj)
     found = {} if _is_error(obj) else parameters(obj)
     if found:
@@ -304,22 +305,16 @@ def _link(app: Sphinx, node: pending_xref, page: str, anchor: str, text: nodes.N
 
 
 def _is_known(module: str | None, kind: str | None, target: str) -> bool:
-    if target.startswith(PACKAGE):
-        module, _, target = target.rpartition(".")
-    for name in filter(None, (module, f"{module}.{kind}" if kind else None)):
-        try:
-            found: Any = importlib.import_module(name)
-        except ImportError:
-            continue
-        try:
-            for part in target.split("."):
-                found = getattr(found, part)
-        except AttributeError:
-            owner = getattr(found, (kind or "").rsplit(".", 1)[-1], None)
-            if not hasattr(owner, target.split(".")[-1]):
-                continue
-        return True
-    return False
+    paths = [target] if target.startswith(PACKAGE) else [f"{module}.{target}", f"{module}.{kind}.{target}"]
+    return any(map(_exists, paths))
+
+
+def _exists(path: str) -> bool:
+    try:
+        pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    return True
 
 
 # whole parts of pages
