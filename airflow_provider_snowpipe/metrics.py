@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import Stats
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.report import RunReport
     from airflow_provider_snowpipe.streaming.names import PipeName
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric as tasks report it, with the tags ``pipe`` (its full name) and ``operator`` (the class).
+
+    :param kind: what Airflow's metrics make of it
+    :param unit: of its value; timers are in milliseconds
+    :param meaning: what it says, and of which operators
+    """
+
+    kind: Literal["counter", "timer", "gauge"]
+    unit: str
+    meaning: str
+
+
+METRICS = {
+    "rows": Metric("counter", "rows", "received by the service; stream and append operator"),
+    "bytes": Metric("counter", "bytes of NDJSON", "of these rows"),
+    "rejected": Metric("counter", "rows", "skipped by the service; stream and append operator"),
+    "dead_lettered": Metric("counter", "rows", "put aside before the others were sent"),
+    "appends": Metric("counter", "requests", "appends that the service answered"),
+    "retries": Metric("counter", "requests", "that were repeated"),
+    "append_time": Metric("timer", "ms", "until the service has received all rows; the slowest channel"),
+    "append_latency": Metric("timer", "ms", "from an append to its answer, the mean"),
+    "append_latency_max": Metric("timer", "ms", "from an append to its answer, the longest"),
+    "commit_latency": Metric(
+        "timer",
+        "ms",
+        "from the last append to the commit, the slowest channel; append operator, and stream operator that "
+        "is not deferrable",
+    ),
+    "run": Metric("timer", "ms", "the whole Spark run; stream operator"),
+    "commit_lag": Metric(
+        "timer",
+        "ms",
+        "the service's own average from append to commit, the slowest channel; stream operator that waits "
+        "for the commit",
+    ),
+    "lag_channels": Metric("gauge", "channels", "that had not committed everything when the task ended"),
+    "channels_opened": Metric("counter", "channels", "opened; `SnowpipeOpenChannelOperator`"),
+    "channels_dropped": Metric("counter", "channels", "dropped; `SnowpipeDropChannelOperator`"),
+    "channels_reset": Metric("counter", "channels", "set to a token; `SnowpipeResetOffsetOperator`"),
+    "channels_backed_up": Metric("counter", "tasks", "backups written; `SnowpipeBackupOffsetsOperator`"),
+    "channels_restored": Metric("counter", "tasks", "backups restored; `SnowpipeRestoreOffsetsOperator`"),
+}
+"""Every metric of this provider, by its name below ``snowpipe.``."""
 
 
 def count_load(
@@ -56,7 +104,7 @@ def count_load(
         ("appends", requests),
         ("retries", retries),
     ):
-        Stats.incr(f"snowpipe.{name}", value, tags=tags)
+        _report(name, value, tags)
     for name, seconds in (
         ("append_time", append_seconds),
         ("append_latency", request_seconds / requests if requests and request_seconds else None),
@@ -65,10 +113,10 @@ def count_load(
         ("run", run_seconds),
     ):
         if seconds is not None:
-            Stats.timing(f"snowpipe.{name}", seconds * 1000, tags=tags)
+            _report(name, seconds * 1000, tags)
     if commit_lag_ms is not None:
-        Stats.timing("snowpipe.commit_lag", commit_lag_ms, tags=tags)
-    Stats.gauge("snowpipe.lag_channels", lag_channels, tags=tags)
+        _report("commit_lag", commit_lag_ms, tags)
+    _report("lag_channels", lag_channels, tags)
 
 
 def count_change(what: str, *, pipe: str, operator: str) -> None:
@@ -78,7 +126,7 @@ def count_change(what: str, *, pipe: str, operator: str) -> None:
     :param pipe: the pipe's full name
     :param operator: the operator's class
     """
-    Stats.incr(f"snowpipe.channels_{what}", tags={"pipe": pipe, "operator": operator})
+    _report(f"channels_{what}", 1, {"pipe": pipe, "operator": operator})
 
 
 def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool) -> None:
@@ -108,3 +156,8 @@ def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool)
         commit_lag_ms=max((one.latency_ms for one in channels if one.latency_ms is not None), default=None),
         lag_channels=sum(channel.target_token is not None and not channel.committed for channel in channels),
     )
+
+
+def _report(name: str, value: float, tags: dict[str, str]) -> None:
+    report: Any = {"counter": Stats.incr, "timer": Stats.timing, "gauge": Stats.gauge}[METRICS[name].kind]
+    report(f"snowpipe.{name}", value, tags=tags)

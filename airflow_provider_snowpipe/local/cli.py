@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     :param argv: arguments without the program name; None takes those of the process.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         return int(arguments.run(arguments, DataDirectory(_data_dir(arguments.data_dir))))
     except ServiceError as error:
@@ -44,7 +44,8 @@ def _is_disk_full(error: Exception) -> bool:
     return spool.is_full(error)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The commands with their arguments."""
     parser = argparse.ArgumentParser(
         prog="snowpipe-local", description="Embedded, Snowflake-compatible Snowpipe service on 127.0.0.1."
     )

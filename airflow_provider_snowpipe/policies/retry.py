@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SnowpipeRetryPolicy(RetryPolicy):
-    """Retry what another try can mend, fail at once on what it cannot, and wait as long as the service asks.
+    """Retry what another try can fix, fail at once on what it cannot, and wait as long as the service asks.
 
     Errors of other systems keep the task's own ``retries`` and ``retry_delay``.
 

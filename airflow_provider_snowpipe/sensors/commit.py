@@ -83,6 +83,7 @@ class SnowpipeCommitSensor(ReportsLineage, BaseSensorOperator):
     :param rejected_baseline: rows skipped before that do not count, by channel, in place of the targets' own;
         with ``fail_on_rejected_rows=True`` and neither, every row skipped in the channel's life counts
         (templated)
+    :param poke_interval: seconds between two looks, deferred or not; 5 unless given
     :raises ConfigurationError: if an argument is wrong
     """
 

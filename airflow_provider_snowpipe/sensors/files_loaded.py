@@ -72,6 +72,7 @@ class SnowpipeFilesLoadedSensor(BaseSensorOperator):
     :param end_from_trigger: with ``deferrable``, success ends the task without a worker; see
         :class:`SnowpipeCommitSensor` for what then does not happen
     :param max_consecutive_errors: fail after this many looks in a row that failed for a passing reason
+    :param poke_interval: seconds between two looks, deferred or not; 15 unless given
     :raises ConfigurationError: if an argument is wrong
     """
 

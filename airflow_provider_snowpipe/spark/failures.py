@@ -63,6 +63,7 @@ class TaskFailedError(SnowpipeError):
         kind = error_class(error_type)
         self.retryable, self.retry_reason = kind.retryable, kind.retry_reason
         self.retry_delay = kind.retry_delay
+        self.error_id, self.remedy = kind.error_id, kind.remedy
 
 
 def error_of_task(text: str) -> TaskFailedError | None:

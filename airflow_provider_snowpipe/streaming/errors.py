@@ -23,6 +23,10 @@ class SnowpipeError(Exception):
     the retry policy all read it here. What an error's own data tell better, its instance says.
     """
 
+    error_id: str = "SP00"
+    """Stable short code of the class, by which the errors page of the documentation lists it."""
+    remedy: str = "read the message: it names what happened, the value and what to do"
+    """What to do about it, in words."""
     retryable: bool = True
     """False where every other try would meet the error again, or would do harm."""
     retry_reason: str = "nothing speaks against another try"
@@ -39,6 +43,8 @@ class SnowpipeError(Exception):
 class ConfigurationError(SnowpipeError, ValueError):
     """A parameter, a plan or a connection is wrong; nothing was sent."""
 
+    error_id = "SP01"
+    remedy = "correct the argument, plan or connection field that the message names"
     retryable = False
     retry_reason = "a setting or a plan is wrong; it stays wrong"
 
@@ -46,10 +52,18 @@ class ConfigurationError(SnowpipeError, ValueError):
 class OffsetTokenError(ConfigurationError):
     """An offset token does not have the format that the caller declared."""
 
+    error_id = "SP02"
+    remedy = "name the format that wrote the token (offset_format), or reset the channel's token on purpose"
+
 
 class SourcePositionError(SnowpipeError):
     """The committed position is not in the source (any more): resuming would lose or double rows."""
 
+    error_id = "SP03"
+    remedy = (
+        'bring the source back to what it held; or choose on_data_loss="skip", or reset the token, '
+        "knowing which rows that leaves out or repeats"
+    )
     retryable = False
     retry_reason = "the committed position is not in the source"
 
@@ -57,6 +71,8 @@ class SourcePositionError(SnowpipeError):
 class SourceMissingError(SourcePositionError):
     """The source's directory is not there, or it has no row to make columns of; no row was lost by that."""
 
+    error_id = "SP04"
+    remedy = "mount or create the directory, or wait until files arrive"
     retryable = True
     retry_reason = "the directory may be mounted again, and files may arrive"
 
@@ -64,6 +80,8 @@ class SourceMissingError(SourcePositionError):
 class PartlyStreamedError(SnowpipeError):
     """A file is streamed in part, so that COPY, which takes whole files, would double its first rows."""
 
+    error_id = "SP05"
+    remedy = "stream the file to its end first, then load the next files by COPY"
     retryable = False
     retry_reason = "a file is streamed in part; another try finds it so, too"
 
@@ -71,6 +89,8 @@ class PartlyStreamedError(SnowpipeError):
 class SourceUnavailableError(SnowpipeError):
     """The source does not answer; what was read before stands, and another try goes on from there."""
 
+    error_id = "SP06"
+    remedy = "check that the source's address answers from the driver and the executors"
     retryable = True
     retry_reason = "the source may answer again"
 
@@ -78,6 +98,8 @@ class SourceUnavailableError(SnowpipeError):
 class ContinuityError(SnowpipeError):
     """The caller's rows are not in order after the last accepted one; nothing was sent."""
 
+    error_id = "SP07"
+    remedy = "give the rows in the order of their positions, after the committed token"
     retryable = False
     retry_reason = "the rows are out of order; another try sends the same"
 
@@ -85,6 +107,8 @@ class ContinuityError(SnowpipeError):
 class EncodingError(SnowpipeError, ValueError):
     """A value or a type has no faithful NDJSON form; nothing was sent."""
 
+    error_id = "SP08"
+    remedy = "convert the value that the message names, or choose how it is written (binary, non_finite)"
     retryable = False
     retry_reason = "a value has no JSON form; it will have none next time"
 
@@ -92,6 +116,10 @@ class EncodingError(SnowpipeError, ValueError):
 class AuthenticationError(SnowpipeError):
     """The service refuses the credentials, or they cannot be used."""
 
+    error_id = "SP09"
+    remedy = (
+        "check user, key or token and the CA bundle of the connection; airflow snowpipe doctor asks each step"
+    )
     retryable = False
     retry_reason = "the credentials are refused; repeating may lock the user"
 
@@ -103,6 +131,8 @@ class RetriesExhaustedError(SnowpipeError):
     :param retry_after: seconds that the service asked to wait, None where it did not ask
     """
 
+    error_id = "SP10"
+    remedy = "check the network and the service's state; run again, which resumes from the committed tokens"
     retryable = True
     retry_reason = "the service is unreachable or overloaded"
 
@@ -117,6 +147,8 @@ class RetriesExhaustedError(SnowpipeError):
 class WriterActiveError(SnowpipeError):
     """Somebody writes to a channel that must be quiet for what was asked; nothing was changed."""
 
+    error_id = "SP11"
+    remedy = "stop the other writer, or wait until it ends"
     retryable = True
     retry_reason = "somebody else writes to the channel"
     retry_delay = 60.0
@@ -130,6 +162,9 @@ class OffsetTokenMovedError(WriterActiveError):
     :param expected: the committed token that was expected, None for NULL
     :param committed: the committed token that was found, None for NULL
     """
+
+    error_id = "SP12"
+    remedy = "find out who moved the token; plan again on the token that is committed now"
 
     def __init__(self, message: str, *, channel: str, expected: str | None, committed: str | None) -> None:
         super().__init__(message)
@@ -146,6 +181,8 @@ class ApiError(SnowpipeError):
     :param code: the service's stable code (``ERR_…``), empty where the answer had none
     """
 
+    error_id = "SP13"
+    remedy = "read the service's own code and text in the message; it refuses the same request again"
     retryable = False
     retry_reason = "the service refuses the request"
 
@@ -160,6 +197,8 @@ class ApiError(SnowpipeError):
 class PipeNotFoundError(ApiError):
     """The database, schema, pipe or table does not exist, or the role may not use it."""
 
+    error_id = "SP14"
+    remedy = "check the names letter by letter, and the role's grants on database, schema, table and pipe"
     retryable = False
     retry_reason = "the pipe, its table or a right is missing"
 
@@ -167,6 +206,8 @@ class PipeNotFoundError(ApiError):
 class PipeFailedOverError(ApiError):
     """The pipe moved (HTTP 410): every channel of this client is dead, make a new client."""
 
+    error_id = "SP15"
+    remedy = "run again: a new client finds the pipe"
     retryable = True
     retry_reason = "the pipe moved; a new client finds it"
     retry_delay = 5.0
@@ -178,6 +219,9 @@ class ChannelError(ApiError):
     :param channel: the channel's name
     """
 
+    error_id = "SP16"
+    remedy = "read the service's own code and text in the message; it names the channel"
+
     def __init__(self, message: str, *, channel: str, http_status: int, code: str = "") -> None:
         super().__init__(message, http_status=http_status, code=code)
         self.channel = channel
@@ -186,6 +230,10 @@ class ChannelError(ApiError):
 class ChannelFencedError(ChannelError):
     """Another writer opened the channel later, so this one may not write to it any more."""
 
+    error_id = "SP17"
+    remedy = (
+        "let one writer at a time have the channel (max_active_runs=1), or give each its own channel_prefix"
+    )
     retryable = False
     retry_reason = "a newer writer has the channel: another try would shut it out"
 
@@ -198,6 +246,8 @@ class ChannelFencedError(ChannelError):
 class ChannelInvalidError(ChannelError):
     """The channel's session is broken (a gap, a dropped pipe): open it again and replay from its token."""
 
+    error_id = "SP18"
+    remedy = "run the load again: it opens the channel and resumes from its token"
     retryable = True
     retry_reason = "the channel's session is broken; opening it again resumes from its token"
 
@@ -205,6 +255,8 @@ class ChannelInvalidError(ChannelError):
 class UncommittedRowsError(ChannelError):
     """The channel still holds received rows that are not committed yet."""
 
+    error_id = "SP19"
+    remedy = "wait for the commit, then run again"
     retryable = True
     retry_reason = "rows wait for their commit"
     retry_delay = 30.0
@@ -219,6 +271,10 @@ class SqlError(SnowpipeError):
     :param errno: the connector's number of the error, None where it has none
     """
 
+    error_id = "SP20"
+    remedy = (
+        "read Snowflake's text in the message: grant the right, correct the statement, or check the network"
+    )
     retry_reason = "Snowflake could not be reached for SQL"
 
     def __init__(self, message: str, *, errno: int | None = None) -> None:
@@ -235,6 +291,8 @@ class SqlError(SnowpipeError):
 class UnfitRowsError(SnowpipeError):
     """Rows do not fit the table's columns; neither they nor the rest of their batch were sent."""
 
+    error_id = "SP21"
+    remedy = 'correct the rows, or the columns of the table, or choose on_error="dead_letter"'
     retryable = False
     retry_reason = "the same rows would not fit the table again"
 
@@ -242,12 +300,16 @@ class UnfitRowsError(SnowpipeError):
 class UnknownColumnsError(UnfitRowsError):
     """Rows have keys for which the table has no column; neither they nor a row after them were sent."""
 
+    error_id = "SP22"
+    remedy = 'add the columns (evolve_columns=True), or choose unknown_columns="ignore"'
     retry_reason = "the same keys match no column again"
 
 
 class DeadLetterError(SnowpipeError):
     """Rows that do not fit the table could not be put aside, so that nothing after them was sent."""
 
+    error_id = "SP23"
+    remedy = "make dead_letter_path writable for the executors"
     retryable = True
     retry_reason = "the dead letters' storage may be reached again"
 
@@ -255,6 +317,8 @@ class DeadLetterError(SnowpipeError):
 class NothingStagedError(SnowpipeError):
     """A stage holds no file of those that were asked for."""
 
+    error_id = "SP24"
+    remedy = 'stage the files first, or choose on_nothing="report"'
     retryable = True
     retry_reason = "no file is staged yet"
 
@@ -262,6 +326,8 @@ class NothingStagedError(SnowpipeError):
 class StagedFileDiffersError(SnowpipeError):
     """A stage has another content under the name of a file that was to be staged; it stays as it is."""
 
+    error_id = "SP25"
+    remedy = 'stage under another name or path, or choose if_staged="overwrite"'
     retryable = False
     retry_reason = "another content is staged under that name"
 
@@ -269,6 +335,8 @@ class StagedFileDiffersError(SnowpipeError):
 class PipeBusyError(SnowpipeError):
     """Files wait in a file pipe's queue, which what was asked would lose; nothing was changed."""
 
+    error_id = "SP26"
+    remedy = "wait until the pipe has loaded its files, or choose force=True"
     retryable = True
     retry_reason = "files wait in the pipe's queue"
     retry_delay = 60.0
@@ -277,6 +345,8 @@ class PipeBusyError(SnowpipeError):
 class PipeNotRunningError(SnowpipeError):
     """A file pipe is paused, stopped or stalled, so that it loads nothing."""
 
+    error_id = "SP27"
+    remedy = "resume the pipe, or correct what stalls it; SYSTEM$PIPE_STATUS says what"
     retryable = True
     retry_reason = "the pipe may be fixed, or resumed"
     retry_delay = 60.0
@@ -285,6 +355,8 @@ class PipeNotRunningError(SnowpipeError):
 class FilesNotLoadedError(SnowpipeError):
     """Files that a file pipe has taken are not in the table after the time that was given them."""
 
+    error_id = "SP28"
+    remedy = "look at the pipe's status and load history; wait longer with load_timeout"
     retryable = True
     retry_reason = "the pipe may still load the files"
 
@@ -292,6 +364,8 @@ class FilesNotLoadedError(SnowpipeError):
 class WaitRefusedError(SnowpipeError):
     """The service refuses to say how far a commit or a load is; asking again meets the same refusal."""
 
+    error_id = "SP29"
+    remedy = "read the service's text in the message: the pipe, a right or the credentials are missing"
     retryable = False
     retry_reason = "the service refuses to answer"
 
@@ -299,12 +373,16 @@ class WaitRefusedError(SnowpipeError):
 class TokenWentBackError(SnowpipeError):
     """The committed token moved backwards: somebody reset or recreated the channel during this run."""
 
+    error_id = "SP30"
+    remedy = "find out who reset or recreated the channel; run again, which resumes from its token"
     retry_reason = "somebody has set the channel's token; another try resumes from it"
 
 
 class ExecutorLostError(SnowpipeError):
     """Whatever ran a Spark task died, each time that Spark tried it."""
 
+    error_id = "SP31"
+    remedy = "read the executors' logs; give them more memory, or keep them longer"
     retry_reason = "the executors may live longer; another try resumes from the committed tokens"
 
 
@@ -316,6 +394,8 @@ class CommitTimeoutError(SnowpipeError):
     :param target: the offset token waited for
     """
 
+    error_id = "SP32"
+    remedy = "run again, which resumes from the committed token, or raise commit_timeout"
     retryable = True
     retry_reason = "the commit is late; another try resumes from the token"
 
@@ -334,6 +414,11 @@ class RowsRejectedError(SnowpipeError):
     :param last_error: the service's own text for the last of them, None where it gave none
     """
 
+    error_id = "SP33"
+    remedy = (
+        "look at the rows that the channel's last error names, append them corrected, and clear the failed "
+        'task; or choose on_error="dead_letter" for the next runs'
+    )
     retryable = False
     retry_reason = "rows were skipped and the tokens have moved on: another try would not see them"
 
@@ -351,6 +436,8 @@ class FilesGivenTwiceError(SnowpipeError):
     :param may_pass: True where the other load has not ended, so that a later try may find no rows of it
     """
 
+    error_id = "SP34"
+    remedy = "leave these files to the way that has loaded them; force=True loads them again, knowingly"
     retryable = False
     retry_reason = "the files were loaded another way; another try finds the same load"
 
@@ -370,6 +457,8 @@ class FilesRejectedError(SnowpipeError):
     :param rejected: records in error
     """
 
+    error_id = "SP35"
+    remedy = 'correct the files that the message names and stage them again, or choose on_rejected="report"'
     retryable = False
     retry_reason = "files were not loaded as a whole; another try finds the same files"
 

@@ -1,6 +1,6 @@
 """What tasks report to Airflow's metrics, with a receiver in the place of statsd."""
 
-from airflow_provider_snowpipe.metrics import count_change, count_load
+from airflow_provider_snowpipe.metrics import METRICS, count_change, count_load
 from tests.metrics_receiver import receiver
 
 __all__ = ["receiver"]
@@ -56,3 +56,24 @@ def test_a_change_of_a_channel_is_counted(receiver):
     count_change("reset", pipe="P", operator="Op")
 
     assert receiver.sent["snowpipe.channels_reset"][1] == {"pipe": "P", "operator": "Op"}
+
+
+def test_the_list_of_metrics_is_what_tasks_report(receiver):
+    count_load(
+        pipe="P",
+        operator="Op",
+        rows=1,
+        raw_bytes=1,
+        rejected=0,
+        append_seconds=0.5,
+        requests=1,
+        request_seconds=0.1,
+        longest_request=0.1,
+        commit_seconds=0.5,
+        run_seconds=1.0,
+        commit_lag_ms=5.0,
+    )
+    for what in ("opened", "dropped", "reset", "backed_up", "restored"):
+        count_change(what, pipe="P", operator="Op")
+
+    assert set(receiver.sent) == {f"snowpipe.{name}" for name in METRICS}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -54,21 +53,3 @@ def test_every_error_that_a_page_names_exists(page):
 
     assert len(named) >= 5
     assert [name for name in named if not hasattr(errors, name)] == []
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [SnowpipeBulkLoadOperator, SnowpipeStageFilesOperator, SnowpipePipeOperator, SnowpipeIngestFilesOperator],
-    ids=lambda kind: kind.__name__,
-)
-def test_the_reference_has_every_argument_and_marks_the_templates(kind):
-    text = (DOCS / "reference" / "operators.md").read_text()
-    section = text.split(f"## {kind.__name__}\n")[1].split("\n## ")[0]
-    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    documented = {name: "*(t)*" in cell for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
-    taken = {name for name in inspect.signature(kind.__init__).parameters if name not in ("self", "kwargs")}
-    taken |= {"database", "schema", "snowflake_conn_id"}
-
-    assert set(documented) == taken
-    for name in taken.intersection(kind.template_fields):
-        assert documented[name], name

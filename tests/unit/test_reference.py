@@ -1,0 +1,261 @@
+"""The generated reference has what users can name, as the code says it; pages name what is there."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
+from airflow_provider_snowpipe import sources
+from airflow_provider_snowpipe.get_provider_info import get_provider_info
+from airflow_provider_snowpipe.routing.planner import DataShape, LoadPolicy, plan_load
+from airflow_provider_snowpipe.spark.plan import JobPlan
+
+pytest.importorskip("sphinx", reason="the documentation is built where the package is developed")
+jsonschema = pytest.importorskip("jsonschema")
+
+PACKAGE = "airflow_provider_snowpipe"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
+ENTRIES = re.findall(
+    r"^\.\. auto(?:class|function):: (\S+)$",
+    "\n".join(page.read_text() for page in DOCS.glob("reference/*.md")),
+    re.MULTILINE,
+)
+ERRORS = {
+    "SP00": "SnowpipeError",
+    "SP01": "ConfigurationError",
+    "SP02": "OffsetTokenError",
+    "SP03": "SourcePositionError",
+    "SP04": "SourceMissingError",
+    "SP05": "PartlyStreamedError",
+    "SP06": "SourceUnavailableError",
+    "SP07": "ContinuityError",
+    "SP08": "EncodingError",
+    "SP09": "AuthenticationError",
+    "SP10": "RetriesExhaustedError",
+    "SP11": "WriterActiveError",
+    "SP12": "OffsetTokenMovedError",
+    "SP13": "ApiError",
+    "SP14": "PipeNotFoundError",
+    "SP15": "PipeFailedOverError",
+    "SP16": "ChannelError",
+    "SP17": "ChannelFencedError",
+    "SP18": "ChannelInvalidError",
+    "SP19": "UncommittedRowsError",
+    "SP20": "SqlError",
+    "SP21": "UnfitRowsError",
+    "SP22": "UnknownColumnsError",
+    "SP23": "DeadLetterError",
+    "SP24": "NothingStagedError",
+    "SP25": "StagedFileDiffersError",
+    "SP26": "PipeBusyError",
+    "SP27": "PipeNotRunningError",
+    "SP28": "FilesNotLoadedError",
+    "SP29": "WaitRefusedError",
+    "SP30": "TokenWentBackError",
+    "SP31": "ExecutorLostError",
+    "SP32": "CommitTimeoutError",
+    "SP33": "RowsRejectedError",
+    "SP34": "FilesGivenTwiceError",
+    "SP35": "FilesRejectedError",
+}
+"""Codes stay: people write them down. A new class takes the next one."""
+
+
+@pytest.fixture(scope="module")
+def generated():
+    sys.path.insert(0, str(DOCS))
+    try:
+        yield importlib.import_module("generated_reference")
+    finally:
+        sys.path.remove(str(DOCS))
+
+
+def named(path):
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def public_names():
+    info = get_provider_info()
+    for kind in ("hooks", "operators", "sensors", "triggers"):
+        for module in (name for entry in info[kind] for name in entry["python-modules"]):
+            for name, found in vars(importlib.import_module(module)).items():
+                if inspect.isclass(found) and found.__module__ == module and name.startswith("Snowpipe"):
+                    yield f"{module}.{name}"
+    yield from (f"{PACKAGE}.sources.{name}" for name in sources.__all__)
+    yield from (entry["class-name"] for entry in info["task-decorators"])
+    yield from (entry["factory"] for entry in info["asset-uris"])
+    yield from [*info["notifications"], *info["queues"]]
+
+
+def test_all_that_the_metadata_names_has_an_entry():
+    expected = set(public_names())
+
+    assert len(expected) > 30
+    assert sorted(expected - set(ENTRIES)) == []
+
+
+@pytest.mark.parametrize("path", [path for path in ENTRIES if not path.endswith("_task")])
+def test_an_entry_has_every_argument_and_marks_the_templates(path, generated):
+    found = generated.parameters(named(path))
+    others = set()
+    for base in named(path).__mro__ if inspect.isclass(named(path)) else ():
+        if not base.__module__.startswith(PACKAGE):
+            others |= {*getattr(base, "template_fields", ())}
+
+    assert [name for name, one in found.items() if not one.text] == []
+    templates = set(getattr(named(path), "template_fields", ()))
+    assert sorted(templates - set(found) - others) == []
+    assert {name for name, one in found.items() if one.templated} == templates & set(found)
+
+
+def test_an_argument_of_an_operator_has_type_default_and_mark(generated):
+    found = generated.parameters(named(f"{PACKAGE}.operators.stream.SnowpipeStreamOperator"))
+
+    assert found["commit_timeout"].facts == "``float``, default ``600.0``"
+    assert found["source"].facts == "``SourceSpec | Mapping[str, Any]``, required, template field"
+    assert found["deferrable"].default == "Airflow's setting ``[operators] default_deferrable``"
+    assert found["on_error"].default == "``'abort'``"
+
+
+def python_blocks(page):
+    return [
+        textwrap.dedent(one)
+        for one in re.findall(r"^ *```python\n(.*?)^ *```$", page.read_text(), re.M | re.S)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_what_the_examples_of_a_page_give_is_an_argument_of_the_reference(page, generated):
+    known = {path.rpartition(".")[2]: named(path) for path in ENTRIES}
+    unknown = []
+    for block in python_blocks(page):
+        for call in ast.walk(ast.parse(block)):
+            kind = (
+                known.get(call.func.id)
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+                else None
+            )
+            if not inspect.isclass(kind):
+                continue
+            taken = set(generated.parameters(kind))
+            for base in kind.__mro__:
+                if not base.__module__.startswith(PACKAGE) and "__init__" in vars(base):
+                    taken |= set(inspect.signature(base.__init__).parameters)
+            unknown += [
+                f"{kind.__name__}({one.arg})" for one in call.keywords if one.arg and one.arg not in taken
+            ]
+
+    assert unknown == []
+
+
+def test_each_error_has_a_code_that_stays_and_a_remedy_of_its_own(generated):
+    found = generated.error_classes()
+
+    assert {one.error_id: one.__name__ for one in found} == ERRORS
+    assert [one for one in found if "error_id" not in vars(one) or "remedy" not in vars(one)] == []
+    assert len({one.remedy for one in found}) == len(found)
+
+
+@pytest.mark.parametrize("name", ["load-plan", "job-plan"])
+def test_the_schema_of_a_plan_is_that_of_the_classes(name, generated):
+    assert schema_of(name) == generated.SCHEMAS[name](), "run python docs/generated_reference.py"
+
+
+def schema_of(name):
+    return json.loads((DOCS / "reference" / f"{name}.schema.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("shape", "policy"),
+    [
+        ({"bytes": 1e6}, {}),
+        ({"bytes": 0, "rows": 0}, {}),
+        ({"bytes": 1e9, "freshness": 1}, {"path": "copy"}),
+        ({"bounded": False, "arrival_rate": 1e6, "freshness": 10}, {}),
+        ({"files": {"count": 5000, "bytes": 5e8, "format": "CSV", "staged": True}}, {}),
+        ({"files": {"count": 10, "bytes": 5e8, "interval": 30}, "bounded": False}, {"has_pipe": True}),
+    ],
+    ids=range(6),
+)
+def test_a_plan_is_what_the_schema_says(shape, policy):
+    schema = schema_of("load-plan")
+    plan = plan_load(DataShape.from_json(shape), LoadPolicy(**policy)).as_json()
+
+    jsonschema.validate(plan, schema)
+    with pytest.raises(jsonschema.ValidationError, match="surprise"):
+        jsonschema.validate({**plan, "surprise": 1}, schema)
+
+
+JOB = {
+    "plan_version": 2,
+    "application": "load",
+    "account_url": "https://127.0.0.1:4433",
+    "pipe": {"database": "DB", "schema": "S", "pipe": "T-STREAMING"},
+    "channel_prefix": "p",
+    "credentials_variable": "SNOWPIPE_CREDENTIALS",
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"path": "/data/flights", "growing": True},
+        {"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["orders"], "metadata": ["offset"]},
+        {"kind": "table", "table": "lake.orders", "offset_column": "ID", "ranges": [10, 20]},
+        {"kind": "delta", "path": "/lake/orders", "order_by": "ID"},
+        {"kind": "iceberg", "table": "sales.orders"},
+    ],
+    ids=["files", "kafka", "table", "delta", "iceberg"],
+)
+def test_the_plan_of_a_job_is_what_its_schema_says(source):
+    schema = schema_of("job-plan")
+    plan = JobPlan.from_json(json.dumps({**JOB, "source": source}))
+
+    jsonschema.validate({**JOB, "source": source}, schema)
+    jsonschema.validate(json.loads(plan.to_json()), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**JOB, "source": {**source, "surprise": 1}}, schema)
+
+
+def test_the_plan_of_the_page_is_what_the_schema_says():
+    page = (DOCS / "how-to" / "run-elsewhere.md").read_text()
+    (plan,) = [one for one in re.findall(r"```json\n(.*?)```", page, re.S) if "plan_version" in one]
+
+    jsonschema.validate(json.loads(plan), schema_of("job-plan"))
+
+
+def test_each_field_of_the_connection_is_in_the_table(generated):
+    (kind,) = get_provider_info()["connection-types"]
+    table = generated.connection_fields()
+
+    assert [name for name in kind["conn-fields"] if f"| extra `{name}` |" not in table] == []
+
+
+@pytest.mark.parametrize("commands", ["airflow_commands", "local_commands"])
+def test_each_argument_of_a_command_is_in_the_reference(commands, generated):
+    def arguments(parser):
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    yield from arguments(command)
+            elif action.dest != "help":
+                yield from action.option_strings or [action.dest]
+
+    module = {"airflow_commands": "cli.definition", "local_commands": "local.cli"}[commands]
+    found = set(arguments(named(f"{PACKAGE}.{module}.parser")()))
+    text = getattr(generated, commands)()
+
+    assert len(found) > 10
+    assert [name for name in sorted(found) if not re.search(rf"{re.escape(name)}\b", text)] == []
