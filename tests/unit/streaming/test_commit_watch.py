@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.commit_wait import (
-    CommitTargets,
+from airflow_provider_snowpipe.streaming.commits import (
     CommitVerdict,
+    CommitWatch,
     FailureReason,
+    Patience,
+    StatusLook,
     WaitState,
 )
-from airflow_provider_snowpipe.streaming.commit_watch import CommitWatch, Patience
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -23,7 +24,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, LexicographicOffset, Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.status_look import StatusLook
+from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 TARGETS = {"c1": "a:10", "c2": "a:10"}
 DOWN = RetriesExhaustedError("service is away")
