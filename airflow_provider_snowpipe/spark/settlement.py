@@ -43,7 +43,6 @@ def _settled(report: ChannelReport, now: ChannelStatus, offsets: type[Offset]) -
         now,
         None if target is None else Progress(committed, target),
         rejected_baseline=report.rejected_before,
-        is_last=True,
     )
     skipped = max(now.rows_error_count - report.errors_before, 0)
     counted = now.rows_inserted - report.inserted_before + skipped

@@ -61,6 +61,14 @@ def test_decision_about_one_channel(
     assert one.rejected == (1 if rejected_baseline == 4 else 0)
 
 
+def test_decision_accepts_skipped_rows_and_leaves_time_unless_told_otherwise() -> None:
+    found = status("c", "8", rows_error_count=5)
+
+    one = decide(found, Progress(IntegerOffset(8), IntegerOffset(9)))
+
+    assert (one.state, one.rejected) == (CommitState.BEHIND, 0)
+
+
 @pytest.mark.parametrize(
     ("committed", "state"),
     [
