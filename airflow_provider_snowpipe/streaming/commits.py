@@ -240,8 +240,9 @@ def judge(
             return unknown.failed(*_failure(one))
         if one.state is not CommitState.COMMITTED:
             behind.append(one)
-    state = WaitState.WAITING if behind else WaitState.COMPLETE
-    return replace(unknown, state=state, done=len(found) - len(behind), behind=tuple(behind))
+    if not behind:
+        return replace(unknown, state=WaitState.COMPLETE, done=len(found))
+    return replace(unknown, done=len(found) - len(behind), behind=tuple(behind))
 
 
 def _failure(one: ChannelCommit) -> tuple[FailureReason, str]:

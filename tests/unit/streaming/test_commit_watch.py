@@ -202,6 +202,13 @@ class TestStandstill:
         assert more in text
 
 
+def test_a_wait_for_nothing_ends_at_once() -> None:
+    assert watch().at_once() is None
+    verdict = watch({}).at_once()
+    assert verdict is not None
+    assert (verdict.state, verdict.value, verdict.total) == (WaitState.COMPLETE, {}, 0)
+
+
 def test_memory_moves_to_another_process() -> None:
     first = watch(stall_seconds=10, max_consecutive_errors=2)
     first.see(seen(c1="a:1", c2=None), 0.0)
