@@ -1,18 +1,29 @@
-"""Deciding, look by look, whether files are loaded: the pure part of waiting for files."""
+"""Waiting for files: deciding, look by look, whether they are loaded, in one thread or in a shared poll."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
-from collections.abc import Mapping
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.file_load import LOAD_FAILED, PARTIALLY_LOADED, FileLoad
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryLook, HistoryQuestion
+from airflow_provider_snowpipe.bulk.load_history import (
+    REMEMBERED,
+    HistoryLook,
+    HistoryQuestion,
+    LoadHistory,
+    look_at,
+)
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
-from airflow_provider_snowpipe.streaming.commit_wait import WaitState
-from airflow_provider_snowpipe.streaming.commit_watch import Patience
+from airflow_provider_snowpipe.streaming.commits import FailedLooks, Patience, WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesNotLoadedError,
@@ -22,11 +33,19 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     WaitRefusedError,
 )
+from airflow_provider_snowpipe.streaming.polling import (
+    GATHER_SECONDS,
+    PollClient,
+    SharedPoll,
+    early_share,
+    loop_time,
+    poll_of_loop,
+)
+
+log = logging.getLogger(__name__)
 
 _NAMED_IN_TEXT = 10
 """How many files a message names; the others are counted."""
-_PACE = 0.8
-"""Share of a wait's own interval after which its next failed look counts; a round may come a little early."""
 
 
 class FilesFailure(StrEnum):
@@ -44,6 +63,11 @@ class FilesFailure(StrEnum):
     def error_class(self) -> type[SnowpipeError]:
         """The error that a load which waited itself raises; it says whether another try can help."""
         return _ERRORS[self]
+
+    @property
+    def retryable_by_wait(self) -> bool:
+        """True when another try of a task that only waits can help."""
+        return self.error_class.retryable
 
 
 _ERRORS: dict[FilesFailure, type[SnowpipeError]] = {
@@ -106,9 +130,27 @@ class FilesVerdict:
             return self.message
         return f"{self.progress()}{self.without()}"
 
+    @property
+    def done(self) -> int:
+        """Number of files whose load has ended."""
+        return len(self.results)
+
+    @property
+    def value(self) -> dict[str, dict[str, Any]]:
+        """The value of a task whose wait is complete: what became of each file."""
+        return dict(self.results)
+
+    def failed(self, reason: FilesFailure, message: str) -> FilesVerdict:
+        """The same, as the end of the wait.
+
+        :param reason: why it failed
+        :param message: what happened and what to do
+        """
+        return replace(self, state=WaitState.FAILED, reason=reason, message=message)
+
     def progress(self) -> str:
         """How many files are loaded."""
-        return f"{len(self.results)} of {self.total} files loaded"
+        return f"{self.done} of {self.total} files loaded"
 
     def without(self) -> str:
         """Which files are not, as far as they have names."""
@@ -133,10 +175,12 @@ class FilesWatch:
             since=since or dt.datetime.now(dt.UTC) - REMEMBERED,
         )
         self._tolerance = tolerance
-        self._patience = patience
+        self._failed = FailedLooks(patience)
         self._loads: dict[str, FileLoad] = {}
-        self._errors = 0
-        self._counted_at = float("-inf")
+
+    def at_once(self) -> FilesVerdict | None:
+        """The end of a wait without a file, None where there is something to wait for."""
+        return None if self.wanted.total else self.verdict()
 
     def see(self, look: HistoryLook, now: float) -> FilesVerdict:
         """Take in one look.
@@ -147,7 +191,7 @@ class FilesWatch:
         """
         if look.error is not None:
             return self._endure(look.error, now)
-        self._errors = 0
+        self._failed.count = 0
         for load in look.loads:
             self._take(load)
         return self.verdict()
@@ -158,25 +202,23 @@ class FilesWatch:
         :param seconds: how long the wait was
         """
         verdict = self.verdict()
-        return replace(
-            verdict,
-            state=WaitState.FAILED,
-            reason=FilesFailure.TIMEOUT,
-            message=f"{verdict.progress()} after {seconds:.0f} s{verdict.without()}. See whether they were "
+        return verdict.failed(
+            FilesFailure.TIMEOUT,
+            f"{verdict.progress()} after {seconds:.0f} s{verdict.without()}. See whether they were "
             "staged under these names and given to COPY or to the pipe, and whether the pipe runs "
             "(SYSTEM$PIPE_STATUS)",
         )
 
     def memory(self) -> dict[str, Any]:
         """What a wait that goes on in another process has to know; JSON."""
-        return {"errors": self._errors, "names": list(self.wanted.names)}
+        return {"errors": self._failed.count, "names": list(self.wanted.names)}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on from another process's memory.
 
         :param memory: what :meth:`memory` gave there
         """
-        self._errors = int(memory["errors"])
+        self._failed.count = int(memory["errors"])
 
     def _take(self, load: FileLoad) -> None:
         """Keep the newest final load of each file; a load that has not ended says nothing yet."""
@@ -208,25 +250,10 @@ class FilesWatch:
 
     def _endure(self, error: Exception, now: float) -> FilesVerdict:
         verdict = self.verdict()
-        if isinstance(error, SnowpipeError) and not error.retryable:
-            wrong = isinstance(error, ConfigurationError)
-            reason = FilesFailure.CONFIGURATION if wrong else FilesFailure.REFUSED
-            return replace(verdict, state=WaitState.FAILED, reason=reason, message=str(error))
-        if now - self._counted_at < self._patience.interval * _PACE:
-            return verdict
-        self._errors += 1
-        self._counted_at = now
-        text = str(error) if isinstance(error, SnowpipeError) else f"{type(error).__name__}: {error}"
-        if self._errors >= self._patience.max_consecutive_errors:
-            return replace(
-                verdict,
-                state=WaitState.FAILED,
-                reason=FilesFailure.TOO_MANY_ERRORS,
-                message=f"{self._errors} looks in a row failed, the last: {text}",
-            )
-        return replace(
-            verdict, state=WaitState.WAITING, message=f"look failed ({self._errors} in a row): {text}"
-        )
+        reason, message = self._failed.take(error, now)
+        if reason is not None:
+            return verdict.failed(FilesFailure(reason.value), message)
+        return replace(verdict, state=WaitState.WAITING, message=message) if message else verdict
 
 
 def _objection(verdict: FilesVerdict, bad: Mapping[str, FileLoad]) -> FilesVerdict:
@@ -243,11 +270,9 @@ def _objection(verdict: FilesVerdict, bad: Mapping[str, FileLoad]) -> FilesVerdi
         else "The rows in error are lost for the table: mend them and load them under another name; "
         "on_partial='report' accepts such files"
     )
-    return replace(
-        verdict,
-        state=WaitState.FAILED,
-        reason=FilesFailure.LOAD_FAILED if failed else FilesFailure.PARTIALLY_LOADED,
-        message=f"{len(bad)} of {verdict.total} files did not load: {'; '.join(texts)}{more}. {remedy}",
+    return verdict.failed(
+        FilesFailure.LOAD_FAILED if failed else FilesFailure.PARTIALLY_LOADED,
+        f"{len(bad)} of {verdict.total} files did not load: {'; '.join(texts)}{more}. {remedy}",
     )
 
 
@@ -255,3 +280,116 @@ def _enumerated(names: tuple[str, ...]) -> str:
     shown = ", ".join(map(repr, names[:_NAMED_IN_TEXT]))
     more = len(names) - _NAMED_IN_TEXT
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+class HistoryPoll(SharedPoll[HistoryLook]):
+    """Asks what became of files, once for all who wait for some of them, at the most impatient one's pace.
+
+    A waiter announces itself with :meth:`waiting` and then reads looks: from :meth:`follow`, which drives the
+    poll by itself, or from whoever else drives :meth:`looks` and hands its values on. What goes wrong is part
+    of a look; :meth:`looks` itself never ends and never raises.
+
+    :param connect: makes the source of the history
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[LoadHistory]]) -> None:
+        super().__init__("snowpipe load history")
+        self._connect = connect
+        self._questions: set[HistoryQuestion] = set()
+        self._intervals: Counter[float] = Counter()
+        self._new = asyncio.Event()
+
+    @contextmanager
+    def waiting(self, question: HistoryQuestion, interval: float) -> Iterator[None]:
+        """Have this asked as long as the block runs.
+
+        :param question: what the waiter wants to know
+        :param interval: seconds between two looks
+        """
+        self._questions.add(question)
+        self._intervals[interval] += 1
+        self._new.set()
+        try:
+            yield
+        finally:
+            self._questions.discard(question)
+            self._intervals[interval] -= 1
+            self._intervals += Counter()  # leaves out what is 0
+
+    async def looks(self) -> AsyncGenerator[HistoryLook]:
+        """Poll for ever; one value for each round in which somebody waits."""
+        with PollClient("snowpipe-history", self._connect, look_at, _failed_look) as client:
+            while True:
+                while not self._questions:
+                    self._new.clear()
+                    await self._new.wait()
+                    await asyncio.sleep(GATHER_SECONDS)
+                began = loop_time()
+                look = await client.look(list(self._questions))
+                if look.error is not None:
+                    client.drop()  # the next one is made from settings that may have changed
+                yield look
+                await self._pause(began)
+
+    async def _pause(self, began: float) -> None:
+        """Wait for the interval, which a more impatient waiter may shorten; a new one starts no round."""
+        early = early_share()
+        while self._intervals:
+            self._new.clear()
+            left = began + min(self._intervals) * early - loop_time()
+            if left <= 0:
+                return
+            try:
+                await asyncio.wait_for(self._new.wait(), left)
+            except TimeoutError:
+                return
+
+
+def shared_poll(key: Hashable, connect: Callable[[], Awaitable[LoadHistory]]) -> HistoryPoll:
+    """Find the running event loop's poll of a history, or make it; it lives as long as somebody holds it.
+
+    :param key: what connection, table and pipe are told apart by
+    :param connect: makes the source of the history
+    """
+    return poll_of_loop(HistoryPoll, key, partial(HistoryPoll, connect))
+
+
+def _failed_look(_: Sequence[HistoryQuestion], error: Exception) -> HistoryLook:
+    return HistoryLook(error=error)
+
+
+def wait_for_loads(
+    history: LoadHistory, watch: FilesWatch, *, timeout: float, interval: float
+) -> dict[str, dict[str, Any]]:
+    """Look at load history until every file's load has ended.
+
+    :param history: the source
+    :param watch: which files, and what is accepted
+    :param timeout: seconds for all of it
+    :param interval: seconds between two looks
+    :return: what became of each file, by its path
+    :raises FilesRejectedError: if one did not load as a whole
+    :raises FilesNotLoadedError: if the time is over
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        verdict = watch.see(look_at(history, [watch.question]), time.time())
+        if verdict.state is WaitState.COMPLETE:
+            return dict(verdict.results)
+        if verdict.state is WaitState.WAITING and time.monotonic() >= deadline:
+            verdict = watch.expired(timeout)
+        if verdict.state is WaitState.FAILED:
+            raise load_failure(str(verdict.reason), verdict.message)
+        log.info("%s", verdict)
+        time.sleep(min(interval, max(0.0, deadline - time.monotonic())))
+
+
+def load_failure(reason: str, message: str) -> SnowpipeError:
+    """The error for a wait that ended badly.
+
+    :param reason: a value of :class:`FilesFailure`
+    :param message: what happened, in words
+    """
+    text = f"{reason}: {message}"
+    kind = FilesFailure(reason).error_class
+    return FilesRejectedError(text, files=(), rejected=0) if kind is FilesRejectedError else kind(text)

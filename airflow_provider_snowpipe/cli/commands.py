@@ -64,8 +64,8 @@ def channels(args: Namespace) -> None:
 @reported
 def lag(args: Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
-    from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
     from airflow_provider_snowpipe.streaming.lag import ChannelLag
+    from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
     hook = _hook(args)
     targets = _targets(args.targets)

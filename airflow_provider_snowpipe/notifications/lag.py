@@ -22,8 +22,8 @@ from airflow_provider_snowpipe.streaming.offsets import offset_class
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
     from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 REPORT_KEY = "lag_report"
 _BUDGET_SECONDS = 60.0
@@ -153,7 +153,7 @@ class SnowpipeLagNotifier(BaseNotifier):
         )
 
     def _wanted(self) -> CommitTargets | None:
-        from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
+        from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
         return CommitTargets.parse(self.targets, self.offset_format) if self.targets else None
 

@@ -15,9 +15,9 @@ from airflow_provider_snowpipe.operators.small_source import SmallSource
 from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.operators.table_room import RowPolicyOperator
 from airflow_provider_snowpipe.streaming.choice import check_one_of
-from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
+from airflow_provider_snowpipe.streaming.targets import ChannelTarget
 from airflow_provider_snowpipe.streaming.unknown_columns import named
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.operators.pipe import require_name
 from airflow_provider_snowpipe.operators.pipe_files import Begin, PipeFiles, check_choice
 from airflow_provider_snowpipe.operators.run_identity import run_identity
 from airflow_provider_snowpipe.streaming.choice import check_one_of
-from airflow_provider_snowpipe.streaming.commit_watch import Patience
+from airflow_provider_snowpipe.streaming.commits import Patience
 from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SnowpipeError
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         :param submitted: what the task had to say before
         :raises AirflowFailException: if a file did not load
         """
-        from airflow_provider_snowpipe.bulk.load_wait import load_failure
+        from airflow_provider_snowpipe.bulk.files_watch import load_failure
 
         with failing_at_once():
             if event["status"] != "success":
@@ -276,7 +276,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         )
 
     def _waited_here(self, submission: Submission) -> dict[str, Any]:
-        from airflow_provider_snowpipe.bulk.load_wait import wait_for_loads
+        from airflow_provider_snowpipe.bulk.files_watch import wait_for_loads
         from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
         wanted, patience = WantedFiles(submission.awaited()), Patience(self.max_consecutive_errors)

@@ -10,7 +10,6 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
-from airflow_provider_snowpipe.operators.deferral_timeout import is_deferral_timeout
 from airflow_provider_snowpipe.operators.file_operator import FILES_KEY
 from airflow_provider_snowpipe.operators.kafka_backlog import KafkaBacklog, is_kafka
 from airflow_provider_snowpipe.operators.load_outcome import (
@@ -28,6 +27,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
     splits_csv,
 )
 from airflow_provider_snowpipe.operators.load_traces import describe_files
+from airflow_provider_snowpipe.operators.sent_load import is_deferral_timeout
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError

@@ -9,8 +9,8 @@ from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file
 from airflow_provider_snowpipe.lineage import TaskLineage
 from airflow_provider_snowpipe.operators.load_planning import is_staged
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY
-from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.targets import ChannelTarget
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

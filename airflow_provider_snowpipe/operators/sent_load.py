@@ -1,4 +1,4 @@
-"""What a driver has sent, while its task waits for the commit without a worker."""
+"""A deferred load: what its driver has sent, its settlement, and the ends of its wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.streaming.commit_wait import FailureReason
+from airflow_provider_snowpipe.streaming.commits import FailureReason
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     ConfigurationError,
@@ -16,6 +16,14 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
 )
 from airflow_provider_snowpipe.streaming.offsets import offset_class
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralTimeout
+except ImportError:
+    try:
+        from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]  # Airflow 3.1
+    except ImportError:
+        from airflow.exceptions import TaskDeferralError as TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -116,3 +124,13 @@ def end_of_wait(event: Mapping[str, Any]) -> AirflowException:
     retryable = FailureReason(event["reason"]).error_class.retryable
     kind = AirflowException if retryable else AirflowFailException
     return kind(f"{event['reason']}: {event['message']}")
+
+
+def is_deferral_timeout(error: AirflowException) -> bool:
+    """True when a deferral's own time was over, and not when its trigger failed.
+
+    Airflow 2 has one error for both, whose text is ``Trigger/execution timeout`` (observed with 2.11.2).
+
+    :param error: what resuming the task has raised
+    """
+    return isinstance(error, TaskDeferralTimeout) and "timeout" in str(error)

@@ -19,9 +19,13 @@ from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLi
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
 from airflow_provider_snowpipe.operators.channel_driver import ChannelDriverOperator
-from airflow_provider_snowpipe.operators.deferral_timeout import is_deferral_timeout
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory
-from airflow_provider_snowpipe.operators.sent_load import SentLoad, end_of_wait, settle_load
+from airflow_provider_snowpipe.operators.sent_load import (
+    SentLoad,
+    end_of_wait,
+    is_deferral_timeout,
+    settle_load,
+)
 from airflow_provider_snowpipe.operators.source_connection import connected_source, warn_of_conn_ids
 from airflow_provider_snowpipe.operators.spark_driver import OWN_ARGUMENTS
 from airflow_provider_snowpipe.operators.submission import (

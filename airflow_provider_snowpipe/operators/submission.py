@@ -15,8 +15,8 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.spark.jvm import OLDEST_JAVA, ensure_java_home
-from airflow_provider_snowpipe.streaming.commit_wait import ChannelTarget
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_class
+from airflow_provider_snowpipe.streaming.targets import ChannelTarget
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.report import RunReport

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_provider_snowpipe.links.channel_page import channel_query, channels_query
-from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.offsets import known_formats
 from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
+from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook

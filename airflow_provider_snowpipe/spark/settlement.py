@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.streaming.commits import decide
 from airflow_provider_snowpipe.streaming.errors import CommitTimeoutError, RowsRejectedError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.progress import Progress
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 
@@ -37,14 +39,19 @@ def _settled(report: ChannelReport, now: ChannelStatus, offsets: type[Offset]) -
         None if token is None else offsets.parse(token, channel=report.channel)
         for token in (report.target_token, now.committed)
     )
+    one = decide(
+        now,
+        None if target is None else Progress(committed, target),
+        rejected_baseline=report.rejected_before,
+    )
     skipped = max(now.rows_error_count - report.errors_before, 0)
     counted = now.rows_inserted - report.inserted_before + skipped
     return replace(
         report,
         to_token=now.committed,
         rows=max(report.rows, counted),
-        rejected=max(now.rows_error_count - report.rejected_before, 0),
-        committed=target is None or (committed is not None and committed >= target),
+        rejected=one.rejected,
+        committed=one.has_target,
         latency_ms=now.latency_ms,
     )
 
@@ -96,7 +103,7 @@ def refuse_rejected_rows(
         f"{status.last_error_offset_upper_bound!r}: "
         f"{status.last_error_message or 'no message'}. All other rows are committed and the tokens have "
         f"advanced, so a repeated run sends none of them again. Look at {where} where the table has "
-        "ERROR_LOGGING = TRUE, and put the mended rows into a later file of the source; "
+        "ERROR_LOGGING = TRUE, and put the fixed rows into a later file of the source; "
         "on_error='continue' accepts skipped rows",
         channel=worst.channel,
         rejected=total,

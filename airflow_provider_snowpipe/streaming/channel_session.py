@@ -6,9 +6,10 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.commits import CommitState, decide
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelInvalidError,
     CommitTimeoutError,
@@ -133,11 +134,15 @@ class ChannelSession(ABC):
         pause = FIRST_POLL_SECONDS
         while True:
             status = self._client.channel_statuses([self.name])[self.name]
-            self._check(status)
-            self._progress.observe(self._parse(status.committed))
-            if Progress(self.committed, target).is_complete():
+            committed = self._parse(status.committed)
+            is_last = time.monotonic() + pause > deadline
+            state = decide(status, Progress(committed, target), is_last=is_last).state
+            if state is CommitState.INVALID:
+                self._refuse_invalid(status)
+            self._progress.observe(committed)
+            if state is CommitState.COMMITTED:
                 return status
-            if time.monotonic() + pause > deadline:
+            if state is CommitState.STALLED:
                 raise CommitTimeoutError(
                     f"channel {self.name!r}: the committed token is {status.committed or 'NULL'} after "
                     f"{timeout:g} s, {target} was waited for. The rows are received and may still be "
@@ -162,12 +167,11 @@ class ChannelSession(ABC):
     def _parse(self, token: str | None) -> Offset | None:
         return None if token is None else self._offset_class.parse(token, channel=self.name)
 
-    def _check(self, status: ChannelStatus) -> None:
-        if not status.is_valid:
-            raise ChannelInvalidError(
-                f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open it again "
-                "and replay from its committed token; if it is gone, see who dropped it or its table",
-                channel=self.name,
-                http_status=200,
-                code=status.code,
-            )
+    def _refuse_invalid(self, status: ChannelStatus) -> NoReturn:
+        raise ChannelInvalidError(
+            f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open it again "
+            "and replay from its committed token; if it is gone, see who dropped it or its table",
+            channel=self.name,
+            http_status=200,
+            code=status.code,
+        )

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets
+from airflow_provider_snowpipe.streaming.commits import decide
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,8 @@ class ChannelLag:
         :param wanted: the targets, None where there are none
         :raises OffsetTokenError: if the committed token is not of the targets' format
         """
-        progress = None if wanted is None else wanted.progress(status)
-        if progress is None:
-            return cls(status)
-        return cls(status, str(progress.target), not progress.is_complete())
+        one = decide(status, None if wanted is None else wanted.progress(status))
+        return cls(status, None if one.target is None else str(one.target), not one.has_target)
 
     def row(self) -> dict[str, Any]:
         """Return the channel as one line of a table; what it should have only where that is known."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_snowpipe.streaming.channel_listing import ChannelListing
+from airflow_provider_snowpipe.streaming.commits import StatusLook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offset_watch import OffsetRule, OffsetWatch, Watermark
-from airflow_provider_snowpipe.streaming.status_look import StatusLook
-from airflow_provider_snowpipe.streaming.status_poll import StatusPoll
+from airflow_provider_snowpipe.streaming.polling import StatusPoll
 from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal, fed_by
 
 log = logging.getLogger(__name__)

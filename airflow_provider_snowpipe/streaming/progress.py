@@ -96,7 +96,3 @@ class ChannelProgress:
             f"{'NULL' if committed is None else committed}; the channel was reset or recreated while this "
             "run was writing. Find out who did it, then run again: it resumes from the token found then"
         )
-
-    def outstanding(self) -> bool:
-        """True while something was sent that is not known to be committed."""
-        return self.sent is not None and not Progress(self.committed, self.sent).is_complete()

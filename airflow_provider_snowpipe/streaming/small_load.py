@@ -11,6 +11,7 @@ from typing import Protocol
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.commits import decide
 from airflow_provider_snowpipe.streaming.errors import RowsRejectedError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set
@@ -193,7 +194,7 @@ def append_to_channel(
     baseline = found.rows_error_count - rejected_by_earlier_tries(rows, wanted, found, offset_class)
     if status is None and not wanted.lines:
         status = found
-    rejected = 0 if status is None else status.rows_error_count - baseline
+    rejected = 0 if status is None else decide(status, None, rejected_baseline=baseline).rejected
     load = SmallLoad(
         channel=channel,
         from_token=from_token,

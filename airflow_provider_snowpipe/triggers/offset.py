@@ -19,13 +19,12 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, check_channel_name
 from airflow_provider_snowpipe.streaming.offset_follow import START_NOW, FollowRules, OffsetFollower
 from airflow_provider_snowpipe.streaming.offset_watch import OffsetRule
-from airflow_provider_snowpipe.streaming.status_poll import StatusPoll, shared_poll
+from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
 from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal
-from airflow_provider_snowpipe.triggers.asset_states import store_of
-from airflow_provider_snowpipe.triggers.commit import connect
+from airflow_provider_snowpipe.triggers.wait import connect, stored_form
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.status_look import StatusLook
+    from airflow_provider_snowpipe.streaming.commits import StatusLook
     from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer, NumberedLook
 
 
@@ -111,25 +110,7 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments that make this trigger again."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "channel": self.channel,
-                "channel_prefix": self.channel_prefix,
-                "passes": self.passes,
-                "every_rows": self.every_rows,
-                "offset_format": self.offset_format,
-                "start": self.start,
-                "table": self.table,
-                "pipe": self.pipe,
-                "database": self.database,
-                "schema": self.schema,
-                "snowflake_conn_id": self.snowflake_conn_id,
-                "account": self.account,
-                "poll_interval": self.poll_interval,
-                "list_interval": self.list_interval,
-            },
-        )
+        return stored_form(self)
 
     def shared_stream_key(self) -> Hashable:
         """What the watchers of one poll have in common: connection and pipe, as they were named."""
@@ -205,7 +186,8 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
         return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
 
     def _poll(self) -> StatusPoll:
-        return shared_poll(self.shared_stream_key(), partial(connect, self.snowflake_conn_id, self._names()))
+        make = partial(connect, SnowpipeHook.async_get_client, self.snowflake_conn_id, self._names())
+        return shared_poll(self.shared_stream_key(), make)
 
     def _listing(self) -> ChannelListing:
         async def list_names() -> list[str]:
@@ -228,3 +210,41 @@ async def _numbered(looks: AsyncIterator[StatusLook]) -> AsyncGenerator[tuple[in
     numbers = itertools.count()
     async for look in looks:
         yield next(numbers), look
+
+
+class AssetStates:
+    """One state in the stores of all assets that share a trigger.
+
+    Watchers with the same arguments are one trigger to Airflow, and an event of it goes to all of their
+    assets in one transaction. The state is written to each, so that it outlives any of them.
+
+    :param accessors: one for each asset
+    """
+
+    def __init__(self, accessors: list[Any]) -> None:
+        self._accessors = accessors
+
+    async def aget(self, key: str) -> Any:
+        """Read a value, None if no asset has it."""
+        for accessor in self._accessors:
+            value = await accessor.aget(key)
+            if value is not None:
+                return value
+        return None
+
+    async def aset(self, key: str, value: Any) -> None:
+        """Write a value to every asset."""
+        for accessor in self._accessors:
+            await accessor.aset(key, value)
+
+
+def store_of(accessors: Any) -> AssetStates | None:
+    """Find the stores behind what Airflow 3.3 gives an event trigger.
+
+    :param accessors: ``BaseEventTrigger.asset_state_store``; None where nobody watches
+    """
+    if accessors is None:
+        return None
+    # Airflow 3.3.2 has no public way to list them; by itself the object serves a single asset only.
+    by_name: dict[str, Any] = getattr(accessors, "_by_name", {})
+    return AssetStates([by_name[name] for name in sorted(by_name)] or [accessors])

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
-from airflow_provider_snowpipe.streaming.status_look import StatusLook
-from airflow_provider_snowpipe.streaming.status_poll import StatusPoll
+from airflow_provider_snowpipe.streaming.commits import StatusLook
+from airflow_provider_snowpipe.streaming.polling import StatusPoll
 from airflow_provider_snowpipe.streaming.watermark_journal import journals_fed_by
 
 try:

@@ -11,12 +11,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import ApiError, SnowpipeError, SqlError
+from airflow_provider_snowpipe.triggers.wait import poll_retry, stored_form
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 
 ENDED, LOST = "ended", "lost"
-_BUDGET_SECONDS = 20.0
 
 
 class SnowpipeStatementTrigger(BaseTrigger):
@@ -52,16 +52,7 @@ class SnowpipeStatementTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments that make this trigger again."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "handle": self.handle,
-                "statement": self.statement,
-                "snowflake_conn_id": self.snowflake_conn_id,
-                "poll_interval": self.poll_interval,
-                "max_consecutive_errors": self.max_consecutive_errors,
-            },
-        )
+        return stored_form(self)
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Look until the statement has ended; one event."""
@@ -95,10 +86,8 @@ class SnowpipeStatementTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     async def _client(self) -> StatementClient:
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-
         hook = SnowpipeBulkHook(self.snowflake_conn_id)
-        return await hook.async_get_statement_client(retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS))
+        return await hook.async_get_statement_client(retry=poll_retry())
 
 
 def _event(status: str, message: str = "") -> TriggerEvent:

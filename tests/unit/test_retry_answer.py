@@ -11,9 +11,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 import airflow_provider_snowpipe
-from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
+from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.load_history import HistoryLook
-from airflow_provider_snowpipe.bulk.load_wait import load_failure
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.sent_load import end_of_task, end_of_wait
@@ -22,12 +21,17 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.spark import failures
 from airflow_provider_snowpipe.spark.data_source.agreement import RefusedByAnotherError
-from airflow_provider_snowpipe.streaming import commit_watch, errors
-from airflow_provider_snowpipe.streaming.commit_wait import CommitTargets, FailureReason, WaitState
-from airflow_provider_snowpipe.streaming.commit_watch import CommitWatch, Patience
+from airflow_provider_snowpipe.streaming import commits, errors
+from airflow_provider_snowpipe.streaming.commits import (
+    CommitWatch,
+    FailureReason,
+    Patience,
+    StatusLook,
+    WaitState,
+)
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.retry_advice import Worth, advise
-from airflow_provider_snowpipe.streaming.status_look import StatusLook
+from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 CHANNEL = {"channel": "c", "http_status": 409}
 ANSWERS: list[tuple[SnowpipeError, bool]] = [
@@ -216,4 +220,4 @@ def test_a_failed_wait_for_files_has_the_answer_of_its_error(reason):
 
 
 def test_what_nobody_foresaw_may_pass():
-    assert commit_watch.is_passing(OSError("disk"))
+    assert commits.is_passing(OSError("disk"))

@@ -11,8 +11,7 @@ from airflow_provider_snowpipe.bulk.file_load import FileLoad, FirstError
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import HistoryLook, moment
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
-from airflow_provider_snowpipe.streaming.commit_wait import WaitState
-from airflow_provider_snowpipe.streaming.commit_watch import Patience
+from airflow_provider_snowpipe.streaming.commits import Patience, WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     PipeNotFoundError,

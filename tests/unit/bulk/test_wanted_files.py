@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.file_choice import FileChoice
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names, possible_paths
+from airflow_provider_snowpipe.bulk.wanted_files import FileChoice, WantedFiles, file_names, possible_paths
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
 
 

@@ -259,6 +259,17 @@ def test_an_invalid_channel_ends_the_wait_at_once(snowpipe: FakeSnowpipe, channe
     assert snowpipe.clock.slept == []
 
 
+def test_a_channel_that_has_its_target_needs_no_valid_session(
+    snowpipe: FakeSnowpipe, channel: Channel
+) -> None:
+    put(channel, 0, 0)
+    channel.wait_for_commit(timeout=30)
+    snowpipe.channels["c"].code = "ERR_CHANNEL_INVALID"
+    status = channel.wait_for_commit(timeout=0)
+    assert status is not None
+    assert status.committed == "0"
+
+
 def test_a_token_that_goes_back_during_the_wait_is_noticed(snowpipe: FakeSnowpipe) -> None:
     snowpipe.channel("c", committed="9")
     snowpipe.holds_commits = True

@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.commit_wait import (
-    CommitTargets,
-    CommitVerdict,
-    FailureReason,
-    WaitState,
-    judge,
-)
+from airflow_provider_snowpipe.streaming.commits import CommitVerdict, FailureReason, WaitState, judge
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 
 def _judge(targets: dict[str, str], *found: ChannelStatus, **options: Any) -> CommitVerdict:
@@ -59,7 +54,7 @@ def test_slowest_is_named_among_tokens_of_the_first_ones_format(order: int) -> N
     verdict = judge({one.channel: one for one in found}, targets)
 
     assert verdict.slowest is not None
-    assert verdict.slowest.channel == found[0].channel
+    assert verdict.slowest.status.channel == found[0].channel
 
 
 def test_complete_verdict_counts_every_channel() -> None:
@@ -118,7 +113,7 @@ def test_slowest_of_many_is_told_with_its_target() -> None:
     )
 
     assert verdict.slowest is not None
-    assert (verdict.slowest.channel, verdict.slowest.committed, verdict.slowest.target) == ("b", "7", "11")
+    assert str(verdict.slowest) == "'b' committed 7 of 11"
     assert (verdict.done, verdict.total) == (0, 3)
 
 
@@ -147,4 +142,4 @@ def test_first_of_channels_that_are_equally_far_is_the_slowest() -> None:
     verdict = _judge({"a": "9", "b": "9", "c": "9"}, _status("a", "8"), _status("b", "7"), _status("c", "7"))
 
     assert verdict.slowest is not None
-    assert verdict.slowest.channel == "b"
+    assert verdict.slowest.status.channel == "b"

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.commit_wait import (
-    CommitTargets,
+from airflow_provider_snowpipe.streaming.commits import (
     CommitVerdict,
+    CommitWatch,
     FailureReason,
+    Patience,
+    StatusLook,
     WaitState,
 )
-from airflow_provider_snowpipe.streaming.commit_watch import CommitWatch, Patience
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -23,7 +24,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, LexicographicOffset, Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.status_look import StatusLook
+from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 TARGETS = {"c1": "a:10", "c2": "a:10"}
 DOWN = RetriesExhaustedError("service is away")
@@ -199,6 +200,13 @@ class TestStandstill:
         assert "'c4' stands" in text
         assert "'c5'" not in text
         assert more in text
+
+
+def test_a_wait_for_nothing_ends_at_once() -> None:
+    assert watch().at_once() is None
+    verdict = watch({}).at_once()
+    assert verdict is not None
+    assert (verdict.state, verdict.value, verdict.total) == (WaitState.COMPLETE, {}, 0)
 
 
 def test_memory_moves_to_another_process() -> None:

@@ -107,10 +107,6 @@ class ChannelModel(RuleBasedStateMachine):
         if self.accepted:
             assert self.accepted == list(range(self.accepted[0], self.accepted[0] + len(self.accepted)))
 
-    @invariant()
-    def outstanding_is_what_was_sent_and_not_committed(self) -> None:
-        assert self.progress.outstanding() == (self.committed < len(self.accepted))
-
 
 test_channel_model = ChannelModel.TestCase
 

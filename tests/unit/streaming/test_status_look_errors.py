@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from airflow_provider_snowpipe.streaming.commits import StatusLook, look_at
 from airflow_provider_snowpipe.streaming.errors import ApiError
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.status_look import StatusLook, look_at
 
 
 class Source:

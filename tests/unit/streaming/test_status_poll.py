@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.streaming.commits import StatusLook
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     PipeFailedOverError,
     RetriesExhaustedError,
 )
+from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.status_look import StatusLook
-from airflow_provider_snowpipe.streaming.status_poll import StatusPoll, shared_poll
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 

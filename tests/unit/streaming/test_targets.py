@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming.commit_wait import (
-    ChannelTarget,
-    CommitTargets,
-    FailureReason,
-    WaitState,
-    judge,
-)
+from airflow_provider_snowpipe.streaming.commits import FailureReason, WaitState, judge
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchRowOffset,
@@ -29,6 +23,7 @@ from airflow_provider_snowpipe.streaming.offsets import (
     known_formats,
 )
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.targets import ChannelTarget, CommitTargets
 from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 DIGESTS = st.text("0123456789abcdef", min_size=16, max_size=16)

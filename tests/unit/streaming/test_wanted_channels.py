@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming.wanted_channels import WantedChannels
+from airflow_provider_snowpipe.streaming.polling import WantedChannels
 
 
 def test_nobody_waiting_means_no_round() -> None:

@@ -10,7 +10,7 @@ def gather_seconds(monkeypatch):
     """Gather nobody else before the first round, or for as long as a test asks for."""
 
     def gather(seconds: float) -> None:
-        for poll in ("streaming.status_poll", "bulk.history_poll"):
+        for poll in ("streaming.polling", "bulk.files_watch"):
             monkeypatch.setattr(f"airflow_provider_snowpipe.{poll}.GATHER_SECONDS", seconds)
 
     gather(0.01)

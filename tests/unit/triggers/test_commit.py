@@ -115,7 +115,7 @@ def test_wrong_credentials_are_refused_at_once(service, service_connection):
 
 
 def test_passing_errors_are_survived(service, service_connection, monkeypatch):
-    monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_snowpipe.triggers.wait.POLL_BUDGET_SECONDS", 0.0)
     down = error(503, "ERR_BUSY")
     service.on(
         "bulk-channel-status",
@@ -133,7 +133,7 @@ def test_passing_errors_are_survived(service, service_connection, monkeypatch):
 
 
 def test_too_many_errors_in_a_row_end_the_wait(service, service_connection, monkeypatch):
-    monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_snowpipe.triggers.wait.POLL_BUDGET_SECONDS", 0.0)
     service.on("bulk-channel-status", error(503, "ERR_BUSY"))
 
     (event,) = events(make(service_connection, max_consecutive_errors=3))

@@ -1,4 +1,4 @@
-"""Deciding whether a set of channels has committed its targets: the pure part of waiting for a commit."""
+"""What a run owes on its channels: the targets that a load hands on and a wait is for, and reading them."""
 
 from __future__ import annotations
 
@@ -6,115 +6,16 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Self
 
-from airflow_provider_snowpipe.streaming.errors import (
-    ChannelInvalidError,
-    CommitTimeoutError,
-    ConfigurationError,
-    OffsetTokenError,
-    RetriesExhaustedError,
-    RowsRejectedError,
-    SnowpipeError,
-    WaitRefusedError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.names import check_channel_name
 from airflow_provider_snowpipe.streaming.offsets import LexicographicOffset, Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import Progress
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 log = logging.getLogger(__name__)
-
-
-class WaitState(StrEnum):
-    """Where a wait stands."""
-
-    COMPLETE = "complete"
-    WAITING = "waiting"
-    FAILED = "failed"
-
-
-class FailureReason(StrEnum):
-    """Why a wait cannot end well; the last four come from whoever asks, not from one status."""
-
-    CHANNEL_MISSING = "channel_missing"
-    CHANNEL_INVALID = "channel_invalid"
-    ROWS_REJECTED = "rows_rejected"
-    BAD_TOKEN = "bad_token"  # noqa: S105  a reason, not a secret
-    CONFIGURATION = "configuration"
-    REFUSED = "refused"
-    TOO_MANY_ERRORS = "too_many_errors"
-    STALLED = "stalled"
-
-    @property
-    def error_class(self) -> type[SnowpipeError]:
-        """The error of a load that waits itself; it says whether another try of the load can help."""
-        return _ERRORS[self]
-
-    @property
-    def retryable_by_wait(self) -> bool:
-        """True when another try of a task that only waits can help: it opens no channel, as a load does."""
-        needs_writer = self in (FailureReason.CHANNEL_MISSING, FailureReason.CHANNEL_INVALID)
-        return self.error_class.retryable and not needs_writer
-
-
-_ERRORS: dict[FailureReason, type[SnowpipeError]] = {
-    FailureReason.CHANNEL_MISSING: ChannelInvalidError,
-    FailureReason.CHANNEL_INVALID: ChannelInvalidError,
-    FailureReason.ROWS_REJECTED: RowsRejectedError,
-    FailureReason.BAD_TOKEN: OffsetTokenError,
-    FailureReason.CONFIGURATION: ConfigurationError,
-    FailureReason.REFUSED: WaitRefusedError,
-    FailureReason.TOO_MANY_ERRORS: RetriesExhaustedError,
-    FailureReason.STALLED: CommitTimeoutError,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SlowestChannel:
-    """The channel that is furthest behind: one without a token, else the one with the smallest.
-
-    :param channel: its name
-    :param committed: its committed offset token, None for NULL
-    :param target: the offset token that it owes
-    """
-
-    channel: str
-    committed: str | None
-    target: str
-
-    def __str__(self) -> str:
-        return f"{self.channel!r} committed {self.committed or 'NULL'} of {self.target}"
-
-
-@dataclass(frozen=True, slots=True)
-class CommitVerdict:
-    """What one look at the channels says.
-
-    :param state: complete, waiting or failed
-    :param tokens: committed offset token of every channel, None for NULL
-    :param done: channels whose committed token is at or past the target
-    :param total: channels waited for
-    :param slowest: where it hangs; only while waiting
-    :param reason: why it failed
-    :param message: what happened and what to do, when failed; the error that is endured, while waiting
-    """
-
-    state: WaitState
-    tokens: Mapping[str, str | None]
-    done: int
-    total: int
-    slowest: SlowestChannel | None = None
-    reason: FailureReason | None = None
-    message: str = ""
-
-    def __str__(self) -> str:
-        if self.message:
-            return self.message
-        hangs = f"; slowest: {self.slowest}" if self.slowest is not None else ""
-        return f"{self.done} of {self.total} channels committed{hangs}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,80 +253,3 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
             f"{name} is {value!r}: give a mapping of channel names, such as the XCom 'targets' of the load"
         )
     return dict(value)
-
-
-def judge(statuses: Mapping[str, ChannelStatus], wanted: CommitTargets) -> CommitVerdict:
-    """Hold the channels' statuses against the targets.
-
-    Complete means that *every* committed token is at or past its target, by the order of the token's
-    format; NULL never is. A channel that has its target needs no valid session any more, so its status
-    code does not matter then. The first failure in the order of the targets is reported.
-
-    :param statuses: a status for each channel; one that is left out counts as missing, unless it owes
-        nothing
-    :param wanted: the targets
-    """
-    total = len(wanted.targets)
-    found = {name: statuses.get(name) or ChannelStatus.missing(name) for name in wanted.targets}
-    tokens = {name: status.committed for name, status in found.items()}
-    behind: list[tuple[Offset | None, SlowestChannel]] = []
-    for name, target in wanted.targets.items():
-        status = found[name]
-        try:
-            progress = wanted.progress(status)
-            complete = progress is None or progress.is_complete()
-        except OffsetTokenError as error:
-            return _failed(tokens, total, FailureReason.BAD_TOKEN, str(error))
-        failure = _failure(status, complete, wanted)
-        if failure is not None:
-            return _failed(tokens, total, *failure)
-        if progress is not None and not complete:
-            behind.append((progress.committed, SlowestChannel(name, status.committed, str(target))))
-    if not behind:
-        return CommitVerdict(WaitState.COMPLETE, tokens, done=total, total=total)
-    return CommitVerdict(
-        WaitState.WAITING, tokens, done=total - len(behind), total=total, slowest=_slowest(behind)
-    )
-
-
-def _failure(
-    status: ChannelStatus, complete: bool, wanted: CommitTargets
-) -> tuple[FailureReason, str] | None:
-    name = status.channel
-    if name in wanted.rejected_baseline:
-        rejected = status.rows_error_count - wanted.rejected_baseline[name]
-        if rejected > 0:
-            return FailureReason.ROWS_REJECTED, (
-                f"channel {name!r}: the service skipped {rejected} row(s), the last one at or before offset "
-                f"{status.last_error_offset_upper_bound!r}: {status.last_error_message or 'no message'}. "
-                "Fix those rows in the source and load them again; fail_on_rejected_rows=False accepts "
-                "skipped rows"
-            )
-    if complete:
-        return None
-    if not status.exists:
-        return FailureReason.CHANNEL_MISSING, (
-            f"channel {name!r} does not exist, or the role may not see it ({status.code}): check pipe, "
-            "channel name and role; a channel that was dropped lost its token, so run the load again"
-        )
-    if not status.is_valid:
-        return FailureReason.CHANNEL_INVALID, (
-            f"channel {name!r} has the status {status.code} and committed only {status.committed or 'NULL'}: "
-            "its writer must open it again and replay from that token; run the load again"
-        )
-    return None
-
-
-def _failed(
-    tokens: Mapping[str, str | None], total: int, reason: FailureReason, message: str
-) -> CommitVerdict:
-    return CommitVerdict(WaitState.FAILED, tokens, done=0, total=total, reason=reason, message=message)
-
-
-def _slowest(behind: list[tuple[Offset | None, SlowestChannel]]) -> SlowestChannel:
-    for committed, channel in behind:
-        if committed is None:
-            return channel
-    first = behind[0][0]
-    alike = [(one, channel) for one, channel in behind if type(one) is type(first) and one is not None]
-    return min(((one.sort_key(), channel) for one, channel in alike), key=lambda entry: entry[0])[1]

@@ -8,16 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming.commit_wait import (
-    CommitTargets,
+from airflow_provider_snowpipe.streaming.commits import (
+    CommitState,
     CommitVerdict,
     FailureReason,
     WaitState,
+    decide,
     judge,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, TopicPartitionOffset
+from airflow_provider_snowpipe.streaming.progress import Progress
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 
 def status(name: str, committed: str | None, code: str = "SUCCESS", **fields: Any) -> ChannelStatus:
@@ -29,6 +32,41 @@ def look(targets: dict[str, str], *found: ChannelStatus, **options: Any) -> Comm
     return judge(
         {s.channel: s for s in found}, CommitTargets.parse(targets, offset_class.format_name, **options)
     )
+
+
+@pytest.mark.parametrize("committed", [None, "8", "9", "10"])
+@pytest.mark.parametrize("code", ["SUCCESS", "ERR_CHANNEL_INVALID"])
+@pytest.mark.parametrize("target", [None, "9"])
+@pytest.mark.parametrize("rejected_baseline", [None, 4, 5])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_decision_about_one_channel(
+    committed: str | None, code: str, target: str | None, rejected_baseline: int | None, is_last: bool
+) -> None:
+    found = status("c", committed, code, rows_error_count=5)
+    position = None if committed is None else IntegerOffset.parse(committed)
+    progress = None if target is None else Progress(position, IntegerOffset.parse(target))
+
+    one = decide(found, progress, rejected_baseline=rejected_baseline, is_last=is_last)
+
+    has_target = target is None or committed in ("9", "10")
+    if rejected_baseline == 4:
+        expected = CommitState.REJECTED
+    elif has_target:
+        expected = CommitState.COMMITTED
+    elif code != "SUCCESS":
+        expected = CommitState.INVALID
+    else:
+        expected = CommitState.STALLED if is_last else CommitState.BEHIND
+    assert (one.state, one.has_target) == (expected, has_target)
+    assert one.rejected == (1 if rejected_baseline == 4 else 0)
+
+
+def test_decision_accepts_skipped_rows_and_leaves_time_unless_told_otherwise() -> None:
+    found = status("c", "8", rows_error_count=5)
+
+    one = decide(found, Progress(IntegerOffset(8), IntegerOffset(9)))
+
+    assert (one.state, one.rejected) == (CommitState.BEHIND, 0)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +115,10 @@ def test_the_slowest_channel_is_one_without_a_token_else_the_one_with_the_smalle
     without = look(targets, status("c1", "a:10"), status("c2", "a:9"), status("c3", "a:40"))
 
     assert with_null.slowest is not None
-    assert with_null.slowest.channel == "c3"
+    assert with_null.slowest.status.channel == "c3"
     assert "committed NULL of a:50" in str(with_null)
     assert without.slowest is not None
-    assert without.slowest.channel == "c2"
+    assert without.slowest.status.channel == "c2"
 
 
 def test_channels_that_nobody_waits_for_do_not_matter() -> None:

@@ -1,0 +1,332 @@
+"""One poll of the service for everyone in an event loop who waits for the same thing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager
+from functools import partial
+from typing import Any, Generic, Protocol, Self, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from airflow_provider_snowpipe.streaming.commits import StatusLook, StatusSource, look_at
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, PipeFailedOverError
+
+log = logging.getLogger(__name__)
+
+GATHER_SECONDS = 0.2
+"""Pause before a first round, in which waiters that start together come together."""
+CONNECT_SECONDS = 60.0
+"""Longest time for looking a connection up and making a client."""
+_JITTER = 0.1
+_SLACK = 0.5
+"""A channel counts as due this share of the fastest interval early, so that requests stay full."""
+_REOPEN = (PipeFailedOverError, AuthenticationError)
+"""Errors after which the client is made anew, from settings that may have changed meanwhile."""
+
+
+class Closes(Protocol):
+    """What a poll asks: a client with connections."""
+
+    def close(self) -> None:
+        """Give the connections back."""
+
+
+Source = TypeVar("Source", bound=Closes)
+Question = TypeVar("Question")
+Look = TypeVar("Look")
+Poll = TypeVar("Poll", bound="SharedPoll[Any]")
+
+
+class SharedPoll(ABC, Generic[Look]):
+    """A poll that runs as long as somebody follows it, and tells all of them what each round brought.
+
+    :param name: of its task, for who looks at a hanging event loop
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._followers: set[asyncio.Queue[Look | Exception]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    def looks(self) -> AsyncGenerator[Look]:
+        """Poll for ever; one value for each round."""
+
+    async def follow(self) -> AsyncGenerator[Look]:
+        """Read the looks of the one poll that all followers share; it runs while there is one."""
+        queue: asyncio.Queue[Look | Exception] = asyncio.Queue()
+        self._followers.add(queue)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._broadcast(), name=self._name)
+        try:
+            while True:
+                look = await queue.get()
+                if isinstance(look, Exception):
+                    raise look
+                yield look
+        finally:
+            self._followers.discard(queue)
+            if not self._followers and self._task is not None:
+                task, self._task = self._task, None
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _broadcast(self) -> None:
+        try:
+            async with aclosing(self.looks()) as looks:
+                async for look in looks:
+                    self._tell(look)
+        except Exception as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, look: Look | Exception) -> None:
+        for queue in self._followers:
+            queue.put_nowait(look)
+
+
+_polls: WeakKeyDictionary[
+    asyncio.AbstractEventLoop, WeakValueDictionary[tuple[type[Any], Hashable], SharedPoll[Any]]
+] = WeakKeyDictionary()
+
+
+def poll_of_loop(kind: type[Poll], key: Hashable, make: Callable[[], Poll]) -> Poll:
+    """Find the running event loop's poll of something, or make it; it lives as long as somebody holds it.
+
+    :param kind: the poll's class
+    :param key: what its polls are told apart by, such as connection and pipe
+    :param make: makes the poll
+    """
+    polls = _polls.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+    poll = polls.get((kind, key))
+    if not isinstance(poll, kind):
+        poll = polls[kind, key] = make()
+    return poll
+
+
+def early_share() -> float:
+    """A share of the interval, a little below 1, after which a round comes: pollers do not march in step."""
+    return 1 - _JITTER * random.random()  # noqa: S311  spreads polls, guards no secret
+
+
+class PollClient(Generic[Source, Question, Look]):
+    """A poll's client, made when it is first needed and again after it was dropped; one thread of its own.
+
+    With its own thread a pipe whose service hangs holds up no other pipe. What goes wrong is part of a look.
+
+    :param name: of its thread
+    :param connect: makes the client
+    :param look: asks it, in the thread
+    :param failed: makes the look that brought nothing but an error
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], Awaitable[Source]],
+        look: Callable[[Source, Question], Look],
+        failed: Callable[[Question, Exception], Look],
+    ) -> None:
+        self._connect = connect
+        self._look = look
+        self._failed = failed
+        self._source: Source | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drop()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def is_new(self) -> bool:
+        """True when the next look makes a client."""
+        return self._source is None
+
+    async def look(self, question: Question) -> Look:
+        """Look once.
+
+        :param question: what is asked
+        """
+        try:
+            if self._source is None:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    self._source = await self._connect()
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._look, self._source, question)
+        except Exception as error:  # noqa: BLE001  the waiters judge it; it must not end the poll for all
+            log.warning("a shared poll failed: %s: %s", type(error).__name__, error)
+            return self._failed(question, error)
+
+    def drop(self) -> None:
+        """Close the client; the next look makes another one."""
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
+
+
+class WantedChannels:
+    """The channels of one pipe that are waited for, each at the pace of its most impatient waiter.
+
+    Rounds follow each other at the fastest interval of all waiters. A round asks after the channels that are
+    due by their own interval, so a slow waiter's channels are not dragged along at the fastest one's pace. A
+    channel that is new is asked after in the next round; it starts no round of its own.
+
+    Not thread-safe: everything happens on one event loop. Times are seconds of any clock that only goes
+    forward.
+    """
+
+    def __init__(self) -> None:
+        self._intervals: dict[str, Counter[float]] = {}
+        self._waiters: Counter[float] = Counter()
+        self._asked_at: dict[str, float] = {}
+        self._round_at: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._intervals)
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between two rounds: the fastest waiter's; None while nobody waits."""
+        return min(self._waiters, default=None)
+
+    def add(self, names: Sequence[str], interval: float) -> None:
+        """Take in one waiter.
+
+        :param names: the channels that it waits for
+        :param interval: seconds between two looks that it asks for
+        """
+        self._waiters[interval] += 1
+        for name in names:
+            self._intervals.setdefault(name, Counter())[interval] += 1
+
+    def remove(self, names: Sequence[str], interval: float) -> None:
+        """Let one waiter go, with the values it came with.
+
+        :param names: its channels
+        :param interval: its interval
+        """
+        _take(self._waiters, interval)
+        for name in names:
+            _take(self._intervals[name], interval)
+            if not self._intervals[name]:
+                del self._intervals[name]
+                self._asked_at.pop(name, None)
+
+    def seconds_to_next_round(self, now: float) -> float | None:
+        """How long to wait before the next round; 0 for the first one, None while nobody waits.
+
+        :param now: the time
+        """
+        interval = self.interval
+        if interval is None:
+            return None
+        return 0.0 if self._round_at is None else max(0.0, self._round_at + interval - now)
+
+    def start_round(self, now: float) -> list[str]:
+        """Begin a round: the channels to ask after, in the order in which they were first wanted.
+
+        :param now: the time
+        """
+        self._round_at = now
+        early = _SLACK * (self.interval or 0.0)
+        due = [name for name in self._intervals if self._is_due(name, now + early)]
+        self._asked_at.update(dict.fromkeys(due, now))
+        return due
+
+    def _is_due(self, name: str, now: float) -> bool:
+        asked_at = self._asked_at.get(name)
+        return asked_at is None or asked_at + min(self._intervals[name]) <= now
+
+
+def _take(counter: Counter[float], key: float) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+class StatusPoll(SharedPoll[StatusLook]):
+    """Asks after a pipe's channels, 100 a request, once for all who wait for them.
+
+    A waiter announces itself with :meth:`waiting` and then reads looks: from :meth:`follow`, which drives the
+    poll by itself, or from whoever else drives :meth:`looks` and hands its values on. What goes wrong is part
+    of a look; :meth:`looks` itself never ends and never raises.
+
+    :param connect: makes a client of the pipe
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[StatusSource]]) -> None:
+        super().__init__("snowpipe channel status")
+        self._connect = connect
+        self._wanted = WantedChannels()
+        self._changed = asyncio.Event()
+
+    @contextmanager
+    def waiting(self, names: Sequence[str], interval: float) -> Iterator[None]:
+        """Have these channels asked after as long as the block runs.
+
+        :param names: the channels' names
+        :param interval: seconds between two looks; the fastest of all waiters sets the poll's pace
+        """
+        self._wanted.add(names, interval)
+        self._changed.set()
+        try:
+            yield
+        finally:
+            self._wanted.remove(names, interval)
+
+    async def looks(self) -> AsyncGenerator[StatusLook]:
+        """Poll for ever; one value for each round."""
+        with PollClient("snowpipe-status", self._connect, look_at, StatusLook.failed) as client:
+            await asyncio.sleep(GATHER_SECONDS)
+            while True:
+                await self._next_round()
+                names = self._wanted.start_round(loop_time())
+                if not names:
+                    continue
+                is_new = client.is_new
+                look = await client.look(names)
+                if any(isinstance(error, _REOPEN) for error in look.errors.values()):
+                    client.drop()
+                    if not is_new:
+                        look = await client.look(names)
+                yield look
+
+    async def _next_round(self) -> None:
+        """Sleep until a round is due; a new waiter may bring that forward."""
+        early = early_share()
+        while True:
+            self._changed.clear()
+            seconds = self._wanted.seconds_to_next_round(loop_time())
+            if seconds is None:
+                await self._changed.wait()
+                continue
+            pause = seconds - (1 - early) * (self._wanted.interval or 0.0)
+            if pause <= 0:
+                return
+            try:
+                await asyncio.wait_for(self._changed.wait(), pause)
+            except TimeoutError:
+                return
+
+
+def shared_poll(key: Hashable, connect: Callable[[], Awaitable[StatusSource]]) -> StatusPoll:
+    """Find the running event loop's poll of a pipe, or make it; it lives as long as somebody holds it.
+
+    :param key: what connection and pipe are told apart by
+    :param connect: makes a client of that pipe
+    """
+    return poll_of_loop(StatusPoll, key, partial(StatusPoll, connect))
+
+
+def loop_time() -> float:
+    """Seconds of the running event loop's clock."""
+    return asyncio.get_running_loop().time()
