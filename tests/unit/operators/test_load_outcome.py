@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.load_outcome import LoadAccount, outcome_of
-from airflow_provider_snowpipe.operators.load_planning import load_policy, splits_csv
+from airflow_provider_snowpipe.operators.load_planning import LoadAccount, load_policy, outcome_of, splits_csv
 from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
