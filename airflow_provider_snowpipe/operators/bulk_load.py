@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED, CopyOutcome
+from airflow_provider_snowpipe.bulk.compaction import TARGET_FILE_BYTES
+from airflow_provider_snowpipe.bulk.copy_run import ON_REJECTED, CopyOutcome
 from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
 from airflow_provider_snowpipe.bulk.file_load import LOADED
-from airflow_provider_snowpipe.bulk.file_sizing import TARGET_FILE_BYTES
 from airflow_provider_snowpipe.bulk.run_manifest import (
     ManifestFile,
     RunManifest,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED, CopyOutcome
-from airflow_provider_snowpipe.bulk.copy_run import RunIdentity, StagedFile
+from airflow_provider_snowpipe.bulk.copy_run import ON_REJECTED, CopyOutcome, RunIdentity, StagedFile
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference

@@ -13,10 +13,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome, newest_loads, path_below
-from airflow_provider_snowpipe.bulk.copy_run import RunIdentity, StagedFile
+from airflow_provider_snowpipe.bulk.copy_run import (
+    CopyOutcome,
+    RunIdentity,
+    StagedFile,
+    newest_loads,
+    path_below,
+)
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.pipe_statement import PIPE_STATUS
+from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS
 from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
 from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, stage_place, written
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder

@@ -102,7 +102,7 @@ class FileLoading:
         :param submitted: what the task had to say before
         :param boundary: files of this machine and their channels, None for files in a stage
         """
-        from airflow_provider_snowpipe.bulk.load_wait import load_failure
+        from airflow_provider_snowpipe.bulk.files_watch import load_failure
 
         if event["status"] != "success":
             raise load_failure(event["reason"], event["message"])
@@ -454,7 +454,7 @@ def load_files(
 def _loaded(
     boundary: FileBoundary, loader: FileLoader, shares: Sequence[CopyShare], on_rejected: str
 ) -> dict[str, Any]:
-    from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome
+    from airflow_provider_snowpipe.bulk.copy_run import CopyOutcome
 
     if not shares:
         return _NOTHING

@@ -230,7 +230,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         :param submitted: what the task had to say before
         :raises AirflowFailException: if a file did not load
         """
-        from airflow_provider_snowpipe.bulk.load_wait import load_failure
+        from airflow_provider_snowpipe.bulk.files_watch import load_failure
 
         with failing_at_once():
             if event["status"] != "success":
@@ -299,7 +299,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         )
 
     def _waited_here(self, submission: Submission) -> dict[str, Any]:
-        from airflow_provider_snowpipe.bulk.load_wait import wait_for_loads
+        from airflow_provider_snowpipe.bulk.files_watch import wait_for_loads
         from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
         wanted, patience = WantedFiles(submission.awaited()), Patience(self.max_consecutive_errors)

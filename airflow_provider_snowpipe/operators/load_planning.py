@@ -15,15 +15,15 @@ from airflow_provider_snowpipe.bulk.copy_usage import (
 from airflow_provider_snowpipe.operators.account_operator import run_identity
 from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS
 from airflow_provider_snowpipe.routing.data_shape import DataShape
-from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
-from airflow_provider_snowpipe.routing.measured import (
+from airflow_provider_snowpipe.routing.load_plan import (
     MOST_KEPT,
+    LoadPath,
     MeasuredLoad,
     kept_loads,
     measured_floors,
     measured_latency,
 )
+from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.routing.probes import file_kind
 from airflow_provider_snowpipe.streaming.arguments import known_arguments
 

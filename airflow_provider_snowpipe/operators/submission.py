@@ -186,7 +186,7 @@ def report_lines(report: RunReport) -> list[str]:
 
 def settled(credentials: Credentials) -> Credentials:
     """Turn credentials that fetch a token into the token: the driver has no Airflow connection."""
-    from airflow_provider_snowpipe.hooks.oauth import OAuthClient
+    from airflow_provider_snowpipe.hooks.connection import OAuthClient
     from airflow_provider_snowpipe.streaming.auth import OAuthToken
 
     return OAuthToken(credentials.bearer()) if isinstance(credentials, OAuthClient) else credentials

@@ -11,9 +11,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 import airflow_provider_snowpipe
-from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
+from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.load_history import HistoryLook
-from airflow_provider_snowpipe.bulk.load_wait import load_failure
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.submission import end_of_task, end_of_wait, job_error_of

@@ -14,8 +14,7 @@ import pytest
 from airflow_provider_snowpipe.bulk.copy_run import RunIdentity
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, SubmittedFile
-from airflow_provider_snowpipe.bulk.files_watch import Tolerance
-from airflow_provider_snowpipe.bulk.load_wait import load_failure
+from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.pipe_submission import Submission
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import (

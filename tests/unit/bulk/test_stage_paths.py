@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from snowflake.connector.converter import SnowflakeConverter
 
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
-from airflow_provider_snowpipe.bulk.file_pipe_admin import KnownPipe
-from airflow_provider_snowpipe.bulk.pipe_statement import PipeDefinition
+from airflow_provider_snowpipe.bulk.file_pipe_admin import KnownPipe, PipeDefinition
 from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Staging
