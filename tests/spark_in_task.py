@@ -29,7 +29,7 @@ def submit_in_process(patch: pytest.MonkeyPatch, session: Any) -> Submissions:
     """
     submitted = Submissions()
     # One session runs one try after the other, so that no two tries stage a manifest in the same second.
-    patch.setattr("airflow_provider_snowpipe.operators.run_stage.SETTLED_AFTER", 0.0)
+    patch.setattr("airflow_provider_snowpipe.operators.bulk_driver.SETTLED_AFTER", 0.0)
 
     def execute(self: SparkSubmitOperator, context: Any) -> None:
         plan = str(self.application_args[0])

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from airflow_provider_snowpipe.bulk.copy_outcome import newest_loads
-from airflow_provider_snowpipe.bulk.copy_run import RunIdentity
+from airflow_provider_snowpipe.bulk.copy_run import RunIdentity, newest_loads
 from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe import MOST_FILES, FilePipeClient, SubmittedFile
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance

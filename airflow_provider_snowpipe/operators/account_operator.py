@@ -1,19 +1,28 @@
-"""What every operator on something of a Snowflake account shares."""
+"""What operators share: one account, a stage's files, a pipe's channels, and the run whose work they do."""
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, leave_channel_page, pipe_page
+from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.bulk.copy_run import RunIdentity
 
 
 @contextmanager
@@ -80,3 +89,165 @@ class AccountOperator(BaseOperator):
     @abstractmethod
     def preview(self) -> list[str]:
         """Say in words what :meth:`perform` would do now."""
+
+
+# -- Whose work a task does, in the same words on every try of it ----------------------------------------
+
+
+def run_identity(context: Context) -> RunIdentity:
+    """Name the work by DAG, run, task and map index.
+
+    :param context: the task's context
+    """
+    from airflow_provider_snowpipe.bulk.copy_run import RunIdentity
+
+    ti: Any = context["ti"]
+    run: Any = context["dag_run"]
+    began = getattr(run, "start_date", None) or getattr(ti, "start_date", None) or dt.datetime.now(dt.UTC)
+    names = (ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index))
+    return RunIdentity(names, began, max(1, getattr(ti, "try_number", 1)))
+
+
+# -- What the operators of staged files and file pipes share ---------------------------------------------
+
+FILES_KEY = "files"
+"""The XCom with the paths of files, as the next operator or sensor of files takes them."""
+
+
+class FileOperator(AccountOperator):
+    """Base of the operators of files: stages, COPY, and the pipes that load from stages."""
+
+    @cached_property
+    def hook(self) -> SnowpipeBulkHook:
+        """The hook of the account; made when first asked for, after templates are rendered."""
+        return SnowpipeBulkHook(self.snowflake_conn_id, database=self.database, schema=self.schema)
+
+    def pipe_name(self, pipe: str) -> PipeName:
+        """The full name of a pipe.
+
+        :param pipe: its name
+        """
+        return PipeName(*self.hook.place(), pipe)
+
+
+# -- Mapped instances of a task must not share a channel: a channel has one writer -----------------------
+
+_IDENTITY = ("channel", "table", "pipe", "database", "schema", "snowflake_conn_id")
+
+
+def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None:
+    """Refuse mapped instances of which two would have the same channel of the same pipe.
+
+    :param operator: one mapped instance
+    :param context: its context
+    :raises ConfigurationError: if two have; names the argument
+    """
+    index = getattr(context.get("ti"), "map_index", None)
+    if index is None or index < 0 or not operator.has_dag() or getattr(operator, "channel", None) is None:
+        return
+    mapped = operator.dag.task_dict.get(operator.task_id)
+    given = getattr(getattr(mapped, "expand_input", None), "value", None)
+    if mapped is None or given is None:
+        return
+    constant = {name: mapped.partial_kwargs.get(name) for name in _IDENTITY}
+    if any("map_index" in str(value) for value in constant.values()):
+        return
+    if isinstance(given, Mapping):
+        twice = _twice_in_product({name: _resolved(value, context) for name, value in given.items()})
+    else:
+        twice = _twice([{n: one.get(n) for n in _IDENTITY} for one in _resolved(given, context)])
+    if twice is not None:
+        raise ConfigurationError(
+            f"mapped task {operator.task_id!r}: more than one instance would use {twice}, and a channel "
+            "has one writer. Map over channel=… with a different name for each, or put {{ ti.map_index }} "
+            "into it"
+        )
+
+
+def _twice_in_product(lists: Mapping[str, Sequence[Any]]) -> str | None:
+    """Arguments of ``expand`` are combined each with each, so every other one multiplies the channels."""
+    own = [name for name in lists if name in _IDENTITY]
+    others = [name for name in lists if name not in _IDENTITY and len(lists[name]) > 1]
+    if not own or others:
+        return f"the same channel (mapped over {', '.join(others or sorted(lists)) or 'nothing'})"
+    for name in own:
+        again = _twice([{name: value} for value in lists[name]])
+        if again is not None:
+            return again
+    return None
+
+
+def _twice(identities: Sequence[Mapping[str, Any]]) -> str | None:
+    seen: set[str] = set()
+    for identity in identities:
+        key = json.dumps(identity, sort_keys=True, default=str)
+        if key in seen and "map_index" not in key:
+            return ", ".join(f"{name}={value!r}" for name, value in identity.items() if value is not None)
+        seen.add(key)
+    return None
+
+
+def _resolved(value: Any, context: Mapping[str, Any]) -> list[Any]:
+    """The values of an argument of ``expand``, fetched where they are the XCom of another task."""
+    if hasattr(value, "resolve"):
+        value = value.resolve(context)
+    return list(value.items()) if isinstance(value, Mapping) else list(value)
+
+
+# -- What all operators on one pipe's channels share -----------------------------------------------------
+
+
+class PipeOperator(AccountOperator):
+    """Base of the operators on channels of one pipe.
+
+    :param table: the channels belong to this table's default pipe (templated)
+    :param pipe: the channels belong to this pipe; not together with ``table`` (templated)
+    """
+
+    template_fields: Sequence[str] = ("table", "pipe", *AccountOperator.template_fields)
+    operator_extra_links = (SnowsightLink(), *CHANNEL_PAGE_LINKS)
+
+    def __init__(self, *, table: str | None = None, pipe: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+        self.pipe = pipe
+        if table is not None and pipe is not None:
+            raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
+
+    @cached_property
+    def hook(self) -> SnowpipeHook:
+        """The hook of the pipe; made when first asked for, after templates are rendered."""
+        return SnowpipeHook(
+            self.snowflake_conn_id,
+            table=self.table,
+            pipe=self.pipe,
+            database=self.database,
+            schema=self.schema,
+        )
+
+    def prepare(self, context: Context) -> None:
+        """Refuse mapped tasks on one channel, and leave the task's links."""
+        require_distinct_channels(self, context)
+        self._leave_links(context)
+
+    def _leave_links(self, context: Context) -> None:
+        url = snowsight_url(self.hook)
+        if url is not None:
+            context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
+        leave_channel_page(context["ti"], self._page(context))
+
+    def _page(self, context: Context) -> str:
+        """The address of the page that shows what the task works on."""
+        return pipe_page(self.hook)
+
+
+def require_name(argument: str, value: str | None) -> str:
+    """Return a name that must have been given, or rendered.
+
+    :param argument: the argument's name
+    :param value: its value
+    :raises ConfigurationError: if it is empty
+    """
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{argument} is {value!r}: give a name")
+    return value

@@ -1,17 +1,25 @@
-"""A task around one driver of the job that writes files for COPY."""
+"""A task around one driver of the job that writes files for COPY, and the stage's folder for such files."""
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from airflow_provider_snowpipe.bulk.run_manifest import ATTEMPT_NAME, OUTCOME_NAME, RunManifest
+from airflow_provider_snowpipe.bulk.stage import StageReference, staged_at
+from airflow_provider_snowpipe.bulk.stage_upload import SourceFile, Staging
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
-from airflow_provider_snowpipe.operators.spark_driver import SparkDriverOperator
+from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
+from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.operators.submission import application_name, job_error_of
 from airflow_provider_snowpipe.spark import write_job_file
 from airflow_provider_snowpipe.spark.report import write_whole
@@ -21,7 +29,10 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+    from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
     from airflow_provider_snowpipe.spark.bulk.write_plan import WritePlan, WriteReport
+
 
 MakePlan = Callable[[str, str, str, str], "WritePlan"]
 """Makes the plan, given the application's name, the folder's URL, the attempt and the report's path."""
@@ -154,3 +165,171 @@ def brought_folder(folder: str) -> Path:
 
 def _as_url(path: str) -> str:
     return path if "://" in path else Path(path).absolute().as_uri()
+
+
+# -- The folder of one piece of work in a stage: its files, its manifest, and what came of it ------------
+
+SETTLED_AFTER = 2.0
+"""Seconds: one, which LIST does not divide, and one that the clocks of a stage's machines may differ by."""
+_NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
+
+
+class RunStage:
+    """A folder of a stage.
+
+    The manifest of an internal stage is moved by ``PUT`` and ``GET``; that of an external one is an object
+    of its storage, since these two reach internal stages only.
+
+    :param hook: the account
+    :param stage: the stage, with or without a path
+    :param folder: the folder's own name
+    :param storage_conn_id: the connection for the storage of an external stage
+    :raises SqlError: if the stage cannot be described
+    """
+
+    def __init__(
+        self, hook: SnowpipeBulkHook, stage: str, folder: str, storage_conn_id: str | None = None
+    ) -> None:
+        self._hook = hook
+        reference = StageReference.parse(stage)
+        self.folder = folder
+        self.reference = StageReference(reference.owner, reference.name, reference.below(folder))
+        url = hook.stage_url(stage)
+        self.url = None if url is None else f"{url.rstrip('/')}/{self.reference.path}"
+        self._conn_id = storage_conn_id
+        self._present: dict[str, dt.datetime | None] | None = None
+        self._upload: StageUpload | None = None
+
+    @property
+    def location(self) -> str:
+        """The folder as COPY and LIST take it."""
+        return f"@{self.reference.owner}{self.reference.name}/{self.reference.path}"
+
+    def manifest(self) -> RunManifest | None:
+        """Read the manifest that counts, None where the work has none yet.
+
+        :raises ConfigurationError: if it is of another release
+        """
+        return self._first() if _attempts(self._known()) else None
+
+    def outcome(self) -> dict[str, Any] | None:
+        """Read what came of the work, None where it is not known to be done."""
+        text = self._read(OUTCOME_NAME)
+        if text is None:
+            return None
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def keep_manifest(self, manifest: RunManifest) -> RunManifest:
+        """Write the manifest of an attempt; the one that counts, which may be another's.
+
+        An attempt that stalls may write late, whatever it saw before. So each writes under a name of its own,
+        which nobody replaces, and of several the one that was staged first counts.
+
+        :param manifest: the manifest; its files are staged
+        """
+        self._write(f"{manifest.attempt}/{ATTEMPT_NAME}", manifest.to_json())
+        return self._first() or manifest
+
+    def keep_outcome(self, value: dict[str, Any]) -> None:
+        """Write what came of the work: from now on nothing of it is done again.
+
+        :param value: the task's value
+        """
+        self._write(OUTCOME_NAME, json.dumps(value))
+
+    def put(self, folder: Path, names: Sequence[str], parallel: int) -> None:
+        """Stage files of this machine under names that nobody else gives.
+
+        :param folder: the folder that they are in
+        :param names: their paths below it, which are those below this folder, too
+        :param parallel: files at a time
+        :raises SqlError: if a ``PUT`` fails
+        """
+        files = [SourceFile(name, (folder / name).stat().st_size, str(folder / name)) for name in names]
+        if not files:
+            return
+        staging = Staging(self.reference, auto_compress=False, if_staged="skip")
+        self._upload = self._hook.get_stage_upload(staging, _Folder(folder), "", parallel)
+        self._upload.run(files)
+
+    def stop(self) -> None:
+        """Begin no other ``PUT``."""
+        if self._upload is not None:
+            self._upload.stop()
+
+    def sweep(self) -> None:
+        """Remove every file but the outcome, also what attempts have left that died.
+
+        :raises SqlError: if a statement fails
+        """
+        database, schema = self._hook.place()
+        tops = {name.partition("/")[0] for name in self._names()} - {OUTCOME_NAME}
+        with self._hook.sql_session("remove staged files") as run:
+            for top in sorted(tops):
+                run("REMOVE %s", (self.reference.location(top, database=database, schema=schema),))
+
+    def _read(self, name: str) -> str | None:
+        if self.url is not None:
+            return read_text(storage_path(f"{self.url}/{name}", self._conn_id))
+        if name not in self._known():
+            return None
+        with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+            self._hook.get_file(f"{self.location}/{name}", folder)
+            return Path(folder, name.rpartition("/")[2]).read_text(encoding="utf-8")
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a small file where there is none of that name."""
+        if self.url is not None:
+            path = storage_path(f"{self.url}/{name}", self._conn_id)
+            if read_text(path) is None:
+                write_text(path, text)
+            return
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            below, _, base = name.rpartition("/")
+            Path(folder, base).write_text(text, encoding="utf-8")
+            database, schema = self._hook.place()
+            place = self.reference.location("", database=database, schema=schema)
+            self._hook.put_file(f"{folder}/{base}", f"{place.rstrip('/')}/{below}")
+
+    def _first(self) -> RunManifest | None:
+        """The manifest that was staged first, None where there is none.
+
+        LIST says when in whole seconds. So it is asked when enough of them have passed that no manifest can
+        come any more which would be older than, or as old as, one that is there.
+        """
+        time.sleep(SETTLED_AFTER)
+        self._present = self._names()
+        found = _attempts(self._present)
+        if not found:
+            return None
+        first = min(found, key=lambda name: (found[name] or _NEVER, name))
+        text = self._read(first)
+        return None if text is None else RunManifest.from_json(text, f"{self.location}/{first}")
+
+    def _known(self) -> Mapping[str, dt.datetime | None]:
+        if self._present is None:
+            self._present = self._names()
+        return self._present
+
+    def _names(self) -> dict[str, dt.datetime | None]:
+        """The files' paths below the folder, and when they were staged."""
+        return {
+            f"/{row['name']}".rpartition(f"/{self.folder}/")[2]: staged_at(row.get("last_modified"))
+            for row in self._hook.list_files(self.location)
+        }
+
+
+def _attempts(names: Mapping[str, dt.datetime | None]) -> dict[str, dt.datetime | None]:
+    return {name: at for name, at in names.items() if name.endswith(f"/{ATTEMPT_NAME}")}
+
+
+class _Folder:
+    """Files of this machine, as an upload asks for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def local(self, file: SourceFile) -> Iterator[Path]:
+        yield self._folder / file.below

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED
-from airflow_provider_snowpipe.bulk.file_sizing import TARGET_FILE_BYTES
-from airflow_provider_snowpipe.bulk.run_manifest import RunManifest, run_folder
+from airflow_provider_snowpipe.bulk.compaction import TARGET_FILE_BYTES
+from airflow_provider_snowpipe.bulk.copy_run import ON_REJECTED, CopyOutcome
+from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
+from airflow_provider_snowpipe.bulk.file_load import LOADED
+from airflow_provider_snowpipe.bulk.run_manifest import (
+    ManifestFile,
+    RunManifest,
+    loaded_files,
+    refuse_loaded_folder,
+    refuse_other_files,
+    run_folder,
+)
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.stage_upload import check_parallel
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
-from airflow_provider_snowpipe.operators.account_operator import failing_at_once
-from airflow_provider_snowpipe.operators.bulk_copy import check_options, copy_arguments
-from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
-from airflow_provider_snowpipe.operators.bulk_run import BulkRun
-from airflow_provider_snowpipe.operators.file_operator import FILES_KEY
-from airflow_provider_snowpipe.operators.run_identity import run_identity
-from airflow_provider_snowpipe.operators.run_stage import RunStage
-from airflow_provider_snowpipe.operators.spark_driver import OWN_ARGUMENTS
+from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, failing_at_once, run_identity
+from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
+from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS
 from airflow_provider_snowpipe.operators.submission import mapping_argument
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
+from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.choice import check_one_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
 if TYPE_CHECKING:
@@ -36,8 +43,11 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+    from airflow_provider_snowpipe.operators.bulk_driver import RunStage
     from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
     from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite, WriteReport
+    from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
 
 class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
@@ -277,3 +287,219 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
             check_options(self.options)
         if self.stage is not None and "{" not in self.stage:
             StageReference.parse(self.stage)
+
+
+# -- How COPY has to read files that Spark has written, and what it says of them -------------------------
+
+_FORMAT: Mapping[str, Any] = {"type": "PARQUET", "use_logical_type": True, "binary_as_text": False}
+"""Neither is the default (page "CREATE FILE FORMAT"): without, a binary value is read as text."""
+_REFUSED = {
+    "file_format": "the files are Parquet files of this operator's own",
+    "match_by_column_name": "columns are filled by their names",
+    "pattern": "the manifest names the files",
+    "force": "it would load files that are in the table",
+    "purge": "the files are removed when the stage says that they are loaded: see keep_files",
+    "size_limit": "it would leave files out",
+    "return_failed_only": "it would hide what was loaded",
+}
+_MOST_NAMED = 3
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse what is no option of COPY, and options that this operator's own would contradict.
+
+    :param options: the author's
+    :raises ConfigurationError: naming the option and the reason
+    """
+    known_arguments(CopyOptions, options, "options")
+    for name, reason in _REFUSED.items():
+        if options.get(name) is not None:
+            raise ConfigurationError(
+                f"options has {name}={options[name]!r}, and {reason}: leave the option out"
+            )
+
+
+def copy_arguments(
+    manifest: RunManifest, table_columns: Callable[[], Sequence[TableColumn]], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of :class:`SnowpipeCopyOperator` for the files of a manifest.
+
+    Columns are matched by their names. Where one holds JSON as text, which only an expression parses, all are
+    named: a COPY cannot do both.
+
+    :param manifest: the manifest
+    :param table_columns: describes the table
+    :param options: the author's options of COPY
+    :raises ConfigurationError: if an option contradicts these
+    """
+    check_options(options)
+    found: dict[str, Any] = {**options, "file_format": dict(_FORMAT)}
+    if not manifest.json_columns:
+        return {"options": {**found, "match_by_column_name": "CASE_SENSITIVE"}}
+    types = {column.name: column.type for column in table_columns()}
+    missing = [name for name in manifest.columns if name not in types]
+    if missing:
+        raise ConfigurationError(
+            f"the table has lost column {missing[0]!r} since its rows were written: bring it back, or load "
+            "again under another run_key"
+        )
+    expressions = [
+        _expression(name, types[name], parsed=name in manifest.json_columns) for name in manifest.columns
+    ]
+    return {"columns": list(manifest.columns), "expressions": expressions, "options": found}
+
+
+def _expression(name: str, kind: str, *, parsed: bool) -> str:
+    value = f"$1:{quote_identifier(name)}"
+    return f"PARSE_JSON({value})" if parsed else f"{value}::{kind}"
+
+
+def copied_value(
+    manifest: RunManifest,
+    stage: RunStage,
+    files: Mapping[str, Mapping[str, Any]],
+    on_rejected: str,
+    table: str,
+) -> dict[str, Any]:
+    """The task's value, held against the manifest.
+
+    :param manifest: what was to be loaded
+    :param stage: its folder
+    :param files: what COPY says of each file, by its path below the stage
+    :param on_rejected: ``fail`` refuses another number of rows than a file has
+    :param table: the table, for the error's text
+    :raises FilesRejectedError: if there is such a file
+    """
+    rows = {f"{stage.reference.path}/{file.name}": file.rows for file in manifest.files}
+    wrong = [
+        path
+        for path, one in files.items()
+        if one["status"] == LOADED and int(one["rows_loaded"]) != rows.get(path)
+    ]
+    if wrong and on_rejected == "fail":
+        named = "; ".join(
+            f"{path!r} has {rows.get(path, 0):,} rows and COPY says {int(files[path]['rows_loaded']):,}"
+            for path in wrong[:_MOST_NAMED]
+        )
+        raise FilesRejectedError(
+            f"COPY into {table}: {len(wrong):,} of {len(files):,} files were not loaded as Spark wrote them: "
+            f"{named}. Compare the table with the source",
+            files=tuple(wrong),
+            rejected=0,
+        )
+    return {
+        "folder": stage.location,
+        "rows": manifest.rows,
+        "bytes": manifest.bytes,
+        "rows_loaded": sum(int(one["rows_loaded"]) for one in files.values()),
+        "rejected": sum(int(one["errors_seen"]) for one in files.values()),
+        "files": {path: dict(one) for path, one in files.items()},
+    }
+
+
+# -- The work of one run of a bulk load: files that Spark writes, their manifest, and one COPY of these --
+
+Write = Callable[[], AbstractContextManager["WriteReport"]]
+"""Has Spark write the rows; the files are there as long as the block runs."""
+Copy = Callable[[RunManifest], Mapping[str, Mapping[str, Any]]]
+"""Copies a manifest's files that are not in the table; what became of each, by its path below the stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRun:
+    """What is to be done once, however many tries it takes.
+
+    :param hook: the account, with the table
+    :param stage: the run's folder
+    :param work: whose work it is, in words
+    :param table: the table
+    :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
+    :param parallel: files that are put at a time
+    :param say: writes a line to the task's log
+    """
+
+    hook: SnowpipeBulkHook
+    stage: RunStage
+    work: str
+    table: str
+    on_rejected: str
+    parallel: int
+    say: Callable[..., None]
+
+    def load(self, write: Write, copy: Copy) -> dict[str, Any]:
+        """Do what an earlier try has left to do, which may be all or nothing; the task's value.
+
+        :param write: has Spark write the rows
+        :param copy: copies files
+        :raises FilesGivenTwiceError: if files are in the table that no manifest, or another one, has
+        """
+        done = self.stage.outcome()
+        if done is not None:
+            self.say("%s says that this work is done; nothing is loaded", self.stage.location)
+            return done
+        manifest, attempt = self.stage.manifest(), ""
+        if manifest is None:
+            manifest, attempt = self._staged(write)
+        if manifest.attempt != attempt:
+            self.say("another try has staged %d files, which are the ones", len(manifest.files))
+        done = self.stage.outcome() or self._loaded_before(manifest)
+        return self._settled(manifest, done, copy)
+
+    def resume(self, copy: Copy) -> dict[str, Any]:
+        """Go on after COPY was submitted; the task's value.
+
+        :param copy: copies files, or takes over the statement that was submitted
+        :raises ConfigurationError: if the manifest is gone
+        :raises FilesGivenTwiceError: if files are in the table that the manifest does not have
+        """
+        done = self.stage.outcome()
+        if done is not None:
+            return done
+        manifest = self.stage.manifest()
+        if manifest is None:
+            raise ConfigurationError(
+                f"{self.stage.location} has lost its manifest while COPY was running: compare the table with "
+                "the source before you load again, under another run_key"
+            )
+        folder = self.stage.folder
+        refuse_other_files(manifest, folder, self.hook.loads_in_folder(self.table, folder))
+        return self._settled(manifest, None, copy)
+
+    def _staged(self, write: Write) -> tuple[RunManifest, str]:
+        """Write the rows and stage them; from its end on, this run has the manifest's files and no others.
+
+        :return: the manifest, and the attempt that was made here; another one may have been faster
+        """
+        history = self.hook.loads_in_folder(self.table, self.stage.folder)
+        refuse_loaded_folder(self.stage.folder, self.work, history)
+        with write() as report:
+            manifest = _manifest(self.work, report)
+            if self.stage.url is None:
+                self.stage.put(local_path(report.folder).parent, manifest.names, self.parallel)
+            return self.stage.keep_manifest(manifest), manifest.attempt
+
+    def _settled(self, manifest: RunManifest, done: dict[str, Any] | None, copy: Copy) -> dict[str, Any]:
+        """Copy what is not in the table, and say so in the stage."""
+        if done is None:
+            files = copy(manifest) if manifest.files else {}
+            done = copied_value(manifest, self.stage, files, self.on_rejected, self.table)
+        self.stage.keep_outcome(done)
+        return done
+
+    def _loaded_before(self, manifest: RunManifest) -> dict[str, Any] | None:
+        """The value where load history says that every file is in the table."""
+        folder = self.stage.folder
+        history = self.hook.loads_in_folder(self.table, folder)
+        refuse_other_files(manifest, folder, history)
+        loads = loaded_files(manifest, folder, history)
+        if not manifest.files or len(loads) < len(manifest.files):
+            return None
+        self.say("load history says that all %d files are in the table", len(loads))
+        CopyOutcome(tuple(loads.values())).require(self.on_rejected, self.table)
+        files = {f"{self.stage.reference.path}/{name}": load.result() for name, load in loads.items()}
+        return copied_value(manifest, self.stage, files, self.on_rejected, self.table)
+
+
+def _manifest(work: str, report: WriteReport) -> RunManifest:
+    files = tuple(ManifestFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files)
+    return RunManifest(work, report.attempt, files, report.columns, report.json_columns)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.channel_page import channel_page
 from airflow_provider_snowpipe.metrics import count_change
-from airflow_provider_snowpipe.operators.pipe import PipeOperator, require_name
+from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 

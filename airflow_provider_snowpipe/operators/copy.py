@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.copy_outcome import ON_REJECTED, CopyOutcome
+from airflow_provider_snowpipe.bulk.copy_run import ON_REJECTED, CopyOutcome, RunIdentity, StagedFile
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.operators.copy_files import (
-    FirstTryFiles,
-    OtherLoaders,
-    StagedChoice,
-    StagedFiles,
-    cut_to_size,
-)
-from airflow_provider_snowpipe.operators.file_operator import FileOperator
-from airflow_provider_snowpipe.operators.run_identity import run_identity
+from airflow_provider_snowpipe.operators.account_operator import FileOperator, run_identity
+from airflow_provider_snowpipe.operators.copy_files import OtherLoaders, StagedChoice, StagedFiles
 from airflow_provider_snowpipe.streaming.choice import check_one_of
-from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SqlError
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError, SqlError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.copy_run import CopyRun, Rows, RunIdentity, Statements
+
 
 _ON_NOTHING = ("fail", "report")
 
@@ -317,3 +318,86 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             rows += hook.run_sql(copy.validation(mode, part))
         self.log.info("%s: validation by %s of %d files: %d rows", self.table, mode, len(files), len(rows))
         return {"validation_mode": mode, "files": len(files), "rows": rows}
+
+
+# -- The files of a run whose COPY has FORCE -------------------------------------------------------------
+
+_KEPT_IN = "airflow_snowpipe/forced_copies"
+"""Folder of the user's own stage."""
+
+
+class FirstTryFiles:
+    """The files of a run whose COPY has FORCE, as the run's first try has listed them.
+
+    COPY itself then skips nothing, and load history does not say whose a load was, so that a later try can
+    only tell by the files what is left to do. They are kept as a small file in the user's own stage, which
+    every connection may write to, whatever the stage of the files and the version of Airflow. Its name says
+    what it lists, so that tries that begin at once with the same files agree; each lists the names after
+    writing its own, and where there are two, none of them loads.
+
+    :param hook: asks the account
+    :param identity: whose work it is
+    :param target: the table's full name and the stage
+    """
+
+    def __init__(self, hook: SnowpipeBulkHook, identity: RunIdentity, target: Sequence[str]) -> None:
+        self._hook = hook
+        self._identity = identity
+        self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
+
+    def read(self) -> tuple[StagedFiles, RunIdentity] | None:
+        """The files that an earlier try has listed, and the run as it began; None where none has.
+
+        :raises FilesGivenTwiceError: if two tries have listed files
+        """
+        names = self._names()
+        if len(names) > 1:
+            raise self._of_two_tries(names)
+        for name in names:
+            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+                self._hook.get_file(f"{self._location}/{name}", folder)
+                kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
+            # Clearing a task lets its run begin anew, which does not undo what it has loaded.
+            since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
+            files = StagedFiles([StagedFile(*file) for file in kept["files"]], kept["url"])
+            # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
+            number = max(2, self._identity.try_number)
+            return files, replace(self._identity, since=since, try_number=number)
+        return None
+
+    def keep(self, staged: StagedFiles) -> None:
+        """Write the files down before the first COPY.
+
+        :param staged: the files
+        :raises FilesGivenTwiceError: if another try has listed others in the meantime
+        """
+        files = [[file.path, file.mark, file.size] for file in staged.files]
+        kept = {"since": self._identity.since.isoformat(), "url": staged.url, "files": files}
+        name = f"{blake2b(json.dumps([staged.url, files]).encode(), digest_size=16).hexdigest()}.json"
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
+            self._hook.put_file(f"{folder}/{name}", f"{self._location}/")
+        names = self._names()
+        if names != [name]:
+            raise self._of_two_tries(names)
+
+    def _names(self) -> list[str]:
+        return sorted(str(row["name"]).rpartition("/")[2] for row in self._hook.list_files(self._location))
+
+    def _of_two_tries(self, names: Sequence[str]) -> FilesGivenTwiceError:
+        return FilesGivenTwiceError(
+            f"{len(names)} tries of this run have listed different files at the same time for a COPY with "
+            f"force, in {self._location}, so that nobody knows which of the lists was loaded: compare the "
+            "table with the stage, and load what is missing in a new run",
+            files=(),
+        )
+
+
+def cut_to_size(files: Sequence[StagedFile], limit: int) -> list[StagedFile]:
+    """The files that a COPY begins before it has read more than a number of bytes; all sizes are known.
+
+    :param files: the files
+    :param limit: the bytes
+    """
+    begun = accumulate((file.size or 0 for file in files), initial=0)
+    return [file for file, before in zip(files, begun, strict=False) if before < limit]

@@ -1,24 +1,29 @@
-"""Which staged files a COPY is for: looked up before it, so that the same statement means the same files."""
+"""Which staged files are to be loaded, and who else loads them: asked before a load, and after it."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import logging
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome, newest_loads, path_below
-from airflow_provider_snowpipe.bulk.copy_run import RunIdentity, StagedFile
+from airflow_provider_snowpipe.bulk.copy_run import (
+    CopyOutcome,
+    RunIdentity,
+    StagedFile,
+    newest_loads,
+    path_below,
+)
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.pipe_statement import PIPE_STATUS
+from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS
 from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
-from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, written
+from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, stage_place, written
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference, staged_at
 from airflow_provider_snowpipe.bulk.two_loaders import (
@@ -32,7 +37,6 @@ from airflow_provider_snowpipe.bulk.two_loaders import (
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
 from airflow_provider_snowpipe.hooks.account_sql import RunSql
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.load_intents import LoadIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesGivenTwiceError,
@@ -42,13 +46,10 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.listing import full_name
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
-log = logging.getLogger(__name__)
 _MOST_SHOWN = 10_000
 """Rows of a SHOW command at most (page "SHOW <objects>")."""
 
-_MOST_NAMED = 5
-_KEPT_IN = "airflow_snowpipe/forced_copies"
-"""Folder of the user's own stage."""
+_MOST_FILES_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,90 +122,15 @@ class StagedChoice:
         names = [reference.below(name) for name in file_names(self.files)]
         missing = [name for name in names if name not in found]
         if missing:
-            shown = ", ".join(map(repr, missing[:_MOST_NAMED])) + (" …" if len(missing) > _MOST_NAMED else "")
+            shown = ", ".join(map(repr, missing[:_MOST_FILES_NAMED])) + (
+                " …" if len(missing) > _MOST_FILES_NAMED else ""
+            )
             raise NothingStagedError(
                 f"{len(missing):,} of {len(names):,} files are not in stage {self.stage!r}: {shown}; "
                 "stage them "
                 "first, under these very names"
             )
         return StagedFiles([found[name] for name in names], url)
-
-
-class FirstTryFiles:
-    """The files of a run whose COPY has FORCE, as the run's first try has listed them.
-
-    COPY itself then skips nothing, and load history does not say whose a load was, so that a later try can
-    only tell by the files what is left to do. They are kept as a small file in the user's own stage, which
-    every connection may write to, whatever the stage of the files and the version of Airflow. Its name says
-    what it lists, so that tries that begin at once with the same files agree; each lists the names after
-    writing its own, and where there are two, none of them loads.
-
-    :param hook: asks the account
-    :param identity: whose work it is
-    :param target: the table's full name and the stage
-    """
-
-    def __init__(self, hook: SnowpipeBulkHook, identity: RunIdentity, target: Sequence[str]) -> None:
-        self._hook = hook
-        self._identity = identity
-        self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
-
-    def read(self) -> tuple[StagedFiles, RunIdentity] | None:
-        """The files that an earlier try has listed, and the run as it began; None where none has.
-
-        :raises FilesGivenTwiceError: if two tries have listed files
-        """
-        names = self._names()
-        if len(names) > 1:
-            raise self._of_two_tries(names)
-        for name in names:
-            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
-                self._hook.get_file(f"{self._location}/{name}", folder)
-                kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
-            # Clearing a task lets its run begin anew, which does not undo what it has loaded.
-            since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
-            files = StagedFiles([StagedFile(*file) for file in kept["files"]], kept["url"])
-            # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
-            number = max(2, self._identity.try_number)
-            return files, replace(self._identity, since=since, try_number=number)
-        return None
-
-    def keep(self, staged: StagedFiles) -> None:
-        """Write the files down before the first COPY.
-
-        :param staged: the files
-        :raises FilesGivenTwiceError: if another try has listed others in the meantime
-        """
-        files = [[file.path, file.mark, file.size] for file in staged.files]
-        kept = {"since": self._identity.since.isoformat(), "url": staged.url, "files": files}
-        name = f"{blake2b(json.dumps([staged.url, files]).encode(), digest_size=16).hexdigest()}.json"
-        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
-            self._hook.put_file(f"{folder}/{name}", f"{self._location}/")
-        names = self._names()
-        if names != [name]:
-            raise self._of_two_tries(names)
-
-    def _names(self) -> list[str]:
-        return sorted(str(row["name"]).rpartition("/")[2] for row in self._hook.list_files(self._location))
-
-    def _of_two_tries(self, names: Sequence[str]) -> FilesGivenTwiceError:
-        return FilesGivenTwiceError(
-            f"{len(names)} tries of this run have listed different files at the same time for a COPY with "
-            f"force, in {self._location}, so that nobody knows which of the lists was loaded: compare the "
-            "table with the stage, and load what is missing in a new run",
-            files=(),
-        )
-
-
-def cut_to_size(files: Sequence[StagedFile], limit: int) -> list[StagedFile]:
-    """The files that a COPY begins before it has read more than a number of bytes; all sizes are known.
-
-    :param files: the files
-    :param limit: the bytes
-    """
-    begun = accumulate((file.size or 0 for file in files), initial=0)
-    return [file for file, before in zip(files, begun, strict=False) if before < limit]
 
 
 def refuse_files_of_pipes(
@@ -393,3 +319,132 @@ def _below_stage(
         since = staged_at(row.get("last_modified"))
         found[path] = StagedFile(path, mark, None if size is None else int(size), since)
     return found
+
+
+# -- Loads that have begun: noted before files are given to a loader, so that two loaders see each other --
+#
+# COPY and pipes do not share their memory of files, and asking what the other has done does not tell what
+# it is about to do. So each of the two operators first writes down what it loads and by what, then looks
+# for what others have written, and only then asks pipes and load history: of two that begin at once, one at
+# least finds the other. The notes lie in the user's own stage, which every connection may write to.
+
+log = logging.getLogger(__name__)
+_KEPT_IN = "airflow_snowpipe/loads"
+_COUNTS_FOR = dt.timedelta(days=7)
+"""No statement runs for longer (page "Parameters", STATEMENT_TIMEOUT_IN_SECONDS)."""
+_MOST_NAMED = 3
+
+
+class LoadIntent:
+    """What one try of a task is about to load.
+
+    :param hook: asks the account, and has the table's database and schema
+    :param table: the table
+    :param identity: whose work it is; what other tries of the same work have noted does not count
+    :param loader: full name of the pipe, None for COPY
+    :param files: the files
+    """
+
+    def __init__(
+        self,
+        hook: SnowpipeBulkHook,
+        table: str,
+        identity: RunIdentity,
+        loader: str | None,
+        files: StagedPaths,
+    ) -> None:
+        self._hook = hook
+        self._work = "/".join(identity.names)
+        self._loader = loader
+        self._files = files
+        self._folder = f"@~/{_KEPT_IN}/{run_folder((*hook.place(), table))}"
+        self._own = f"{run_folder(identity.names)}."
+        # Loads by the same loader need no look into what they have noted: the loader itself skips files.
+        self._same = f".{blake2b((loader or 'COPY').encode(), digest_size=4).hexdigest()}.json"
+        self._name = f"{self._own}{uuid.uuid4().hex}{self._same}"
+
+    def declare(self) -> None:
+        """Write it down, and refuse to go on beside somebody else's.
+
+        :raises FilesGivenTwiceError: if another task is loading one of the files by another loader; a retry
+            finds what has become of it
+        """
+        noted = {
+            "work": self._work,
+            "loader": self._loader,
+            "stage": _root(self._hook, self._files),
+            "files": self._files.paths,
+        }
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            Path(folder, self._name).write_text(json.dumps(noted), encoding="utf-8")
+            self._hook.put_file(f"{folder}/{self._name}", f"{self._folder}/")
+        for name, other in self._others():
+            both = sorted(set(self._files.paths).intersection(other["files"]))
+            if both and other["stage"] == noted["stage"]:
+                self.revoke()
+                raise self._refusal(name, other, tuple(both))
+
+    def revoke(self) -> None:
+        """Take back what this try has written, before it has loaded anything."""
+        self._remove(self._name)
+
+    def withdraw(self) -> None:
+        """Remove what all tries of this work have written: load history says what they have loaded."""
+        self._remove(self._own)
+
+    def _remove(self, begin: str) -> None:
+        try:
+            self._hook.run_sql("REMOVE %s", (f"{self._folder}/{begin}",))
+        except SqlError as error:
+            log.warning(
+                "%s/%s… cannot be removed, and keeps other loaders from these files for %d days: %s",
+                self._folder,
+                begin,
+                _COUNTS_FOR.days,
+                error,
+            )
+
+    def _others(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name in self._names():
+            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+                try:
+                    self._hook.get_file(f"{self._folder}/{name}", folder)
+                    text = Path(folder, name).read_text(encoding="utf-8")
+                except (SqlError, FileNotFoundError):
+                    if name in self._names():
+                        raise
+                    continue  # that load has ended in the meantime, and history has it
+            yield name, json.loads(text)
+
+    def _names(self) -> list[str]:
+        now = dt.datetime.now(dt.UTC)
+        found = []
+        for row in self._hook.list_files(self._folder):
+            name, since = str(row["name"]).rpartition("/")[2], staged_at(row.get("last_modified"))
+            is_mine = name.startswith(self._own) or name.endswith(self._same)
+            if not is_mine and (since is None or now - since < _COUNTS_FOR):
+                found.append(name)
+        return found
+
+    def _refusal(self, name: str, other: dict[str, Any], files: tuple[str, ...]) -> FilesGivenTwiceError:
+        shown = ", ".join(map(repr, files[:_MOST_NAMED])) + (" …" if len(files) > _MOST_NAMED else "")
+        by = "COPY" if other["loader"] is None else f"pipe {other['loader']}"
+        own = "COPY" if self._loader is None else f"pipe {self._loader}"
+        return FilesGivenTwiceError(
+            f"task {other['work']} (DAG, run, task, map index) has begun to load {len(files):,} of "
+            f"{len(self._files.paths):,} files by {by}: {shown}. {own} would put the same rows into the "
+            "table: take the files from one of the two. If that task has died, clear it, so that it ends "
+            f"its load, or REMOVE {self._folder}/{name} when no statement of it runs; or say force=True",
+            files=files,
+            may_pass=True,
+        )
+
+
+def _root(hook: SnowpipeBulkHook, files: StagedPaths) -> str:
+    """The stage in one spelling, or where an external one points."""
+    if files.url is not None:
+        return files.url.rstrip("/")
+    database, schema = hook.place()
+    return ".".join(
+        stage_place(StageReference.parse(files.stage.location("", database=database, schema=schema)))
+    )

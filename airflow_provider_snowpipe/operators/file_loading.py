@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from os.path import commonprefix
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.bulk.content_path import ContentPath, loaded_contents
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_target import written
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.operators.file_copy import copy_arguments, load_files, why_not_copy
-from airflow_provider_snowpipe.operators.file_loader import FileLoader
-from airflow_provider_snowpipe.operators.load_outcome import ingested_value
+from airflow_provider_snowpipe.bulk.stage_upload import SourceFile as StagedSource
+from airflow_provider_snowpipe.bulk.stage_upload import Staging
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.file_boundary import (
+    CopyShare,
+    loaded_since,
+    refuse_loaded,
+    refuse_waiting,
+)
+from airflow_provider_snowpipe.operators.load_choice import copy_arguments, why_not_copy
+from airflow_provider_snowpipe.operators.load_planning import copied_value, ingested_value
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
@@ -21,9 +36,10 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
     from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-    from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
+    from airflow_provider_snowpipe.operators.file_boundary import CopyShare, FileBoundary
     from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+    from airflow_provider_snowpipe.spark.files.groups import SourceFile
 
 
 @dataclass(slots=True)
@@ -227,3 +243,252 @@ class FileLoading:
             snowflake_conn_id=task.snowflake_conn_id,
             **arguments,
         )
+
+
+# -- What loads the files of a boundary: COPY or a file pipe, from a place in a stage that is its own ----
+
+Load = Callable[[Sequence[str]], dict[str, Any]]
+"""Loads staged files, given by their paths below the loader's place; what a COPY task returns."""
+
+
+_PARALLEL = 4
+"""Files that are uploaded at a time, each with a session of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedByContent:
+    """Files under the names that they have in the stage, as links in a folder.
+
+    :param folder: the folder
+    :param files: the files by their paths below the stage's
+    """
+
+    folder: Path
+    files: Mapping[str, SourceFile]
+
+    @contextmanager
+    def local(self, file: StagedSource) -> Iterator[Path]:
+        """Have a file on this machine, as long as the block runs.
+
+        :param file: the file
+        """
+        link = self.folder / file.below
+        link.parent.mkdir(parents=True)
+        link.symlink_to(self.files[file.below].path)
+        yield link
+
+
+@dataclass(frozen=True, slots=True)
+class FileLoader:
+    """COPY or a file pipe.
+
+    :param hook: for the table's load history and for the stage
+    :param stage: where files are staged for it, with or without a path
+    :param load: has them loaded
+    :param pipe: the pipe, None for COPY
+    :param told: loads that load history may not know yet, by the files' paths below the stage
+    """
+
+    hook: SnowpipeBulkHook
+    stage: StageReference
+    load: Load
+    pipe: str | None = None
+    told: Mapping[str, FileLoad] = field(default_factory=dict)
+
+    def loaded(self, shares: Sequence[CopyShare]) -> dict[str, FileLoad]:
+        """The loads by an interrupted run, by path below the stage.
+
+        :param shares: what is to be loaded
+        :raises FilesGivenTwiceError: if files are loaded that are not to be, by the channel's token
+        :raises SourcePositionError: if a file has changed after it was loaded, or may be loaded still
+        """
+        table = str(self.hook.table)
+        fresh = [share for share in shares if share.position.intent is None]
+        if fresh:
+            known = self._known_loads(table, fresh)
+            for share in fresh:
+                refuse_loaded(share, loaded_contents(share.paths, known))
+        begun = [share for share in shares if share.position.intent is not None]
+        found: dict[str, FileLoad] = {}
+        if begun:
+            self._require_remembered(begun)
+            # A pipe may have been given a former content of a file, which may have ended at any time.
+            since = None if self.pipe else min(share.intent.since for share in begun) - OVERLAP
+            history = [FileLoad.from_copy_history(row) for row in self.hook.past_loads(table, since)]
+            own = [load for load in history if load.pipe == self._own_name]
+            for share in begun:
+                found |= loaded_since(share, own)
+                found |= {one.path: self.told[one.path] for one in share.paths if one.path in self.told}
+                if self.pipe is not None:
+                    refuse_waiting(share, self._staged(share), history, self.pipe)
+        return found
+
+    def put(self, shares: Sequence[CopyShare], loaded: Mapping[str, FileLoad]) -> list[str]:
+        """Stage the files that are not loaded; their paths below the loader's place.
+
+        :param shares: what is to be loaded
+        :param loaded: files that are in the table
+        :raises SourcePositionError: if a file grew meanwhile
+        """
+        wanted = [
+            (file, path)
+            for share in shares
+            for file, path in zip(share.files, share.paths, strict=True)
+            if path.path not in loaded
+        ]
+        if not wanted:
+            return []
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            source = _NamedByContent(Path(folder), {path.path: file for file, path in wanted})
+            files = [StagedSource(path.path, file.size, file.path) for file, path in wanted]
+            prefix = commonprefix([file.below for file in files])  # noqa: RUF071  LIST takes any start of a path
+            # What has that path has that content.
+            staging = Staging(self.stage, if_staged="skip")
+            self.hook.get_stage_upload(staging, source, prefix, _PARALLEL).run(files)
+        for file, _ in wanted:
+            if (size := Path(file.path).stat().st_size) != file.size:
+                raise SourcePositionError(
+                    f"file {file.path!r} grew from {file.size:,} to {size:,} bytes while it was staged: load "
+                    "it when nothing appends to it, or say growing=True, which leaves the last file to the "
+                    "stream. Nothing was loaded"
+                )
+        return [path.path for _, path in wanted]
+
+    def rows_of(self, share: CopyShare, value: Mapping[str, Any]) -> int:
+        """Rows of a share that are in the table.
+
+        :param share: the share
+        :param value: what loading it has given, as of a COPY task
+        """
+        loads = {**value["loaded_before"], **value["files"]}
+        found = (loads.get(self.below(path)) or loads.get(path.path) for path in share.paths)
+        return sum(int(load["rows_loaded"]) for load in found if load)
+
+    def below(self, path: ContentPath) -> str:
+        """A file's path below the stage itself.
+
+        :param path: the file's place
+        """
+        return self.stage.below(path.path)
+
+    def _known_loads(self, table: str, fresh: Sequence[CopyShare]) -> list[FileLoad]:
+        """Loads of files that are to be loaded for the first time; a pipe has no memory of COPY's own.
+
+        A channel without a token may be one that was deleted after 30 idle days: then the loads may be older
+        than what the information schema knows.
+        """
+        known = self.hook.loads_of(table, [self.below(one) for share in fresh for one in share.paths])
+        untold = [
+            self.below(one) for share in fresh if share.position.committed is None for one in share.paths
+        ]
+        if self.pipe is None or not untold:
+            return known
+        return [*self.hook.older_copies(table, untold), *known]
+
+    @property
+    def _own_name(self) -> str | None:
+        """The loader, as load history names it."""
+        return None if self.pipe is None else str(PipeName(*self.hook.place(), self.pipe))
+
+    def _staged(self, share: CopyShare) -> list[str]:
+        """The files that are staged for the share's channel, as LIST names them."""
+        folder = f"{share.paths[0].folder}/"
+        return [str(row["name"]) for row in self.hook.list_files(written(self.stage), folder)]
+
+    def _require_remembered(self, shares: Sequence[CopyShare]) -> None:
+        oldest = min(shares, key=lambda share: share.intent.since)
+        if self.pipe is not None and oldest.intent.since < dt.datetime.now(dt.UTC) - REMEMBERED:
+            raise SourcePositionError(
+                f"channel {oldest.position.channel!r}: pipe {self.pipe!r} was given files up to "
+                f"{oldest.intent.last_file!r} at {oldest.intent.since:%Y-%m-%d %H:%M:%S %Z}, and neither "
+                "pipe nor load history remembers loads of more than 14 days ago: see which of their rows are "
+                f"in the table, and set the channel's token to {oldest.end!r} if all are, or to "
+                f"{oldest.intent.after or 'the first row'!r} if none is. Nothing was loaded"
+            )
+
+
+# -- Loading what is left of a source's files, and moving the channels' tokens behind them ---------------
+
+_NOTHING: dict[str, Any] = {
+    "rows_loaded": 0,
+    "rejected": 0,
+    "files": {},
+    "loaded_before": {},
+    "bytes": 0,
+    "channels": {},
+}
+
+
+def load_files(
+    boundary: FileBoundary,
+    loader_of: Callable[[str | None], FileLoader],
+    on_rejected: str,
+    *,
+    pipe: str | None = None,
+    promised_only: bool = False,
+) -> dict[str, Any]:
+    """Load what is left of a source's files, and move the channels' tokens behind them.
+
+    What an interrupted load was to take comes first and by itself, and by the same loader: so that a try of
+    the same run finds the statement of the one before, which may still run, and because a pipe may still have
+    the files in its queue.
+
+    :param boundary: the files and their channels
+    :param loader_of: makes the loader of a pipe's name, None for COPY
+    :param on_rejected: ``fail`` refuses files that an interrupted load has loaded in part
+    :param pipe: the pipe that is to take the files, None for COPY
+    :param promised_only: True for what an interrupted load was to take, and no more
+    :return: as of a COPY task, and ``bytes`` of the files and ``channels``
+    """
+    boundary.open_channels()
+    begun = boundary.shares(promised_only=True)
+    value: dict[str, Any] = _NOTHING
+    for name in dict.fromkeys(share.intent.pipe for share in begun):
+        own = [share for share in begun if share.intent.pipe == name]
+        value = _joined(value, _loaded(boundary, loader_of(name), own, on_rejected))
+    if promised_only:
+        return value
+    return _joined(value, _loaded(boundary, loader_of(pipe), boundary.shares(pipe), on_rejected))
+
+
+def _loaded(
+    boundary: FileBoundary, loader: FileLoader, shares: Sequence[CopyShare], on_rejected: str
+) -> dict[str, Any]:
+    from airflow_provider_snowpipe.bulk.copy_run import CopyOutcome
+
+    if not shares:
+        return _NOTHING
+    before = loader.loaded(shares)
+    missing = loader.put(shares, before)
+    boundary.promise(shares)
+    outcome = CopyOutcome(tuple(before.values()))
+    outcome.require(on_rejected, boundary.table)
+    value = outcome.result()
+    if missing:
+        value = copied_value(value, loader.load(missing))
+    ends = boundary.settle(shares)
+    channels = {
+        share.position.channel: {
+            "partition": share.position.partition,
+            "from": share.intent.after,
+            "to": ends[share.position.channel],
+            "files": len(share.files),
+            "rows": loader.rows_of(share, value),
+        }
+        for share in shares
+    }
+    size = sum(file.size for share in shares for file in share.files)
+    return {**value, "bytes": size, "channels": channels}
+
+
+def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    channels = dict(first["channels"])
+    for name, one in second["channels"].items():
+        before = channels.get(name, {"from": one["from"], "files": 0, "rows": 0})
+        sums = {key: before[key] + one[key] for key in ("files", "rows")}
+        channels[name] = {**one, "from": before["from"], **sums}
+    return {
+        **copied_value(first, second),
+        "bytes": first["bytes"] + second["bytes"],
+        "channels": channels,
+    }

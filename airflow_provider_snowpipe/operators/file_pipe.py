@@ -12,12 +12,11 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     ON_NOTHING,
     FilePipeAdmin,
     PipeChange,
+    PipeDefinition,
 )
 from airflow_provider_snowpipe.bulk.load_history import moment
-from airflow_provider_snowpipe.bulk.pipe_statement import PipeDefinition
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.operators.file_operator import FileOperator
-from airflow_provider_snowpipe.operators.pipe import require_name
+from airflow_provider_snowpipe.operators.account_operator import FileOperator, require_name
 from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotRunningError
 

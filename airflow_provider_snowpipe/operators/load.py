@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file_load, describe_outlets
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.account_operator import failing_at_once
-from airflow_provider_snowpipe.operators.file_operator import FILES_KEY
-from airflow_provider_snowpipe.operators.kafka_backlog import KafkaBacklog, is_kafka
-from airflow_provider_snowpipe.operators.load_outcome import (
-    OUTCOME_KEY,
-    LoadAccount,
-    loads_before,
-    outcome_of,
-)
+from airflow_provider_snowpipe.lineage import TaskLineage
+from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, failing_at_once
 from airflow_provider_snowpipe.operators.load_planning import (
+    OUTCOME_KEY,
     PLAN_KEY,
+    LoadAccount,
     is_staged,
     known_shape,
     load_policy,
+    loads_before,
+    outcome_of,
     path_before,
     splits_csv,
 )
-from airflow_provider_snowpipe.operators.load_traces import describe_files
-from airflow_provider_snowpipe.operators.sent_load import is_deferral_timeout
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.operators.shape_source import KafkaBacklog, is_kafka
+from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
+from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.targets import ChannelTarget
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -322,3 +322,32 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     def stage_of_table(self) -> str:
         """Where files of this machine are staged for COPY."""
         return self.stage or f"@%{quote_identifier(self.table or '')}"
+
+
+# -- What a load of files leaves for assets, sensors and lineage, as a stream does -----------------------
+
+
+def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[str, Any]) -> TaskLineage:
+    """Tell the task's asset events of tokens and rows, and the next sensor of tokens; the task's lineage.
+
+    Files of a stage come through no channel, so that there are only rows to tell of.
+
+    :param task: the task
+    :param context: its context
+    :param value: its value
+    """
+    hook, rows, channels = task.bulk_hook(), value["rows_loaded"], value["channels"]
+    files = task.source_files()
+    if files is None or is_staged(task.source):
+        describe_file_load(task, context, hook, str(task.table), rows, value.get("pipe", "COPY"))
+        return TaskLineage.of_files(hook, str(task.source), rows)
+    moved = [
+        LoadedChannel(name, one["to"], True, one["rows"], one["partition"]) for name, one in channels.items()
+    ]
+    describe_outlets(task, context, hook, moved)
+    targets = {
+        name: ChannelTarget(one["to"], FileLineOffset.format_name, rows=one["rows"]).to_json()
+        for name, one in channels.items()
+    }
+    context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
+    return TaskLineage.of_files(hook, files.address, rows, size=value["bytes"], channels=channels)

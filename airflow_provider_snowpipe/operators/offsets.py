@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.channel_page import page_of_channels
 from airflow_provider_snowpipe.metrics import count_change
-from airflow_provider_snowpipe.operators.pipe import PipeOperator
+from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import offset_class

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -18,27 +19,28 @@ from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, lea
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
-from airflow_provider_snowpipe.operators.channel_driver import ChannelDriverOperator
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory
-from airflow_provider_snowpipe.operators.sent_load import (
+from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
+from airflow_provider_snowpipe.operators.source_connection import connected_source, warn_of_conn_ids
+from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS, SparkDriverOperator
+from airflow_provider_snowpipe.operators.submission import (
     SentLoad,
+    application_name,
     end_of_wait,
     is_deferral_timeout,
-    settle_load,
-)
-from airflow_provider_snowpipe.operators.source_connection import connected_source, warn_of_conn_ids
-from airflow_provider_snowpipe.operators.spark_driver import OWN_ARGUMENTS
-from airflow_provider_snowpipe.operators.submission import (
-    application_name,
+    job_error,
     loaded_channels,
     mapping_argument,
+    report_lines,
+    report_or_none,
     require_client_mode,
+    settle_load,
     settled,
     targets_of,
     value_of,
 )
-from airflow_provider_snowpipe.operators.table_room import RowPolicyOperator
 from airflow_provider_snowpipe.sources import stream_values
+from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -50,10 +52,74 @@ from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
     from airflow_provider_snowpipe.spark.plan import JobPlan
     from airflow_provider_snowpipe.spark.report import RunReport
     from airflow_provider_snowpipe.spark.source import SourceSpec
     from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+
+
+# -- A task around one driver of the job that sends rows through channels --------------------------------
+
+
+class ChannelDriverOperator(SparkDriverOperator):
+    """What every operator has that runs the job of channels.
+
+    :param kwargs: options of ``SparkSubmitOperator``
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(application=job_file(), **kwargs)
+        self._if_it_runs = "shuts that one out of its channels if it still runs"
+
+    @abstractmethod
+    def _plan_for(
+        self, directory: Path, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
+    ) -> JobPlan:
+        """Write plan and credentials, and make the plan the application's argument.
+
+        :param directory: the driver's place
+        :param rejected_before: rows skipped before the first try that has not reported, by channel
+        :param rejected_since_ms: where a retry does not know them, since when skipped rows are its own
+        """
+
+    @abstractmethod
+    def _reported(self, report: RunReport, offset_format: str) -> None:
+        """Hear what a driver says that has ended, well or not.
+
+        :param report: its report
+        :param offset_format: the tokens' format
+        """
+
+    def _prepare(self, place: DriverPlace, memory: DriverMemory) -> None:
+        self._plan_for(Path(place.directory), memory.rejected_before(), memory.rejected_since_ms())
+
+    def _ended(self, place: DriverPlace) -> SentLoad | None:
+        report = report_or_none(str(place.report_path))
+        if report is None or report.error is not None:
+            return None
+        return self._sent(report, _offset_format(place))
+
+    def _sent(self, report: RunReport, offset_format: str) -> SentLoad:
+        for line in report_lines(report):
+            self.log.info("%s", line)
+        self._reported(report, offset_format)
+        return SentLoad(report, offset_format)
+
+    def _failure(self, place: DriverPlace, output: str) -> tuple[str, bool] | None:
+        report = report_or_none(str(place.report_path))
+        if report is not None:
+            self._reported(report, _offset_format(place))
+        return job_error(report, output)
+
+
+def _offset_format(place: DriverPlace) -> str:
+    from airflow_provider_snowpipe.spark.plan import read_plan
+
+    return read_plan(place.plan_path).offset_format
+
+
+# -- The operator that loads rows into channels with Spark -----------------------------------------------
 
 TARGETS_KEY = "targets"
 
@@ -285,7 +351,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
 
         hook = self._pipe_hook()
         source, secrets = self._source()
-        rules = self._table_room().prepare(hook, source, self.log.info, secrets)
+        rules = self._schema_policy().prepare(hook, source, self.log.info, secrets)
         plan = self._plan(hook, directory, {**rules, "rejected_before": dict(rejected_before)})
         plan = replace(plan, rejected_since_ms=rejected_since_ms)
         path = directory / "plan.json"
@@ -326,7 +392,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             return None
         if report is None:
             return None
-        if self._table_room().makes_room and all(one.from_token is None for one in report.channels):
+        if self._schema_policy().changes_table and all(one.from_token is None for one in report.channels):
             return None  # nobody has looked at the table yet
         self.log.info("0 new rows: all that %s holds is committed; Spark is not started", plan.source.address)
         return self._sent(report, plan.offset_format)

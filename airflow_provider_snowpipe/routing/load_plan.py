@@ -1,14 +1,14 @@
-"""A load plan: the path that data takes into a table, and what speaks for it."""
+"""What a load plan says, how it reads in a log, and what earlier loads of the table have shown."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-
-from airflow_provider_snowpipe.routing.in_words import credit_count, duration, size
 
 
 class LoadPath(StrEnum):
@@ -156,3 +156,119 @@ def _with(estimate: PathEstimate) -> str:
     if estimate.interval is not None:
         words.append(f"every {duration(estimate.interval)}")
     return ", ".join(words)
+
+
+# -- Numbers as a person reads them: sizes, durations, credits -------------------------------------------
+
+_SIZES = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_DURATIONS = (("days", 172_800.0, 86_400.0), ("h", 7_200.0, 3_600.0), ("min", 120.0, 60.0))
+
+
+def size(count: float) -> str:
+    """Write a number of bytes in decimal units, such as ``2.5 GB``.
+
+    :param count: bytes
+    """
+    for unit, one in _SIZES:
+        if count >= one:
+            return f"{_short(count / one)} {unit}"
+    return f"{_short(count)} bytes"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in the unit that suits it, such as ``90 s`` or ``5 min``.
+
+    :param seconds: the duration
+    """
+    for unit, least, one in _DURATIONS:
+        if seconds >= least:
+            return f"{_short(seconds / one)} {unit}"
+    return f"{_short(seconds)} s"
+
+
+def credit_count(credits: float) -> str:
+    """Write a number of credits with three digits that count.
+
+    :param credits: the number
+    """
+    return "0" if credits == 0 else f"{credits:,.0f}" if credits >= 1000 else f"{credits:.3g}"
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
+
+
+# -- What the last loads of a table took, as the next plan takes it into account -------------------------
+
+MOST_KEPT = 20
+"""Loads of a table that are kept."""
+ENOUGH = 3
+"""Loads by a path from which on their latency counts more than the figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLoad:
+    """One load.
+
+    :param table: the table, or the pipe that stands for it
+    :param path: the path that was taken
+    :param seconds: from the beginning of the task until all rows could be queried
+    :param latency: those of them that the volume does not explain, None where that is not known
+    :param credits: what it cost, None for unknown
+    :param credits_from: what the credits are known from
+    :param query_tag: of its statements, for a load by COPY
+    :param ended: when it ended, in seconds since 1970
+    """
+
+    table: str
+    path: LoadPath
+    seconds: float
+    latency: float | None = None
+    credits: float | None = None
+    credits_from: str | None = None
+    query_tag: str | None = None
+    ended: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The load as a JSON object."""
+        return {**dataclasses.asdict(self), "path": self.path.value}
+
+
+def kept_loads(kept: Any, table: str) -> tuple[MeasuredLoad, ...]:
+    """Read the loads that a run before has kept; what another release has written otherwise is left out.
+
+    :param kept: a list of JSON objects, as :meth:`MeasuredLoad.as_json` makes them
+    :param table: loads of this table only
+    """
+    names = {one.name for one in dataclasses.fields(MeasuredLoad)}
+    found = [
+        MeasuredLoad(**{**one, "path": LoadPath(one["path"])})
+        for one in (kept if isinstance(kept, list) else [])
+        if isinstance(one, Mapping) and set(one) == names and one["path"] in list(LoadPath)
+    ]
+    return tuple(one for one in found if one.table == table)[-MOST_KEPT:]
+
+
+def measured_floors(loads: Iterable[MeasuredLoad]) -> dict[LoadPath, float]:
+    """The median latency of each path of which there are loads enough.
+
+    :param loads: the last loads of a table
+    """
+    latencies: dict[LoadPath, list[float]] = {}
+    for load in loads:
+        if load.latency is not None:
+            latencies.setdefault(load.path, []).append(load.latency)
+    return {path: statistics.median(found) for path, found in latencies.items() if len(found) >= ENOUGH}
+
+
+def measured_latency(estimate: Mapping[str, Any], seconds: float) -> float:
+    """The seconds of a load that its volume does not explain.
+
+    Where the volume was estimated to take longer than the whole load, nothing is learned but that the latency
+    is no longer than it.
+
+    :param estimate: ``seconds`` and ``latency`` that were estimated
+    :param seconds: what it took
+    """
+    rest = seconds - (float(estimate["seconds"]) - float(estimate["latency"]))
+    return rest if rest > 0 else min(seconds, float(estimate["latency"]))

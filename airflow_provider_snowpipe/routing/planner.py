@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from airflow_provider_snowpipe.routing.anti_patterns import warnings_of
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.estimates import (
     compact_advice,
@@ -22,9 +21,16 @@ from airflow_provider_snowpipe.routing.estimates import (
     estimate_stream,
     floor_seconds,
     least_seconds,
+    warnings_of,
 )
-from airflow_provider_snowpipe.routing.in_words import credit_count, duration, size
-from airflow_provider_snowpipe.routing.load_plan import LoadPath, LoadPlan, PathEstimate
+from airflow_provider_snowpipe.routing.load_plan import (
+    LoadPath,
+    LoadPlan,
+    PathEstimate,
+    credit_count,
+    duration,
+    size,
+)
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 
 _STREAM, _COPY, _PIPE = LoadPath.STREAM, LoadPath.COPY, LoadPath.PIPE

@@ -44,7 +44,8 @@ from airflow_provider_snowpipe.local.campaign import (
     until_green,
 )
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-from airflow_provider_snowpipe.operators.bulk_run import BulkRun
+from airflow_provider_snowpipe.operators.bulk_driver import RunStage
+from airflow_provider_snowpipe.operators.bulk_load import BulkRun
 from airflow_provider_snowpipe.operators.channels import SnowpipeResetOffsetOperator
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
@@ -53,7 +54,6 @@ from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
 )
-from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.operators.submission import targets_of
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.spark import driver, job

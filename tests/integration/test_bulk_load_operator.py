@@ -15,8 +15,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.streaming.errors import FilesRejectedError
 from tests.airflow_connections import SetConnection, set_connection
 from tests.file_pipes import task_context

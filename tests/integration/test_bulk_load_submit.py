@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.run_stage import RunStage
 from tests.airflow_connections import SetConnection, set_connection
 from tests.file_pipes import task_context
 from tests.local_connection import connect, ids

@@ -11,8 +11,8 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.registry import _registry
 from pyarrow import fs
 
+from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
 from tests.airflow_version import AIRFLOW

@@ -14,8 +14,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from pyarrow import orc
 
+from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
 from tests.airflow_version import AIRFLOW

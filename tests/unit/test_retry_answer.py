@@ -15,8 +15,7 @@ from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch,
 from airflow_provider_snowpipe.bulk.load_history import HistoryLook
 from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
-from airflow_provider_snowpipe.operators.sent_load import end_of_task, end_of_wait
-from airflow_provider_snowpipe.operators.submission import job_error_of
+from airflow_provider_snowpipe.operators.submission import end_of_task, end_of_wait, job_error_of
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.spark import failures

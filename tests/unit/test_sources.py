@@ -236,7 +236,7 @@ class TestInTasks:
             )
             assert spec.start_timestamp == "2026-01-31T06:00:00Z"
             assert secrets.values == {"sasl.password": "hush"}
-            assert task._table_room().policy == replace(POLICY, dead_letter_path=f"/rejected/{topic}")
+            assert task._schema_policy().policy == replace(POLICY, dead_letter_path=f"/rejected/{topic}")
         assert (source, POLICY.dead_letter_path) == (before, "/rejected/{{ x }}")
 
     def test_what_a_template_gives_is_checked_in_the_task(self) -> None:
@@ -270,7 +270,7 @@ class TestInTasks:
         bulk = SnowpipeBulkLoadOperator(task_id="bulk", source=TableSource(query="SELECT 1"), table="T")
 
         assert load.source_files() == files
-        assert [one._table_room().policy for one in (load, append, decorated)] == [POLICY] * 3
+        assert [one._schema_policy().policy for one in (load, append, decorated)] == [POLICY] * 3
         assert branch.source == topics.as_json()
         assert bulk._rows() == RowsToWrite(query="SELECT 1")
 
@@ -375,8 +375,8 @@ class TestRowPolicyOfOperators:
         single = SnowpipeStreamOperator(task_id="a", source={"path": "/in"}, table="T", **arguments)
         whole = SnowpipeStreamOperator(task_id="b", source={"path": "/in"}, table="T", row_policy=arguments)
 
-        assert single._table_room() == whole._table_room()
-        assert whole._table_room().policy == RowPolicy(**arguments)
+        assert single._schema_policy() == whole._schema_policy()
+        assert whole._schema_policy().policy == RowPolicy(**arguments)
 
     @pytest.mark.parametrize("arguments", [{"on_error": "continue"}, {"row_policy": RowPolicy("continue")}])
     def test_they_may_be_default_arguments_of_the_dag(self, arguments: dict[str, Any]) -> None:
@@ -384,7 +384,7 @@ class TestRowPolicyOfOperators:
             load = SnowpipeStreamOperator(task_id="load", source={"path": "/in"}, table="T")
             append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T")
 
-        assert load._table_room().policy == append._table_room().policy == RowPolicy("continue")
+        assert load._schema_policy().policy == append._schema_policy().policy == RowPolicy("continue")
 
     def test_both_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match=r"RowPolicy\(on_error='continue'"):

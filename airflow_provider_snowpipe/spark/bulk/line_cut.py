@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_snowpipe.bulk.file_sizing import file_count
+from airflow_provider_snowpipe.bulk.compaction import file_count
 
 _SAMPLES, _SAMPLE_BYTES = 32, 256 << 10
 _UNKNOWN_RATIO = 0.25

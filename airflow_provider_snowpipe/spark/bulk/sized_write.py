@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.file_sizing import block_bytes, is_well_cut, packed_bytes
+from airflow_provider_snowpipe.bulk.compaction import block_bytes, is_well_cut, packed_bytes
 from airflow_provider_snowpipe.spark.bulk.write_plan import Form, WrittenFile
 
 if TYPE_CHECKING:

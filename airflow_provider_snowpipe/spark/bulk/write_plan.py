@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from airflow_provider_snowpipe.bulk.file_sizing import TARGET_FILE_BYTES, check_target
+from airflow_provider_snowpipe.bulk.compaction import TARGET_FILE_BYTES, check_target
 from airflow_provider_snowpipe.spark.checked_values import checked_values
 from airflow_provider_snowpipe.spark.report import write_whole
 from airflow_provider_snowpipe.spark.tables.spec import check_one_input, check_options

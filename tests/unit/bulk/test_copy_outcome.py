@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome
+from airflow_provider_snowpipe.bulk.copy_run import CopyOutcome
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError

@@ -12,8 +12,7 @@ import pytest
 
 from airflow_provider_snowpipe.bulk import copy_statement
 from airflow_provider_snowpipe.bulk.copy_history import CopyHistory
-from airflow_provider_snowpipe.bulk.copy_outcome import CopyOutcome
-from airflow_provider_snowpipe.bulk.copy_run import CopyRun, RunIdentity, StagedFile
+from airflow_provider_snowpipe.bulk.copy_run import CopyOutcome, CopyRun, RunIdentity, StagedFile
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion

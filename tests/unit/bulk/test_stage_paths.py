@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from snowflake.connector.converter import SnowflakeConverter
 
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
-from airflow_provider_snowpipe.bulk.file_pipe_admin import KnownPipe
-from airflow_provider_snowpipe.bulk.pipe_statement import PipeDefinition
+from airflow_provider_snowpipe.bulk.file_pipe_admin import KnownPipe, PipeDefinition
 from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Staging
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.local.sql.reader import Reader, split_statements
 from airflow_provider_snowpipe.local.stages.settings import read_literal
-from airflow_provider_snowpipe.operators.run_stage import RunStage
+from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.local_catalog import LocalCatalog, local_catalog

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
-from airflow_provider_snowpipe.hooks.oauth import OAuthClient
+from airflow_provider_snowpipe.hooks.connection import OAuthClient, SnowpipeConnection
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 from tests.airflow_connections import PASSPHRASE

@@ -8,8 +8,11 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.bulk.run_manifest import ManifestFile, RunManifest
-from airflow_provider_snowpipe.operators.bulk_copy import copied_value, copy_arguments
-from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
+from airflow_provider_snowpipe.operators.bulk_load import (
+    SnowpipeBulkLoadOperator,
+    copied_value,
+    copy_arguments,
+)
 from airflow_provider_snowpipe.operators.submission import mapping_argument
 from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite, WritePlan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError

@@ -13,10 +13,10 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.run_manifest import ATTEMPT_NAME, OUTCOME_NAME, RunManifest, run_folder
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators import run_stage
-from airflow_provider_snowpipe.operators.bulk_run import BulkRun
+from airflow_provider_snowpipe.operators import bulk_driver
+from airflow_provider_snowpipe.operators.bulk_driver import RunStage
+from airflow_provider_snowpipe.operators.bulk_load import BulkRun
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-from airflow_provider_snowpipe.operators.run_stage import RunStage
 from airflow_provider_snowpipe.spark.bulk.write_plan import WriteReport, WrittenFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount
@@ -81,7 +81,7 @@ class Load:
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    monkeypatch.setattr(run_stage, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(bulk_driver, "SETTLED_AFTER", 0.0)
     return Load(tmp_path, monkeypatch)
 
 

@@ -9,8 +9,7 @@ import fsspec
 import pytest
 
 from airflow_provider_snowpipe.bulk.compaction import CompactForm, CompactOptions
-from airflow_provider_snowpipe.operators.compacted_stage import CompactedStage
-from airflow_provider_snowpipe.operators.source_files import SourceFiles
+from airflow_provider_snowpipe.operators.stage_files import CompactedStage, SourceFiles
 from airflow_provider_snowpipe.streaming.errors import SourceUnavailableError
 from tests.airflow_version import AIRFLOW
 

@@ -14,7 +14,7 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
-from airflow_provider_snowpipe.operators.driver_run import DriverRun
+from airflow_provider_snowpipe.operators.spark_job import DriverRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive

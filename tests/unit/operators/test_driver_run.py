@@ -18,8 +18,13 @@ import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.operators.driver_place import DIRECTORY_PREFIX, DriverMemory, DriverPlace
-from airflow_provider_snowpipe.operators.process import follow, runs
+from airflow_provider_snowpipe.operators.driver_place import (
+    DIRECTORY_PREFIX,
+    DriverMemory,
+    DriverPlace,
+    follow,
+    runs,
+)
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
@@ -328,13 +333,19 @@ def test_nothing_is_kept_where_airflow_has_no_task_state_or_the_user_wants_none(
 
 
 @pytest.mark.parametrize(
-    "step", ["place.DriverPlace.processes", "run.DriverRun.rejoin", "run.follow", "run.UiAddresses.read"]
+    "step",
+    [
+        "driver_place.DriverPlace.processes",
+        "spark_job.DriverRun.rejoin",
+        "spark_job.follow",
+        "spark_job.UiAddresses.read",
+    ],
 )
 def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(lab, monkeypatch, leftovers, step):
     """Airflow calls ``on_kill`` between any two instructions of ``execute``."""
     driver = lab.start_driver()
     operator = SnowpipeStreamOperator(task_id="load", **lab.options)
-    where = f"airflow_provider_snowpipe.operators.driver_{step}"
+    where = f"airflow_provider_snowpipe.operators.{step}"
     original = pkgutil.resolve_name(where)
 
     def killed_first(*args: Any, **options: Any) -> Any:

@@ -10,9 +10,9 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
-from airflow_provider_snowpipe.operators.file_copy import copy_arguments, row_options, why_not_copy
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.load_outcome import copied_value, outcome_of
+from airflow_provider_snowpipe.operators.load_choice import copy_arguments, row_options, why_not_copy
+from airflow_provider_snowpipe.operators.load_planning import copied_value, outcome_of
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.load_outcome import LoadAccount, outcome_of
-from airflow_provider_snowpipe.operators.load_planning import load_policy, splits_csv
+from airflow_provider_snowpipe.operators.load_planning import LoadAccount, load_policy, outcome_of, splits_csv
 from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
-from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
-from airflow_provider_snowpipe.routing.measured import MeasuredLoad
 from airflow_provider_snowpipe.routing.planner import plan_load
 from airflow_provider_snowpipe.streaming.errors import SqlError
 from tests.local_connection import TaskInstance

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG
 
+from airflow_provider_snowpipe.operators.account_operator import require_distinct_channels
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
-from airflow_provider_snowpipe.operators.mapping import require_distinct_channels
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.local_connection import context
 

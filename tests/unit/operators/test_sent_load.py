@@ -7,7 +7,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory
-from airflow_provider_snowpipe.operators.sent_load import SentLoad, settle_load
+from airflow_provider_snowpipe.operators.submission import SentLoad, settle_load
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from tests.fake_snowpipe import PIPE, snowpipe
 

@@ -17,10 +17,9 @@ import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
-from airflow_provider_snowpipe.operators.process import runs
+from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace, runs
+from airflow_provider_snowpipe.operators.schema_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.operators.table_room import TableRoom
 from airflow_provider_snowpipe.sources import RowPolicy
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.plan import read_plan
@@ -431,7 +430,7 @@ class TestColumnsForKeys:
         self, known: Any, wishes: Any, columns: Any, policy: str
     ) -> None:
         said: list[Any] = []
-        room = TableRoom(RowPolicy(**wishes))
+        room = SchemaPolicy(RowPolicy(**wishes))
 
         rules = room.rules(DescribedTable(known), lambda *words: said.append(words))  # type: ignore[arg-type]
 
@@ -439,6 +438,6 @@ class TestColumnsForKeys:
         assert len(said) == isinstance(known, Exception)
 
     def test_fail_needs_a_table_that_can_be_described(self) -> None:
-        room = TableRoom(RowPolicy(unknown_columns="fail"))
+        room = SchemaPolicy(RowPolicy(unknown_columns="fail"))
         with pytest.raises(SqlError):
             room.rules(DescribedTable(SqlError("no rights", errno=1)), print)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.operators import load_intents
+from airflow_provider_snowpipe.operators import copy_files
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -259,7 +259,7 @@ def test_a_note_that_stays_is_named_in_the_log(
     account.fault("REMOVE", BEFORE, StatementError(604, "canceled"))
     ingest()
 
-    assert load_intents._KEPT_IN in caplog.text
+    assert copy_files._KEPT_IN in caplog.text
     assert sorted(account.rows) == ROWS
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.routing.measured import (
+from airflow_provider_snowpipe.routing.load_plan import (
     ENOUGH,
     MOST_KEPT,
+    LoadPath,
     MeasuredLoad,
     kept_loads,
     measured_floors,

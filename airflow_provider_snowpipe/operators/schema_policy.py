@@ -75,12 +75,12 @@ class RowPolicyOperator(BaseOperator):
         for one in fields(RowPolicy):
             setattr(self, one.name, getattr(row_policy, one.name))
 
-    def _table_room(self) -> TableRoom:
-        return TableRoom(RowPolicy(**{one.name: getattr(self, one.name) for one in fields(RowPolicy)}))
+    def _schema_policy(self) -> SchemaPolicy:
+        return SchemaPolicy(RowPolicy(**{one.name: getattr(self, one.name) for one in fields(RowPolicy)}))
 
 
 @dataclass(frozen=True, slots=True)
-class TableRoom:
+class SchemaPolicy:
     """What an author's policy does about a table.
 
     :param policy: the policy
@@ -105,12 +105,12 @@ class TableRoom:
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
-        if self.makes_room:
+        if self.changes_table:
             from airflow_provider_snowpipe.spark.source_rows import first_rows
 
             rows = first_rows(source, secrets)
             if rows.lines:
-                self.make_room(hook, rows.lines, source.address, say, rows.types)
+                self.change_table(hook, rows.lines, source.address, say, rows.types)
             elif self.policy.create_table is not None:
                 raise SourceMissingError(
                     f"source {source.address!r} has no row yet from which columns could be inferred: make "
@@ -119,7 +119,7 @@ class TableRoom:
         return self.rules(hook, say)
 
     @property
-    def makes_room(self) -> bool:
+    def changes_table(self) -> bool:
         """True if the table is made or widened by the rows."""
         return self.policy.create_table is not None or self.policy.evolve_columns is not None
 
@@ -156,7 +156,7 @@ class TableRoom:
             say("keys of rows are not held against the table's columns: %s", error)
             return ()
 
-    def make_room(
+    def change_table(
         self,
         hook: SnowpipeHook,
         rows: Sequence[bytes],

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.operators.schema_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.operators.table_room import TableRoom
 from airflow_provider_snowpipe.sources import FileSource, RowPolicy
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
@@ -42,8 +42,8 @@ def _source(path: Path, *rows: Any) -> FileSourceSpec:
     return FileSourceSpec(path=str(path))
 
 
-def _room(**changes: Any) -> TableRoom:
-    return TableRoom(RowPolicy(**changes))
+def _room(**changes: Any) -> SchemaPolicy:
+    return SchemaPolicy(RowPolicy(**changes))
 
 
 @pytest.mark.parametrize("define", [connect, connect_by_form])
