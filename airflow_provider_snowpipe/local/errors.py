@@ -51,9 +51,14 @@ def unsupported(feature: str) -> SqlError:
     return SqlError("000002", "0A000", f"Unsupported feature '{feature}' in the local Snowpipe service.")
 
 
-def compilation_error(message: str) -> SqlError:
-    """Return a SQL compilation error (001003)."""
-    return SqlError("001003", "42000", f"SQL compilation error:\n{message}")
+def compilation_error(message: str, code: str = "001003", sqlstate: str = "42000") -> SqlError:
+    """Return a SQL compilation error, 001003 or another one."""
+    return SqlError(code, sqlstate, f"SQL compilation error:\n{message}")
+
+
+def invalid_identifier(name: str) -> SqlError:
+    """Return the error for a column that does not exist (000904)."""
+    return compilation_error(f"invalid identifier '{name}'", "000904")
 
 
 def object_missing(kind: str, name: str) -> SqlError:

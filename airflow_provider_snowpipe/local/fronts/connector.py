@@ -30,7 +30,6 @@ from airflow_provider_snowpipe.local.fronts.sql_api import row_type
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
-from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
 from airflow_provider_snowpipe.local.sql.execution import (
     Batch,
     Execution,
@@ -39,7 +38,6 @@ from airflow_provider_snowpipe.local.sql.execution import (
     in_background,
 )
 from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
-from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.sql.reader import check_count, shares, split_statements
 from airflow_provider_snowpipe.local.sql.results import (
     SELECT,
@@ -49,7 +47,8 @@ from airflow_provider_snowpipe.local.sql.results import (
     encode_stream,
     encode_streams,
 )
-from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.session import Session, use_role, use_schema
+from airflow_provider_snowpipe.local.sql.show import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.sql.stages import staged_bindings
 
 # -- Logins of the connector protocol: credentials, role, and the names that a session starts with -------

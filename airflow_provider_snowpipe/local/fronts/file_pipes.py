@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.auto_ingest import arrived_in_bucket, split_by_pattern
 from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
 from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, LoadEvent
-from airflow_provider_snowpipe.local.sql.system_functions import iso
+from airflow_provider_snowpipe.local.sql.pipes import iso
 
 # -- Bodies that name files: lists for insertFiles, and events of S3 -------------------------------------
 

@@ -11,7 +11,7 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import conversions
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.errors import compilation_error, invalid_identifier, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.loading import selection
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, FileShape
@@ -77,11 +77,8 @@ def read_expressions(text: str) -> list[exp.Expr]:
     }:
         raise unsupported("anything but expressions in the SELECT of COPY INTO")
     if tree.find(exp.Subquery, exp.AggFunc, exp.Window):
-        raise SqlError(
-            "002079",
-            "0A000",
-            "SQL compilation error:\nCOPY statement only supports simple SELECT from stage statements "
-            "for import.",
+        raise compilation_error(
+            "COPY statement only supports simple SELECT from stage statements for import.", "002079", "0A000"
         )
     engine_errors.check(tree)
     tree = tree.transform(_without_alias)
@@ -90,7 +87,7 @@ def read_expressions(text: str) -> list[exp.Expr]:
         for column in projection.find_all(exp.Column):
             if column.name.upper() not in METADATA:
                 name = column.sql(dialect="snowflake")
-                raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{name}'")
+                raise invalid_identifier(name)
     return found
 
 

@@ -12,7 +12,12 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.errors import (
+    SqlError,
+    compilation_error,
+    invalid_identifier,
+    unsupported,
+)
 from airflow_provider_snowpipe.local.identifiers import literal, quote, quote_path
 from airflow_provider_snowpipe.local.loading import selection, staging
 from airflow_provider_snowpipe.local.loading.chunks import CSV, JSON, Chunk
@@ -84,12 +89,12 @@ def _name_fields(select: exp.Select, alias: str, *, is_alone: bool) -> int:
         owner = holder.table if holder is not None else ""
         if holder is not None and owner not in known:
             written = holder.sql(dialect="snowflake")
-            raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{written}'")
+            raise invalid_identifier(written)
         if owner and owner != alias:
             continue
         number = field_number(parameter.name)
         if not owner and not is_alone:
-            raise SqlError("002028", "42601", f"SQL compilation error:\nambiguous column name '${number}'")
+            raise compilation_error(f"ambiguous column name '${number}'", "002028", "42601")
         highest = max(highest, number)
         column = exp.column(
             exp.to_identifier(f"${number}", quoted=True), table=exp.to_identifier(alias, quoted=True)

@@ -15,7 +15,7 @@ from typing import Any
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import unsupported
-from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
+from airflow_provider_snowpipe.local.sql.show import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.types import ColumnType
 
 _TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
