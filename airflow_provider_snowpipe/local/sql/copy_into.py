@@ -35,7 +35,11 @@ from airflow_provider_snowpipe.local.loading.selection import (
 )
 from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.record_expressions import ByExpression, read_expressions
+from airflow_provider_snowpipe.local.sql.record_expressions import (
+    ByExpression,
+    count_mismatch,
+    read_expressions,
+)
 from airflow_provider_snowpipe.local.sql.relations import validate
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -322,7 +326,7 @@ def _selection(
         raise compilation_error("VALIDATION_MODE does not support COPY statements that transform data.")
     expressions = [tree.unalias() for tree in read_expressions(select)]
     if len(expressions) != len(columns):
-        raise _count_mismatch(len(columns), len(expressions))
+        raise count_mismatch(len(columns), len(expressions))
     _check(expressions)
     return ByExpression(session, columns, tuple(expressions), file_format)
 
@@ -361,14 +365,6 @@ def _check(expressions: list[exp.Expr]) -> None:
     for tree in expressions:
         for parameter in tree.find_all(exp.Parameter):
             field_number(parameter.name)
-
-
-def _count_mismatch(columns: int, expressions: int) -> SqlError:
-    return compilation_error(
-        f"Insert value list does not match column list expecting {columns} but got {expressions}",
-        "002020",
-        "21S01",
-    )
 
 
 # -- COPY INTO table: one transaction, one row of result for each file -----------------------------------

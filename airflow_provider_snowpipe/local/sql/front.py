@@ -23,7 +23,6 @@ from airflow_provider_snowpipe.local.sql import (
     ddl,
     grants,
     iceberg,
-    infer_schema,
     information_schema,
     pipes,
     query,
@@ -374,9 +373,10 @@ _NO_PLACE = frozenset({"090105", "090106"})
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES"})
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 _WORD = re.compile(r"\w+")
-# A bound name or format of a time has to be known before the statement can be read.
+# A bound name, stage or format of a time has to be known before the statement can be read.
 _READ_BY_VALUE = re.compile(
     r"\bIDENTIFIER\s*\(\s*[?:]"
+    r"|\bINFER_SCHEMA\s*\("
     r"|\b(?:TRY_)?TO_(?:CHAR|VARCHAR|DATE|TIME\w*)\s*\([^()]*(?:\([^()]*\)[^()]*)?,\s*(?:\?|:\w)",
     re.IGNORECASE,
 )
@@ -498,9 +498,7 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
             text, bindings = inline(text, bindings, typed=True), Bindings({})
         if verb in _CHANGES:
             return query.modify(session, text, bindings)
-        return (infer_schema.select if infer_schema.is_called(text) else query.select)(
-            session, text, bindings
-        )
+        return query.select(session, text, bindings)
     reader = Reader.of_file_command(text, bindings) if verb in {"PUT", "GET"} else Reader.of(text, bindings)
     if reader.is_at_end:
         raise _empty_statement()

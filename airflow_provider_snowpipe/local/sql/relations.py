@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.local.loading.staging import RowError, StagedReco
 from airflow_provider_snowpipe.local.sql import functions
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, json_text
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.staged_rows import infer_schema
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.tables import Column
 from airflow_provider_snowpipe.local.types import NUMBER, TEXT, ColumnType
@@ -214,6 +215,8 @@ def _replace(session: Session, node: exp.Expr) -> None:
         node.replace(_lent(session, scanned(session, call), named))
     elif name == "VALIDATE":
         node.replace(_lent(session, _validated(session, call), named))
+    elif name == "INFER_SCHEMA":
+        node.replace(_lent(session, infer_schema(session, call), named))
     elif name == "GENERATOR":
         node.replace(exp.Subquery(this=_generator(session, call), alias=named))
     elif name == "SPLITTOTABLE":
