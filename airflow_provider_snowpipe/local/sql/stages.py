@@ -346,10 +346,10 @@ def _in_scope(
 ) -> list[_Named]:
     scope = {(database.name, schema): database for database, schema in schemas_in_scope(session, shown)}
     databases = {database.name: database for database in scope.values()}
-    permanent = [known for database in databases.values() for known in of(database.stages)]
+    found: list[Any] = [known for database in databases.values() for known in of(database.stages)]
     return [
         known
-        for known in [*permanent, *temporary.values()]
+        for known in [*found, *temporary.values()]
         if (known.database, known.schema) in scope
         and shown.matches(known.name)
         and _is_visible(session, known)
