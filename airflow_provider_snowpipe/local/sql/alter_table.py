@@ -1,4 +1,4 @@
-"""ALTER TABLE: columns, names, clustering keys and comments; its options are in options.py."""
+"""ALTER TABLE: columns, names, clustering keys and comments; options as in CREATE TABLE."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # ruff: noqa: S608 - names and texts go through identifiers.literal.
 # ruff: noqa: S608 - nothing of a statement goes into these texts.
-"""COPY_HISTORY and LOAD_HISTORY: the loads of the last 14 days."""
+"""COPY_HISTORY and LOAD_HISTORY of databases and of the account, and ERROR_TABLE(t)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CREATE, ALTER, DROP, SHOW and DESCRIBE of streaming pipes."""
+"""CREATE, ALTER, DROP, SHOW and DESCRIBE of streaming and file pipes, and the system functions."""
 
 from __future__ import annotations
 

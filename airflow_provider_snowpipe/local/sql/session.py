@@ -1,4 +1,4 @@
-"""State of one SQL session: current names, parameters, transaction."""
+"""State of one SQL session: current names, parameters, transaction; USE of another one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - names go through identifiers.quote, values are bound.
-"""DESCRIBE and SHOW."""
+"""SHOW and DESCRIBE of what databases hold, and SHOW PARAMETERS with the defaults of a session."""
 
 from __future__ import annotations
 

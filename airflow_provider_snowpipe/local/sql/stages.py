@@ -1,4 +1,4 @@
-"""CREATE, ALTER, DROP, SHOW and DESCRIBE of stages."""
+"""CREATE, ALTER, DROP, SHOW and DESCRIBE of stages and file formats; PUT, GET, LIST and REMOVE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CREATE, ALTER, DROP, SHOW and DESCRIBE of users."""
+"""CREATE, ALTER, DROP, SHOW and DESCRIBE of warehouses, roles and users."""
 
 from __future__ import annotations
 

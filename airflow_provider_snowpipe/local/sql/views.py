@@ -1,4 +1,4 @@
-"""CREATE, DROP, SHOW and DESCRIBE of views; a view is its text, expanded where a query names it."""
+"""Views, sequences, comments, ALTER DATABASE and ALTER SCHEMA; a view is its text, expanded in a query."""
 
 from __future__ import annotations
 
