@@ -46,6 +46,7 @@ _LOG_TAIL = 2_000
 _MARK = "SNOWPIPE_CAMPAIGN_ROUND"
 _CALLS = ("append", "open", "status", "statement", "put", "insert-files")
 _PLAN_KEYS = frozenset({"command", "env", "init"})
+_WRONGS = ("lost", "doubled", "unexpected", "early", "unfinished")
 
 # Runs in a process of its own: this package knows no Airflow. Every try has the same logical date and run id.
 _DAG_PROGRAM = """
@@ -264,7 +265,7 @@ class Round:
     @property
     def is_right(self) -> bool:
         """True where the tables hold what they hold without faults, and did when a try succeeded."""
-        return not (self.lost or self.doubled or self.unexpected or self.early or self.unfinished)
+        return not any(getattr(self, name) for name in _WRONGS)
 
     def judge(self, expected: Rows, found: Rows) -> None:
         """Compare what is there in the end with what has to be."""
@@ -279,8 +280,7 @@ class Round:
 
     def words(self) -> str:
         """The verdict in one line."""
-        names = ("lost", "doubled", "unexpected", "early", "unfinished")
-        wrong = ", ".join(f"{getattr(self, name)} {name}" for name in names if getattr(self, name))
+        wrong = ", ".join(f"{getattr(self, name)} {name}" for name in _WRONGS if getattr(self, name))
         struck = ", ".join(self.faults) or "no fault"
         return f"seed {self.seed}: {wrong or 'right'} ({self.tries} tries, {self.seconds:.0f} s; {struck})"
 
@@ -591,11 +591,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         rounds.append(campaign.round(arguments.seed + len(rounds)))
         print(rounds[-1].words(), flush=True)
     wrong = [one for one in rounds if not one.is_right]
-    total = {
-        name: sum(getattr(one, name) for one in rounds)
-        for name in ("lost", "doubled", "unexpected", "early", "unfinished")
-    }
-    counts = ", ".join(f"{number} {name}" for name, number in total.items())
+    counts = ", ".join(f"{sum(getattr(one, name) for one in rounds)} {name}" for name in _WRONGS)
     print(f"{len(rounds)} rounds from seed {arguments.seed}: {counts}")
     if not wrong:
         shutil.rmtree(folder)

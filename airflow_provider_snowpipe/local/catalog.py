@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.local.engine.names import free_name
 from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING
 from airflow_provider_snowpipe.local.engine.rename import Rename
 from airflow_provider_snowpipe.local.engine.spool import Spool
-from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
+from airflow_provider_snowpipe.local.errors import Refusal, compilation_error, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import UrlName, find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
@@ -307,9 +307,7 @@ def _check_reserved(name: str) -> None:
     if name == SHARED_DATABASE:
         raise object_exists(name)
     if name.upper() in _RESERVED:
-        raise SqlError(
-            "001003", "42000", f"SQL compilation error:\n'{name}' is reserved by the local service."
-        )
+        raise compilation_error(f"'{name}' is reserved by the local service.")
 
 
 def _respect_affinity(instance: duckdb.DuckDBPyConnection) -> None:

@@ -6,121 +6,52 @@ import fcntl
 import json
 import os
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
 
-@dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """Paths inside the directory given by ``--data-dir``.
+    """Paths inside the directory given by ``--data-dir``; secrets have mode 0600.
 
     :param root: the directory; created with mode 0700 by :meth:`create`.
     """
 
-    root: Path
-
-    @property
-    def account_file(self) -> Path:
-        """Account name, user name, public key and instance id."""
-        return self.root / "account.json"
-
-    @property
-    def key_file(self) -> Path:
-        """Private RSA key of the user, PKCS#8 PEM without passphrase, mode 0600."""
-        return self.root / "demo_rsa_key.p8"
-
-    @property
-    def password_file(self) -> Path:
-        """Password of the user, one line, mode 0600."""
-        return self.root / "demo_password"
-
-    @property
-    def pat_file(self) -> Path:
-        """Programmatic access token of the user, mode 0600."""
-        return self.root / "demo_pat"
-
-    @property
-    def oauth_client_file(self) -> Path:
-        """OAuth client id, secret and refresh token as JSON, mode 0600."""
-        return self.root / "oauth_client.json"
-
-    @property
-    def token_secret_file(self) -> Path:
-        """Secret that signs scoped tokens, mode 0600; kept so that tokens survive a restart."""
-        return self.root / "token_secret"
-
-    @property
-    def access_file(self) -> Path:
-        """Users, roles, grants and warehouses as JSON, mode 0600."""
-        return self.root / "access.json"
-
-    @property
-    def query_history_file(self) -> Path:
-        """The newest statements and logins, one JSON array a line, mode 0600."""
-        return self.root / "query_history.ndjson"
-
-    @property
-    def tls_dir(self) -> Path:
-        """Certificate authority and server certificate."""
-        return self.root / "tls"
-
-    @property
-    def authority_file(self) -> Path:
-        """Certificate of the service's own CA, and nothing else."""
-        return self.tls_dir / "ca.pem"
-
-    @property
-    def bundle_file(self) -> Path:
-        """Public roots plus the service's own CA, for ``SSL_CERT_FILE`` and ``REQUESTS_CA_BUNDLE``."""
-        return self.tls_dir / "bundle.pem"
-
-    @property
-    def databases_dir(self) -> Path:
-        """One DuckDB file per Snowflake database."""
-        return self.root / "databases"
-
-    @property
-    def stage_dir(self) -> Path:
-        """Files that clients upload in the SDK's file mode, until they are committed."""
-        return self.root / "stage"
-
-    @property
-    def spool_dir(self) -> Path:
-        """Queued appends above the bound of memory, encrypted, until they are committed."""
-        return self.root / "spool"
-
-    @property
-    def spool_keys_file(self) -> Path:
-        """Keys of the bodies in :attr:`stage_dir` and :attr:`spool_dir`, mode 0600."""
-        return self.root / "spool_keys.json"
-
-    @property
-    def staged_files_dir(self) -> Path:
-        """Files of internal stages."""
-        return self.root / "staged_files"
-
-    @property
-    def port_file(self) -> Path:
-        """Port of the last start; a restart keeps it."""
-        return self.root / "port"
-
-    @property
-    def proxy_port_file(self) -> Path:
-        """Port of the CONNECT proxy at the last start; a restart keeps it."""
-        return self.root / "proxy_port"
-
-    @property
-    def clock_file(self) -> Path:
-        """Seconds by which a test moved the service's clock; a restart keeps them."""
-        return self.root / "clock"
-
-    @property
-    def admin_socket(self) -> Path:
-        """Unix socket of ``serve --admin``, mode 0600; there while the service runs."""
-        return self.root / "admin.sock"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        # Account name, user name, public key and instance id.
+        self.account_file = root / "account.json"
+        # Of the service's own user: private RSA key (PKCS#8 PEM without passphrase), password, access token.
+        self.key_file = root / "demo_rsa_key.p8"
+        self.password_file = root / "demo_password"
+        self.pat_file = root / "demo_pat"
+        # OAuth client id, secret and refresh token as JSON.
+        self.oauth_client_file = root / "oauth_client.json"
+        # Secret that signs scoped tokens; kept so that tokens survive a restart.
+        self.token_secret_file = root / "token_secret"
+        # Users, roles, grants and warehouses as JSON.
+        self.access_file = root / "access.json"
+        # The newest statements and logins, one JSON array a line.
+        self.query_history_file = root / "query_history.ndjson"
+        self.tls_dir = root / "tls"
+        # Certificate of the service's own CA; and with the public roots, for ``SSL_CERT_FILE``.
+        self.authority_file = self.tls_dir / "ca.pem"
+        self.bundle_file = self.tls_dir / "bundle.pem"
+        # One DuckDB file per Snowflake database.
+        self.databases_dir = root / "databases"
+        # Until they are committed: files of the SDK's file mode, queued appends above the bound of memory.
+        self.stage_dir = root / "stage"
+        self.spool_dir = root / "spool"
+        self.spool_keys_file = root / "spool_keys.json"
+        # Files of internal stages.
+        self.staged_files_dir = root / "staged_files"
+        # What a restart keeps: ports of service and CONNECT proxy, seconds by which a test moved the clock.
+        self.port_file = root / "port"
+        self.proxy_port_file = root / "proxy_port"
+        self.clock_file = root / "clock"
+        # Unix socket of ``serve --admin``, there while the service runs.
+        self.admin_socket = root / "admin.sock"
 
     def create(self) -> None:
         """Create the directory tree.
@@ -152,17 +83,14 @@ class DataDirectory:
         """Return the port of the last start, or None."""
         return _read_port(self.port_file)
 
-    def remember_port(self, port: int) -> None:
-        """Write the port down for the next start."""
-        write_file(self.port_file, f"{port}\n".encode(), mode=0o600)
-
     def remembered_proxy_port(self) -> int | None:
         """Return the port of the CONNECT proxy of the last start, or None."""
         return _read_port(self.proxy_port_file)
 
-    def remember_proxy_port(self, port: int) -> None:
-        """Write the port of the CONNECT proxy down for the next start."""
-        write_file(self.proxy_port_file, f"{port}\n".encode(), mode=0o600)
+    def remember_ports(self, port: int, proxy_port: int) -> None:
+        """Write both ports down for the next start."""
+        for file, number in ((self.port_file, port), (self.proxy_port_file, proxy_port)):
+            write_file(file, f"{number}\n".encode(), mode=0o600)
 
     def read_account(self) -> dict[str, Any]:
         """Read the account file.

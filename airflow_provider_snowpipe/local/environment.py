@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from typing import Any
 
 import requests
 
+from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
@@ -36,6 +38,27 @@ def client_session(home: DataDirectory) -> requests.Session:
     session.trust_env = False
     session.verify = str(home.authority_file)
     return session
+
+
+def ask(
+    home: DataDirectory, method: str, path: str, timeout: tuple[float, float], body: Any = None
+) -> tuple[int, Any]:
+    """Send one call to the running service as its own user; return status and JSON of the answer.
+
+    :param timeout: seconds to connect, and to wait for the answer.
+    :raises DataDirectoryError: when the service does not answer.
+    """
+    url = service_url(home)
+    headers = {
+        "Authorization": f"Bearer {sign_key_pair_jwt(home)}",
+        "X-Snowflake-Authorization-Token-Type": "KEYPAIR_JWT",
+    }
+    try:
+        with client_session(home) as session:
+            answer = session.request(method, f"{url}{path}", json=body, headers=headers, timeout=timeout)
+            return answer.status_code, answer.json()
+    except (requests.RequestException, ValueError, OSError) as error:
+        raise DataDirectoryError(f"the local service at {url} does not answer: {error}") from error
 
 
 def check_ready(home: DataDirectory) -> None:

@@ -56,6 +56,11 @@ def compilation_error(message: str) -> SqlError:
     return SqlError("001003", "42000", f"SQL compilation error:\n{message}")
 
 
+def access_error(message: str) -> SqlError:
+    """Return an error of access control (003001)."""
+    return SqlError("003001", "42501", f"SQL access control error:\n{message}")
+
+
 def object_missing(kind: str, name: str) -> SqlError:
     """Return the error for an object that does not exist (002003)."""
     sqlstate = "42S02" if kind in {"Object", "Table", "View"} else "02000"

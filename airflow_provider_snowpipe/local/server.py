@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local import openapi, tls
 from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.config import Declaration
-from airflow_provider_snowpipe.local.accounts import Account, Password, ensure_account, ensure_password
+from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.admin.commands import Commands
 from airflow_provider_snowpipe.local.admin.listener import AdminSocket
 from airflow_provider_snowpipe.local.catalog import Catalog
@@ -74,7 +74,6 @@ class Service:
     """ASGI application that hands every request to its front.
 
     :param account: the account.
-    :param password: password of its user.
     :param catalog: databases.
     :param home: data directory.
     :param faults: faults for tests.
@@ -86,7 +85,6 @@ class Service:
     def __init__(
         self,
         account: Account,
-        password: Password,
         catalog: Catalog,
         home: DataDirectory,
         faults: Faults,
@@ -107,7 +105,7 @@ class Service:
         self._folder_watch = FolderWatch(catalog)
         self._sql_api = SqlApiFront(account, catalog, faults)
         self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
-        self._connector = ConnectorFront(account, password, catalog, self._files, faults, limits)
+        self._connector = ConnectorFront(account, catalog, self._files, faults, limits)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""
@@ -173,7 +171,7 @@ class Service:
                     return False
                 case "session" | "queries" | "monitoring" | "telemetry":
                     return self._connector.knows(head)
-                case stage_upload.BUCKET:
+                case stage_upload.UPLOAD_BUCKET:
                     stage_upload.check_signature(self._account, self._stage, head)
                 case _:
                     self._account.verify_any(head.bearer())
@@ -204,7 +202,7 @@ class Service:
                 return self._sql_api.handle(request)
             case "v1":
                 return self._file_pipes.handle(request)
-            case stage_upload.BUCKET:
+            case stage_upload.UPLOAD_BUCKET:
                 return stage_upload.put_object(self._account, self._stage, request)
             case "session" | "queries" | "monitoring":
                 return self._connector.handle(request)
@@ -252,20 +250,18 @@ def serve(
         clock = Clock.kept_in(home.clock_file)
         access = Access(home.access_file, clock)
         account = ensure_account(home, access)
-        password = ensure_password(home, account.user)
         with (
             _bind(port or home.remembered_port() or 0) as listener,
             _bind(home.remembered_proxy_port() or 0) as proxy_listener,
         ):
             bound = listener.getsockname()[1]
-            home.remember_port(bound)
-            home.remember_proxy_port(proxy_listener.getsockname()[1])
+            home.remember_ports(bound, proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
             storage = Storage(home.staged_files_dir, home.root, outside)
             spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
             queries = QueryHistory(home.query_history_file)
             catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool, queries)
-            service = Service(account, password, catalog, home, faults, bound, proxy, limits)
+            service = Service(account, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
                 if init is not None:

@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-import requests
-
-from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import client_session, service_url
-from airflow_provider_snowpipe.local.errors import DataDirectoryError, SqlError
+from airflow_provider_snowpipe.local.environment import ask
+from airflow_provider_snowpipe.local.errors import SqlError
 
 _TIMEOUT = (5.0, 600.0)
 _EPOCH = dt.datetime(1970, 1, 1)
@@ -46,19 +43,9 @@ def fetch(home: DataDirectory, statement: str) -> tuple[list[str], list[list[Any
     NUMBER without a fraction becomes int, other numbers float; times become ISO 8601 text, VARIANT
     native JSON.
     """
-    url = service_url(home)
     body = {"statement": statement, "database": "LOCAL", "schema": "PUBLIC"}
-    headers = {
-        "Authorization": f"Bearer {sign_key_pair_jwt(home)}",
-        "X-Snowflake-Authorization-Token-Type": "KEYPAIR_JWT",
-    }
-    try:
-        with client_session(home) as session:
-            answer = session.post(f"{url}/api/v2/statements", json=body, headers=headers, timeout=_TIMEOUT)
-            content = answer.json()
-    except (requests.RequestException, ValueError, OSError) as error:
-        raise DataDirectoryError(f"the local service at {url} does not answer: {error}") from error
-    if answer.status_code != 200:
+    status, content = ask(home, "POST", "/api/v2/statements", _TIMEOUT, body)
+    if status != 200:
         raise SqlError(
             content["code"], content.get("sqlState", "XX000"), f"{content['code']}: {content['message']}"
         )

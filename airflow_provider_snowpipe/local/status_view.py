@@ -6,42 +6,33 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import requests
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-
-from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import STATUS_PATH, client_session, service_url
+from airflow_provider_snowpipe.local.environment import STATUS_PATH, ask
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
-_TIMEOUT = (2.0, 10.0)
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_STATUS_TIMEOUT = (2.0, 10.0)
 _REFRESH_SECONDS = 1.0
 # Lines of the terminal that are not channels: borders, header, title and the line about the rest.
 _FRAME_LINES = 7
 
 
-def fetch(home: DataDirectory) -> dict[str, Any]:
+def fetch_status(home: DataDirectory) -> dict[str, Any]:
     """Ask the running service for its status, as its own user.
 
     :raises DataDirectoryError: when it does not answer.
     """
-    url = service_url(home)
-    headers = {"Authorization": f"Bearer {sign_key_pair_jwt(home)}"}
-    try:
-        with client_session(home) as session:
-            answer = session.get(f"{url}/{'/'.join(STATUS_PATH)}", headers=headers, timeout=_TIMEOUT)
-            content: dict[str, Any] = answer.json()
-    except (requests.RequestException, ValueError, OSError) as error:
-        raise DataDirectoryError(f"the local service at {url} does not answer: {error}") from error
-    if answer.status_code != 200:
+    code, content = ask(home, "GET", f"/{'/'.join(STATUS_PATH)}", _STATUS_TIMEOUT)
+    if code != 200:
         raise DataDirectoryError(
             f"the local service refused: {content.get('code')}: {content.get('message')}"
         )
-    return content
+    return dict(content)
 
 
 def show(home: DataDirectory, *, once: bool, as_json: bool) -> None:
@@ -49,7 +40,10 @@ def show(home: DataDirectory, *, once: bool, as_json: bool) -> None:
 
     :param as_json: print the service's answer, once.
     """
-    first = fetch(home)
+    # It takes a while to import, and nothing else needs it.
+    from rich.console import Console
+
+    first = fetch_status(home)
     console = Console()
     if as_json:
         json.dump(first, sys.stdout, indent=1)
@@ -62,11 +56,13 @@ def show(home: DataDirectory, *, once: bool, as_json: bool) -> None:
 
 
 def _follow(console: Console, home: DataDirectory, earlier: dict[str, Any]) -> None:
+    from rich.live import Live
+
     with Live(render(earlier, lines=console.height), console=console, auto_refresh=False) as live:
         seen_at = time.monotonic()
         while True:
             time.sleep(_REFRESH_SECONDS)
-            now, status = time.monotonic(), fetch(home)
+            now, status = time.monotonic(), fetch_status(home)
             rates = _rates(earlier, status, now - seen_at)
             live.update(render(status, rates, lines=console.height), refresh=True)
             earlier, seen_at = status, now
@@ -80,6 +76,8 @@ def render(
     :param rates: rows per second of channels, or None for bytes per second as the service measured them.
     :param lines: height of the terminal, None for any number of channels.
     """
+    from rich.table import Table
+
     rows = list(_rows(status, rates))
     room = len(rows) if lines is None else max(lines - _FRAME_LINES, 1)
     shown = rows

@@ -18,75 +18,32 @@ _INTEGER_WORDS = frozenset(
     {"INT", "INTEGER", "BIGINT", "SMALLINT", "TINYINT", "BYTEINT", "UBIGINT", "MEDIUMINT"}
 )
 _SIMPLE = {
-    "BOOLEAN": "BOOLEAN",
-    "DATE": "DATE",
-    "FLOAT": "FLOAT",
-    "DOUBLE": "FLOAT",
-    "REAL": "FLOAT",
-    "VARIANT": "VARIANT",
-    "JSON": "VARIANT",
-    "OBJECT": "OBJECT",
-    "STRUCT": "OBJECT",
-    "MAP": "OBJECT",
-    "ARRAY": "ARRAY",
-    "LIST": "ARRAY",
-}
+    "BOOLEAN": "BOOLEAN", "DATE": "DATE", "FLOAT": "FLOAT", "DOUBLE": "FLOAT", "REAL": "FLOAT",
+    "VARIANT": "VARIANT", "JSON": "VARIANT", "OBJECT": "OBJECT", "STRUCT": "OBJECT", "MAP": "OBJECT",
+    "ARRAY": "ARRAY", "LIST": "ARRAY",
+}  # fmt: skip
 _TEXT_WORDS = frozenset({"VARCHAR", "TEXT", "CHAR", "NCHAR", "NVARCHAR", "NAME"})
 _BINARY_WORDS = frozenset({"BINARY", "VARBINARY", "BLOB"})
 _TIMESTAMP_WORDS = {
-    "TIMESTAMP": "TIMESTAMP_NTZ",
-    "DATETIME": "TIMESTAMP_NTZ",
-    "TIMESTAMPNTZ": "TIMESTAMP_NTZ",
-    "TIMESTAMPLTZ": "TIMESTAMP_LTZ",
-    "TIMESTAMPTZ": "TIMESTAMP_TZ",
-}
+    "TIMESTAMP": "TIMESTAMP_NTZ", "DATETIME": "TIMESTAMP_NTZ", "TIMESTAMPNTZ": "TIMESTAMP_NTZ",
+    "TIMESTAMPLTZ": "TIMESTAMP_LTZ", "TIMESTAMPTZ": "TIMESTAMP_TZ",
+}  # fmt: skip
 _DUCKDB = {
-    "FLOAT": "DOUBLE",
-    "VARCHAR": "VARCHAR",
-    "BINARY": "BLOB",
-    "BOOLEAN": "BOOLEAN",
-    "DATE": "DATE",
-    "TIME": "TIME",
-    "TIMESTAMP_NTZ": "TIMESTAMP",
-    "TIMESTAMP_LTZ": "TIMESTAMP WITH TIME ZONE",
-    "TIMESTAMP_TZ": ZONED,
-    "VARIANT": "JSON",
-    "OBJECT": "JSON",
-    "ARRAY": "JSON",
-}
+    "FLOAT": "DOUBLE", "VARCHAR": "VARCHAR", "BINARY": "BLOB", "BOOLEAN": "BOOLEAN", "DATE": "DATE",
+    "TIME": "TIME", "TIMESTAMP_NTZ": "TIMESTAMP", "TIMESTAMP_LTZ": "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP_TZ": ZONED, "VARIANT": "JSON", "OBJECT": "JSON", "ARRAY": "JSON",
+}  # fmt: skip
 _FROM_DUCKDB = {
-    "BOOLEAN": "BOOLEAN",
-    "DATE": "DATE",
-    "TIME": "TIME",
-    "TIME_NS": "TIME",
-    "DOUBLE": "FLOAT",
-    "FLOAT": "FLOAT",
-    "VARCHAR": "VARCHAR",
-    "UUID": "VARCHAR",
-    "INTERVAL": "VARCHAR",
-    "BLOB": "BINARY",
-    "JSON": "VARIANT",
-    "TIMESTAMP": "TIMESTAMP_NTZ",
-    "TIMESTAMP_NS": "TIMESTAMP_NTZ",
-    "TIMESTAMP_MS": "TIMESTAMP_NTZ",
-    "TIMESTAMP_S": "TIMESTAMP_NTZ",
-    "TIMESTAMP WITH TIME ZONE": "TIMESTAMP_LTZ",
-    ZONED.upper(): "TIMESTAMP_TZ",
-}
+    "BOOLEAN": "BOOLEAN", "DATE": "DATE", "TIME": "TIME", "TIME_NS": "TIME", "DOUBLE": "FLOAT",
+    "FLOAT": "FLOAT", "VARCHAR": "VARCHAR", "UUID": "VARCHAR", "INTERVAL": "VARCHAR", "BLOB": "BINARY",
+    "JSON": "VARIANT", "TIMESTAMP": "TIMESTAMP_NTZ", "TIMESTAMP_NS": "TIMESTAMP_NTZ",
+    "TIMESTAMP_MS": "TIMESTAMP_NTZ", "TIMESTAMP_S": "TIMESTAMP_NTZ",
+    "TIMESTAMP WITH TIME ZONE": "TIMESTAMP_LTZ", ZONED.upper(): "TIMESTAMP_TZ",
+}  # fmt: skip
 _DUCKDB_INTEGERS = frozenset(
-    {
-        "TINYINT",
-        "SMALLINT",
-        "INTEGER",
-        "BIGINT",
-        "HUGEINT",
-        "UTINYINT",
-        "USMALLINT",
-        "UINTEGER",
-        "UBIGINT",
-        "UHUGEINT",
-    }
-)
+    {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
+     "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
+)  # fmt: skip
 _DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
 _WRITTEN = re.compile(r"(\w+)(?:\((\d+)(?:,\s*(\d+))?\))?$")
 
@@ -185,15 +142,8 @@ class ColumnType:
         match = _DECIMAL.fullmatch(word)
         if match:
             return cls("NUMBER", precision=int(match[1]), scale=int(match[2]))
-        kind = _FROM_DUCKDB.get(word)
-        if kind is None:
-            kind = (
-                "ARRAY"
-                if word.endswith("[]")
-                else "OBJECT"
-                if word.startswith(("STRUCT", "MAP"))
-                else "VARCHAR"
-            )
+        other = "OBJECT" if word.startswith(("STRUCT", "MAP")) else "VARCHAR"
+        kind = _FROM_DUCKDB.get(word, "ARRAY" if word.endswith("[]") else other)
         if kind == "VARCHAR":
             return TEXT
         if kind == "BINARY":

@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.local.access.model import (
 )
 from airflow_provider_snowpipe.local.access.store import AccessState
 from airflow_provider_snowpipe.local.clock import Clock
-from airflow_provider_snowpipe.local.errors import SqlError, object_missing
+from airflow_provider_snowpipe.local.errors import SqlError, access_error, object_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,17 +130,9 @@ class Access:
 
     def _closure(self, role: str) -> frozenset[str]:
         closures = self._closures
-        known = closures.get(role)
-        if known is None:
-            reached, waiting = {role}, [role]
-            while waiting:
-                holder = waiting.pop()
-                for grant in self._state.role_grants.values():
-                    if (grant.grantee_kind, grant.grantee) == ("ROLE", holder) and grant.role not in reached:
-                        reached.add(grant.role)
-                        waiting.append(grant.role)
-            known = closures[role] = frozenset(reached)
-        return known
+        if role not in closures:
+            closures[role] = self._state.inherited(role)
+        return closures[role]
 
     def owner(self, target: Securable) -> str:
         """Return the role that owns an object; ACCOUNTADMIN owns what nobody was recorded for."""
@@ -289,9 +281,7 @@ def _future_for(state: AccessState, target: Securable) -> list[FutureGrant]:
 def insufficient(target: Securable) -> SqlError:
     """Return the error for an object that shows, but may not be used that way (003001)."""
     named = "account 'LOCAL'" if target.kind == "ACCOUNT" else f"{target.kind.lower()} '{target.name}'"
-    return SqlError(
-        "003001", "42501", f"SQL access control error:\nInsufficient privileges to operate on {named}"
-    )
+    return access_error(f"Insufficient privileges to operate on {named}")
 
 
 def require(access: Access, roles: Iterable[str], privilege: str, target: Securable) -> None:

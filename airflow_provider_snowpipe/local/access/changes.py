@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from airflow_provider_snowpipe.local.access import store
 from airflow_provider_snowpipe.local.access.model import (
-    ACCOUNTADMIN,
     OWNERSHIP,
     SYSTEM_ROLES,
     FutureGrant,
@@ -16,7 +15,7 @@ from airflow_provider_snowpipe.local.access.model import (
     Securable,
 )
 from airflow_provider_snowpipe.local.access.store import AccessState
-from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.errors import SqlError, access_error
 
 
 def grant(
@@ -78,12 +77,9 @@ def give_role(state: AccessState, role: str, kind: str, grantee: str, by: str, n
 
     :raises SqlError: when the other role would inherit itself.
     """
-    if kind == "ROLE" and role in {grantee, *_above(state, grantee)}:
-        raise SqlError(
-            "003001",
-            "42501",
-            f"SQL access control error:\nRole '{role}' cannot be granted to role '{grantee}': "
-            "a role would inherit itself.",
+    if kind == "ROLE" and grantee in state.inherited(role):
+        raise access_error(
+            f"Role '{role}' cannot be granted to role '{grantee}': a role would inherit itself."
         )
     given = RoleGrant(role, kind, grantee, by, now)
     state.role_grants.setdefault(store.role_grant_key(given), given)
@@ -123,9 +119,7 @@ def drop_role(state: AccessState, role: str, heir: str, now: int) -> None:
     :raises SqlError: for a system role.
     """
     if role in SYSTEM_ROLES:
-        raise SqlError(
-            "003001", "42501", f"SQL access control error:\nSystem role '{role}' cannot be dropped."
-        )
+        raise access_error(f"System role '{role}' cannot be dropped.")
     owned = [key[0] for key in state.grants if key[1:] == (role, OWNERSHIP)]
     for key in [key for key in state.grants if key[1] == role]:
         del state.grants[key]
@@ -149,21 +143,3 @@ def drop_user(state: AccessState, user: str) -> None:
     for given in [key for key in state.role_grants if key[1:] == ("USER", user)]:
         del state.role_grants[given]
     del state.users[user]
-
-
-def owner_of(state: AccessState, target: Securable) -> str:
-    """Return the role that owns an object."""
-    return next((key[1] for key in state.grants if key[0] == target and key[2] == OWNERSHIP), ACCOUNTADMIN)
-
-
-def _above(state: AccessState, role: str) -> set[str]:
-    """Return every role that inherits a role."""
-    found: set[str] = set()
-    waiting = [role]
-    while waiting:
-        below = waiting.pop()
-        for grant_ in state.role_grants.values():
-            if grant_.grantee_kind == "ROLE" and grant_.role == below and grant_.grantee not in found:
-                found.add(grant_.grantee)
-                waiting.append(grant_.grantee)
-    return found

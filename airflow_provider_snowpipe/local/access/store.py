@@ -42,6 +42,16 @@ class AccessState:
     future_grants: dict[FutureKey, FutureGrant] = field(default_factory=dict)
     role_grants: dict[RoleGrantKey, RoleGrant] = field(default_factory=dict)
 
+    def inherited(self, role: str) -> frozenset[str]:
+        """Return a role with all that it inherits."""
+        reached, waiting = {role}, [role]
+        while waiting:
+            holder = ("ROLE", waiting.pop())
+            given = {g.role for g in self.role_grants.values() if (g.grantee_kind, g.grantee) == holder}
+            waiting += given - reached
+            reached |= given
+        return frozenset(reached)
+
 
 def load(file: Path) -> AccessState:
     """Read the file; a missing one is an empty state.

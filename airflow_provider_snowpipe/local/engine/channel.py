@@ -89,12 +89,6 @@ def advance(
     )
 
 
-# State of one channel in the service: sequencers, what is committed, and the answers it may have to repeat
-#
-# Threading: request threads call :meth:`Channel.accept` and :meth:`Channel.status`; opening and dropping
-# run under :attr:`Channel.open_lock`; the committer alone calls :meth:`Channel.committed_up_to`. Every
-# method takes the channel's own lock; only the committer's queue is called while it is held.
-
 ELASTIC = "ELASTIC"
 _REMEMBERED_ANSWERS = 64
 # As this service writes them: no leading zeros, no digits of other scripts.

@@ -33,18 +33,14 @@ def convert_with(column: Column, raw: str, cast: str) -> str:
     return f"{cast}({raw} AS {column.type.duckdb})"
 
 
-def _boolean(raw: str, cast: str) -> str:
-    return f"_read_boolean({raw})" if cast == "CAST" else f"TRY(_read_boolean({raw}))"
-
-
 def cut(column: Column, value: str) -> str:
     """Return an expression of a TIME or TIMESTAMP without the digits that its column does not keep."""
     kept = column.type.kept_micros
     return value if kept == 1 else f"_cut({value}, {kept})"
 
 
-def _binary(raw: str, cast: str) -> str:
-    return f"from_base64({raw})" if cast == "CAST" else f"TRY(from_base64({raw}))"
+def _read(macro: str) -> Callable[[str, str], str]:
+    return lambda raw, cast: f"{macro}({raw})" if cast == "CAST" else f"TRY({macro}({raw}))"
 
 
 def _object(raw: str, cast: str) -> str:
@@ -62,26 +58,16 @@ def _array(raw: str, _cast: str) -> str:
 
 def _time(kind: str) -> Callable[[str, str], str]:
     target, macro = _TIMES[kind]
-
-    def convert(raw: str, cast: str) -> str:
-        if cast == "TRY_CAST":
-            return f"TRY({macro}({raw}))"
-        # The plain cast is several times as fast; what it refuses, the macro reads in the isolating path.
-        return f"CAST({raw} AS {target})"
-
-    return convert
-
-
-def _zoned(raw: str, cast: str) -> str:
-    return f"_read_tz({raw})" if cast == "CAST" else f"TRY(_read_tz({raw}))"
+    # The plain cast is several times as fast; what it refuses, the macro reads in the isolating path.
+    return lambda raw, cast: f"TRY({macro}({raw}))" if cast == "TRY_CAST" else f"CAST({raw} AS {target})"
 
 
 _CONVERSIONS: dict[str, Callable[[str, str], str]] = {
-    "BOOLEAN": _boolean,
-    "BINARY": _binary,
+    "BOOLEAN": _read("_read_boolean"),
+    "BINARY": _read("from_base64"),
     "OBJECT": _object,
     "ARRAY": _array,
-    "TIMESTAMP_TZ": _zoned,
+    "TIMESTAMP_TZ": _read("_read_tz"),
     **{kind: _time(kind) for kind in _TIMES},
 }
 
@@ -135,6 +121,8 @@ def too_long(column: Column, value: str) -> str | None:
 
 # -- Why a row cannot be stored: branches of the CASE that names the reason, without the value -----------
 
+# The line ``l`` as JSON, NULL when it is no object.
+AS_OBJECT = "CASE WHEN json_valid(l) THEN CASE WHEN json_type(l) = 'OBJECT' THEN l::JSON END END"
 NOT_AN_OBJECT = "WHEN j IS NULL THEN 'the row is not a JSON object'"
 
 
@@ -292,25 +280,16 @@ def isolating_stage(table: Table, keys: KeyMap, source: str, target: str) -> str
     :param source: name of the relation with the columns ``i`` and ``l``.
     :param target: temporary table to create: ``i``, ``v0``..., ``reason`` (NULL for good rows), ``payload``.
     """
-    ranks = max((len(spellings) for _, spellings in keys.columns), default=0)
-    structs = ["j"]
-    for rank in range(ranks):
-        at_rank = [(c, s[rank]) for c, s in keys.columns if len(s) > rank]
-        raw = {key: "JSON" if c.type.is_semi_structured else "VARCHAR" for c, key in at_rank}
-        exact = {key: c.type.duckdb for c, key in at_rank if c.type.kind == "NUMBER"}
-        structs.append(f"json_transform(j, {literal(json.dumps(raw))}) AS s{rank}")
-        if exact:
-            structs.append(f"json_transform(j, {literal(json.dumps(exact))}) AS d{rank}")
     raws, values, reasons = [], [], [NOT_AN_OBJECT]
     for index, (column, spellings) in enumerate(keys.columns):
-        raws.append(f"{_coalesce(spellings, 's')} AS r{index}")
+        raws.append(f"{spelled(spellings, 's')} AS r{index}")
         value = (
-            _coalesce(spellings, "d")
+            spelled(spellings, "d")
             if column.type.kind == "NUMBER"
             else convert_with(column, f"r{index}", "TRY_CAST")
         )
         if column.default is not None:
-            value = f"CASE WHEN {_present(spellings)} OR j IS NULL THEN {value} ELSE {column.default} END"
+            value = f"CASE WHEN {present(spellings)} OR j IS NULL THEN {value} ELSE {column.default} END"
         values.append(f"{value} AS v{index}")
         failed = f"r{index} IS NOT NULL AND v{index} IS NULL"
         why = f"the value cannot be converted to {column.type}"
@@ -323,7 +302,7 @@ def isolating_stage(table: Table, keys: KeyMap, source: str, target: str) -> str
         f"CASE {' '.join(reasons)} END AS reason, CASE WHEN reason IS NOT NULL THEN l END AS payload FROM "
         f"(SELECT *{''.join(', ' + value for value in values)} FROM "
         f"(SELECT *{''.join(', ' + raw for raw in raws)} FROM "
-        f"(SELECT i, l, {', '.join(structs)} FROM "
+        f"(SELECT i, l, j{transforms(keys)} FROM "
         f"(SELECT i, l, CASE WHEN json_valid(l) THEN CASE WHEN json_type(l) = 'OBJECT' THEN l END END AS j "
         f"FROM {source} OFFSET 0) OFFSET 0) OFFSET 0))"
     )
@@ -358,12 +337,26 @@ def _checked(column: Column, value: str) -> str:
     return f"CASE WHEN {longer} THEN error('too long') ELSE {value} END"
 
 
-def _coalesce(spellings: Sequence[str], struct: str) -> str:
+def transforms(keys: KeyMap) -> str:
+    """Return the spellings of each rank as columns of ``j``: text or JSON ``s0``.., digits ``d0``.."""
+    found = ""
+    for rank in range(max((len(spellings) for _, spellings in keys.columns), default=0)):
+        at_rank = [(c, s[rank]) for c, s in keys.columns if len(s) > rank]
+        raw = {key: "JSON" if c.type.is_semi_structured else "VARCHAR" for c, key in at_rank}
+        exact = {key: c.type.duckdb for c, key in at_rank if c.type.kind == "NUMBER"}
+        found += f", json_transform(j, {literal(json.dumps(raw))}) AS s{rank}"
+        found += f", json_transform(j, {literal(json.dumps(exact))}) AS d{rank}" if exact else ""
+    return found
+
+
+def spelled(spellings: Sequence[str], struct: str) -> str:
+    """Return the first value among the spellings of a key, of the columns that :func:`transforms` gives."""
     fields = [f"{struct}{rank}.{quote(key)}" for rank, key in enumerate(spellings)]
     return fields[0] if len(fields) == 1 else f"coalesce({', '.join(fields)})"
 
 
-def _present(spellings: Sequence[str]) -> str:
+def present(spellings: Sequence[str]) -> str:
+    """Return the condition that a row has a key in one of its spellings."""
     keys = ", ".join(literal(key) for key in spellings)
     return f"list_has_any(json_keys(j), [{keys}])"
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -32,54 +31,6 @@ from airflow_provider_snowpipe.local.loading.history import LoadHistory
 from airflow_provider_snowpipe.local.stages.registry import Stages
 from airflow_provider_snowpipe.local.stages.storage import Storage
 from airflow_provider_snowpipe.local.tables import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import duckdb
-
-
-# -- A database or schema gets another name: tables, pipes, channels and stages stay as they are ---------
-
-
-def rename(database: Database, cursor: duckdb.DuckDBPyConnection, change: Rename) -> None:
-    """Rename a database, or one of its schemas, in one transaction, then in memory.
-
-    Rows, tokens, queued appends and open sessions of channels stay; a commit before and one after it write
-    to the same table. The caller holds the database's load lock and write lock.
-
-    :param cursor: the database's own cursor.
-    :raises SqlError: 002002 when the name is taken, 002003 when there is no such schema.
-    """
-    database.names.check_free(change)
-    followers: list[Callable[[], None]] = []
-
-    def write() -> None:
-        database.names.write(change)
-        followers.extend(
-            room.follow(change) for room in (database.stages, database.file_pipes, database.objects)
-        )
-        database.reach("before-rename-commit")
-
-    transact(cursor, write)
-    database.reach("after-rename-commit")
-    database.tables.follow(change)
-    database.pipes.follow(change)
-    database.channels.follow(change)
-    for follow in followers:
-        follow()
-    database.names.follow(change)
-    database.dirty = True
-
-
-def follow_elsewhere(database: Database, cursor: duckdb.DuckDBPyConnection, change: Rename) -> None:
-    """Let the stages of another database follow, whose file format was renamed with its place."""
-    with database.write_lock:
-        followers: list[Callable[[], None]] = []
-        transact(cursor, lambda: followers.append(database.stages.follow(change)))
-        for follow in followers:
-            follow()
-
 
 # -- The tables of one database: created, changed, renamed and dropped with what depends on them ---------
 
@@ -263,8 +214,6 @@ class Tables:
         self._database.store.remove_table(self._cursor, table.schema, table.name)
 
 
-# -- One Snowflake database: its DuckDB file, what is inside it, and the lock that orders writes ---------
-
 log = logging.getLogger(__name__)
 
 
@@ -407,12 +356,34 @@ class Database:
             self.names.reload()
 
     def rename(self, change: Rename) -> None:
-        """Give the database or one of its schemas another name; the caller holds load lock and write lock.
+        """Rename the database, or one of its schemas, in one transaction, then in memory.
+
+        Rows, tokens, queued appends and open sessions of channels stay; a commit before and one after it
+        write to the same table. The caller holds load lock and write lock.
 
         :raises SqlError: 002002 when the name is taken, 002003 when there is no such schema.
         """
-        rename(self, self._cursor, change)
+        self.names.check_free(change)
+        followers: list[Callable[[], None]] = []
+
+        def write() -> None:
+            self.names.write(change)
+            followers.extend(room.follow(change) for room in (self.stages, self.file_pipes, self.objects))
+            self.reach("before-rename-commit")
+
+        transact(self._cursor, write)
+        self.reach("after-rename-commit")
+        for follow in (self.tables.follow, self.pipes.follow, self.channels.follow):
+            follow(change)
+        for follow_in_memory in followers:
+            follow_in_memory()
+        self.names.follow(change)
+        self.dirty = True
 
     def follow(self, change: Rename) -> None:
-        """Follow the new name of another database, or of a schema there."""
-        follow_elsewhere(self, self._cursor, change)
+        """Let stages follow the new name of another database or a schema there, where their format is."""
+        with self.write_lock:
+            followers: list[Callable[[], None]] = []
+            transact(self._cursor, lambda: followers.append(self.stages.follow(change)))
+            for follow in followers:
+                follow()

@@ -14,10 +14,10 @@ from itertools import chain, count
 import duckdb
 
 from airflow_provider_snowpipe.local.engine.rename import Rename
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import find_name, quote_path
 
+HIDDEN_SCHEMA = "_snowpipe"
 # Nobody's to give: Snowflake's own schema of every database, and the hidden one here.
 _RESERVED_SCHEMAS = ("INFORMATION_SCHEMA", HIDDEN_SCHEMA)
 _DDL = """

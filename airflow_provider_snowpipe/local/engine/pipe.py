@@ -43,8 +43,6 @@ class PipeDefinition:
         )
 
 
-# -- A streaming pipe: its name, the table it fills, and the key of its files ----------------------------
-
 DEFAULT_PIPE_SUFFIX = "-STREAMING"
 
 

@@ -23,8 +23,6 @@ from airflow_provider_snowpipe.local.types import ColumnType
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.engine.names import Names
 
-HIDDEN_SCHEMA = "_snowpipe"
-
 _DDL = """
 CREATE SEQUENCE IF NOT EXISTS {s}.ids;
 CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT);
@@ -53,14 +51,8 @@ CREATE TABLE IF NOT EXISTS {s}.rejected_rows (recorded_on_ms BIGINT, schema_name
 _COMMITTED_FIELDS = tuple(field.name for field in dataclasses.fields(Committed))
 _COMMITTED_TYPES = pa.schema(
     [
-        (
-            name,
-            pa.string()
-            if name
-            in {"offset_token", "last_error_offset_upper_bound", "last_error_message", "last_request_id"}
-            else pa.int64(),
-        )
-        for name in _COMMITTED_FIELDS
+        (field.name, pa.string() if str(field.type).startswith("str") else pa.int64())
+        for field in dataclasses.fields(Committed)
     ]
 )
 _MUTABLE = tuple(name for name in _COMMITTED_FIELDS if name not in {"channel_id", "created_on_ms"})
@@ -251,9 +243,7 @@ class Store:
 
     def update_channels(self, cursor: duckdb.DuckDBPyConnection, states: Sequence[Committed]) -> None:
         """Store the state of some channels in one statement."""
-        columns = [
-            pa.array([getattr(s, name) for s in states], field.type) for name, field in _typed_fields()
-        ]
+        columns = [pa.array([getattr(s, f.name) for s in states], f.type) for f in _COMMITTED_TYPES]
         cursor.register("_channel_states", pa.Table.from_arrays(columns, schema=_COMMITTED_TYPES))
         assignments = ", ".join(f"{name} = u.{name}" for name in _MUTABLE)
         cursor.execute(
@@ -277,10 +267,6 @@ class Store:
                 "_rejected", pa.Table.from_arrays(columns, names=[f"c{i}" for i in range(len(types))])
             )
             cursor.execute(f"INSERT INTO {self._schema}.rejected_rows SELECT * FROM _rejected")
-
-
-def _typed_fields() -> list[tuple[str, pa.Field]]:
-    return [(name, _COMMITTED_TYPES.field(name)) for name in _COMMITTED_FIELDS]
 
 
 def transact(cursor: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:

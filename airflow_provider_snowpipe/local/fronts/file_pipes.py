@@ -95,11 +95,6 @@ def created_objects(request: Request) -> list[tuple[str, str, int | None]]:
     return found
 
 
-# -- Snowpipe REST API: insertFiles, insertReport, loadHistoryScan, and events of S3 buckets -------------
-#
-# Shapes are those of the documentation page "Snowpipe REST API"; snowflake-ingest 1.0.13 works with them
-# (observed).
-
 MAX_FILES = 5000
 MAX_PATH_BYTES = 1024
 MAX_EVENTS = 10_000

@@ -10,7 +10,6 @@ for a URL.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import hashlib
@@ -19,9 +18,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 import jwt
@@ -33,6 +31,7 @@ from airflow_provider_snowpipe.local.fronts.http import (
     Response,
     Scope,
     Send,
+    in_thread,
     receive_in_time,
     respond,
 )
@@ -55,7 +54,6 @@ _SNOWFLAKE_HOST = re.compile(r"([a-z0-9._-]+\.snowflakecomputing\.com)(?::443)?\
 _PLACE_ATTEMPTS = 5
 # Longest name of a file in a folder, on the file systems of Linux.
 _NAME_BYTES = 255
-_T = TypeVar("_T")
 
 
 class StageFilesFront:
@@ -203,7 +201,7 @@ class StageFilesFront:
         temporary = self._storage.incoming / secrets.token_hex(16)
         try:
             known = await _receive_into(temporary, receive)
-            await _in_thread(lambda: _move_into_place(temporary, area, path, known))
+            await in_thread(lambda: _move_into_place(temporary, area, path, known))
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -224,7 +222,7 @@ async def _receive_into(temporary: Path, receive: Receive) -> str:
             more = message.get("more_body", False)
             if size >= _BLOCK or not more:
                 block = b"".join(parts)
-                await _in_thread(functools.partial(_write, handle, md5, block))
+                await in_thread(functools.partial(_write, handle, md5, block))
                 parts, size = [], 0
     return md5.hexdigest()
 
@@ -259,12 +257,12 @@ def _move_into_place(temporary: Path, area: FolderArea, path: str, known: str) -
 
 async def _send_file(path: Path, send: Send, *, with_body: bool) -> None:
     try:
-        handle = await _in_thread(lambda: path.open("rb"))
+        handle = await in_thread(lambda: path.open("rb"))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise Refusal(404, "FILE_DOES_NOT_EXIST", "the stage holds no such file") from error
     with contextlib.closing(handle):
         size = os.fstat(handle.fileno()).st_size
-        etag = await _in_thread(lambda: digest(path))
+        etag = await in_thread(lambda: digest(path))
         headers = [
             (b"content-type", b"application/octet-stream"),
             (b"content-length", str(size).encode()),
@@ -273,14 +271,10 @@ async def _send_file(path: Path, send: Send, *, with_body: bool) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         left = size if with_body else 0
         while left:
-            block = await _in_thread(lambda: handle.read(_BLOCK))
+            block = await in_thread(lambda: handle.read(_BLOCK))
             left = max(left - len(block), 0) if block else 0
             await send({"type": "http.response.body", "body": block, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _in_thread(work: Callable[[], _T]) -> _T:
-    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 def _given_token(scope: Scope) -> str:

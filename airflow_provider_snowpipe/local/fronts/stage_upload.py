@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolFile
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_zstd, json_value
 
-BUCKET = "snowpipe-local-stage"
+UPLOAD_BUCKET = "snowpipe-local-stage"
 MAX_UPLOAD_BYTES = 256 << 20
 _KEY_BYTES = 32
 _PREFIX = re.compile(r"[0-9a-f]{16}\Z")
@@ -49,7 +49,7 @@ class Stage:
 
     root: Path
     spool: Spool
-    bucket: str = BUCKET
+    bucket: str = UPLOAD_BUCKET
 
     def path(self, location: str) -> Path:
         """Return the file behind ``bucket/prefix/name``.

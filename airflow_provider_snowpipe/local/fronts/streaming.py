@@ -102,10 +102,6 @@ def _missing(code: str, named: str) -> Refusal:
     return Refusal(404, code, f"{named} does not exist or not authorized")
 
 
-# -- Snowpipe Streaming REST API v2: hostname, token, pipe-info, channels, rows --------------------------
-#
-# Shapes are those that SDK 1.9.1 needs (observed); a comment marks where the documentation differs.
-
 _ELASTIC_WAIT_SECONDS = 25.0
 _STAGE_LIFETIME_MS = 7 * 24 * 3600 * 1000
 _CHANNEL_TOKENS = ("offsetToken", "startOffsetToken", "endOffsetToken", "continuationToken")

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -99,11 +98,6 @@ def relative(plan: CopyPlan, file: StagedFile) -> str:
     return file.path.removeprefix(plan.location.path_of(""))
 
 
-# -- AUTO_INGEST from folders: a new file in an internal or ``file://`` stage feeds the queues of its pipes --
-#
-# It stands in for the notifications of cloud storage. Files that arrived while the service was down are
-# found when it starts, as a cloud's queue would have kept their events.
-
 log = logging.getLogger(__name__)
 # It reports every change that it sees.
 logging.getLogger("watchfiles").setLevel(logging.WARNING)
@@ -111,14 +105,6 @@ logging.getLogger("watchfiles").setLevel(logging.WARNING)
 # A file is complete when nobody has written to it for this time; an upload or a rename is complete at once.
 SETTLED_SECONDS = 1.0
 _STEP_MS = 500
-
-
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    database: Database
-    pipe: FilePipe
-    plan: CopyPlan
-    folder: Path
 
 
 class FolderWatch:
@@ -149,7 +135,7 @@ class FolderWatch:
                 log.exception("a folder of a pipe with AUTO_INGEST cannot be watched")
                 self._catalog.file_pipes_changed.wait(SETTLED_SECONDS)
 
-    def _watch(self, watched: list[_Watched]) -> None:
+    def _watch(self, watched: list[tuple[FilePipe, CopyPlan, Path]]) -> None:
         if not watched:
             self._catalog.file_pipes_changed.wait()
             return
@@ -157,7 +143,7 @@ class FolderWatch:
         # The first look comes when the watch has begun: what arrives before it is not reported.
         moving = True
         for changes in watchfiles.watch(
-            *{entry.folder for entry in watched},
+            *{folder for _, _, folder in watched},
             stop_event=self._catalog.file_pipes_changed,
             rust_timeout=_STEP_MS,
             yield_on_timeout=True,
@@ -170,8 +156,8 @@ class FolderWatch:
             if changes or moving:
                 moving = self._scan(watched)
 
-    def _watched(self) -> list[_Watched]:
-        found: list[_Watched] = []
+    def _watched(self) -> list[tuple[FilePipe, CopyPlan, Path]]:
+        found = []
         for database in self._catalog.databases:
             for pipe in database.file_pipes.pipes:
                 if not pipe.auto_ingest:
@@ -184,7 +170,7 @@ class FolderWatch:
                 area = plan.location.area
                 if isinstance(area, FolderArea):
                     area.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-                    found.append(_Watched(database, pipe, plan, area.root))
+                    found.append((pipe, plan, area.root))
         return found
 
     def _stages(self) -> tuple[tuple[str, str | None], ...]:
@@ -194,29 +180,27 @@ class FolderWatch:
             for stage in database.stages.stages
         )
 
-    def _scan(self, watched: list[_Watched]) -> bool:
+    def _scan(self, watched: list[tuple[FilePipe, CopyPlan, Path]]) -> bool:
         """Queue the complete files that are not loaded; True while some are still being written."""
         moving = False
         settled_ms = (time.time() - SETTLED_SECONDS) * 1000
-        for entry in watched:
+        for pipe, plan, _ in watched:
+            database = plan.database
+            # By the machine's clock, which the files' times follow.
+            created_ms = pipe.created_on_ms - database.clock.moved_seconds * 1000
             cursor = self._catalog.cursor()
             try:
                 fresh = [
                     file
-                    for file in unloaded(entry.plan, entry.pipe, cursor, or_failed=False)
-                    if file.modified_ms >= _created_ms(entry)
+                    for file in unloaded(plan, pipe, cursor, or_failed=False)
+                    if file.modified_ms >= created_ms
                 ]
             finally:
                 cursor.close()
             complete = [file for file in fresh if file.modified_ms <= settled_ms]
             moving |= len(complete) < len(fresh)
             if complete:
-                files = [(relative(entry.plan, file), file.size) for file in complete]
-                entry.database.file_pipes.enqueue(entry.pipe.key, files, entry.database.clock.now_ms())
+                files = [(relative(plan, file), file.size) for file in complete]
+                database.file_pipes.enqueue(pipe.key, files, database.clock.now_ms())
                 self._catalog.files_queued.set()
         return moving
-
-
-def _created_ms(entry: _Watched) -> float:
-    """Return when the pipe was created by the machine's clock, which the files' times follow."""
-    return entry.pipe.created_on_ms - entry.database.clock.moved_seconds * 1000

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_provider_snowpipe.local.errors import compilation_error
@@ -71,8 +73,7 @@ def overwritten(block: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
     return bytes(changed)
 
 
-# -- Records of one staged file on their way into DuckDB: Arrow chunks, and where each record stands -----
-
+Positions = npt.NDArray[np.int64]
 CSV, JSON, COLUMNS = "CSV", "JSON", "COLUMNS"
 
 
@@ -116,3 +117,22 @@ class Chunk:
     shape: FileShape
     table: pa.Table
     locate: Callable[[int, int | None], Position] = field(repr=False)
+
+
+def find(block: bytes, data: npt.NDArray[np.uint8], token: bytes) -> Positions:
+    """Return the offsets of a token; overlapping ones count from the left."""
+    if not token:
+        return np.empty(0, np.int64)
+    if len(token) == 1:
+        return np.flatnonzero(data == token[0]).astype(np.int64)
+    return np.array([match.start() for match in re.finditer(re.escape(token), block)], dtype=np.int64)
+
+
+def active_escapes(escapes: Positions) -> Positions:
+    """Return the escapes that are not escaped themselves: every second one of a run."""
+    if not escapes.size:
+        return escapes
+    order = np.arange(escapes.size)
+    begins = np.concatenate(([True], np.diff(escapes) != 1))
+    in_run = order - np.maximum.accumulate(np.where(begins, order, 0))
+    return np.compress(in_run % 2 == 0, escapes)

@@ -17,11 +17,12 @@ from airflow_provider_snowpipe.local.loading.chunks import (
     Chunk,
     FileShape,
     Position,
+    active_escapes,
+    find,
     invalid_bytes,
     overwritten,
     utf8_blocks,
 )
-from airflow_provider_snowpipe.local.loading.csv_reader import active_escapes, find
 
 _SHAPE = FileShape(JSON)
 _BLANKS = b" \t\r\n"

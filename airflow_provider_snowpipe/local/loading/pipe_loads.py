@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field
 
 import duckdb
 
@@ -34,12 +33,6 @@ GROUP_FILES = 1000
 GROUP_BYTES = 64 << 20
 # A pipe whose statement fails is tried again after this time; nobody tells when its table is repaired.
 RETRY_SECONDS = 5.0
-
-
-@dataclass(slots=True)
-class _Group:
-    queued: list[QueuedFile] = field(default_factory=list)
-    size: int = 0
 
 
 class PipeLoads:
@@ -146,15 +139,15 @@ def compile_pipe(catalog: Catalog, database: Database, pipe: FilePipe) -> CopyPl
 def _first_group(
     plan: CopyPlan, waiting: list[QueuedFile], present: dict[str, StagedFile]
 ) -> list[QueuedFile]:
-    group = _Group()
+    group: list[QueuedFile] = []
+    size = 0
     for queued in waiting:
         file = present.get(plan.location.path_of(queued.path))
-        size = 0 if file is None else file.size
-        if group.queued and group.size + size > GROUP_BYTES:
+        size += 0 if file is None else file.size
+        if group and size > GROUP_BYTES:
             break
-        group.queued.append(queued)
-        group.size += size
-    return group.queued
+        group.append(queued)
+    return group
 
 
 def _load(

@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, Chunk, 
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
 from airflow_provider_snowpipe.local.loading.json_reader import read_json
 from airflow_provider_snowpipe.local.loading.plan import CopyPlan
-from airflow_provider_snowpipe.local.loading.selection import RECORDS, FileFacts, Filled, Projection
+from airflow_provider_snowpipe.local.loading.selection import RECORDS, Filled, Projection
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.formats import FileFormat
 from airflow_provider_snowpipe.local.stages.location import StageLocation
@@ -265,8 +265,6 @@ def column_name(table: Table, bad: int, columns: tuple[Column, ...], fields: int
     return f'"{shown}"["{column.name}":{ordinal}]'
 
 
-# -- Records of one file in a temporary table: converted, and the ones that cannot be loaded marked ------
-
 STAGED = "_staged_records"
 LOADED_TYPES = ("CSV", "JSON", "PARQUET", "ORC")
 """Types of files that the service reads."""
@@ -403,20 +401,18 @@ def read_chunks(file_format: FileFormat, file: StagedFile, path: Path, width: in
     return read_json(blocks, file_format)
 
 
-def facts_of(location: StageLocation, file: StagedFile, scan_ms: int) -> FileFacts:
+def facts_of(location: StageLocation, file: StagedFile, scan_ms: int) -> dict[str, str]:
     """Return what METADATA$... columns tell about a file.
 
     :param scan_ms: when the statement began to read, epoch milliseconds.
     """
-    return FileFacts(
-        {
-            "METADATA$FILENAME": literal(location.metadata_name(file)),
-            "METADATA$FILE_ROW_NUMBER": "(i + 1)",
-            "METADATA$FILE_CONTENT_KEY": literal(file.etag),
-            "METADATA$FILE_LAST_MODIFIED": f"make_timestamp({file.modified_ms * 1000})",
-            "METADATA$START_SCAN_TIME": f"(make_timestamp({scan_ms * 1000}) AT TIME ZONE 'UTC')",
-        }
-    )
+    return {
+        "METADATA$FILENAME": literal(location.metadata_name(file)),
+        "METADATA$FILE_ROW_NUMBER": "(i + 1)",
+        "METADATA$FILE_CONTENT_KEY": literal(file.etag),
+        "METADATA$FILE_LAST_MODIFIED": f"make_timestamp({file.modified_ms * 1000})",
+        "METADATA$START_SCAN_TIME": f"(make_timestamp({scan_ms * 1000}) AT TIME ZONE 'UTC')",
+    }
 
 
 def _query(chunk: Chunk, projection: Projection, plan: CopyPlan) -> str:

@@ -39,7 +39,7 @@ def validate(session: Session, plan: CopyPlan, mode: str) -> Result:
     if mode == "RETURN_ALL_ERRORS":
         # Files that were loaded in part are looked at again.
         plan = dataclasses.replace(plan, force=True)
-    return _errors(session, plan, loader.choose(plan, session.cursor).load)
+    return _errors(session, plan, loader.choose(plan, session.cursor)[0])
 
 
 def past_errors(session: Session, table: tuple[str, ...], job_id: str) -> Result:
@@ -59,7 +59,7 @@ def past_errors(session: Session, table: tuple[str, ...], job_id: str) -> Result
         raise _unknown_copy(name, job_id)
     if not isinstance(plan.selection, (ByName, ByPosition)):
         raise compilation_error("VALIDATE does not support COPY statements that transform data.")
-    return _errors(session, plan, loader.choose(plan, session.cursor).load if files is None else list(files))
+    return _errors(session, plan, loader.choose(plan, session.cursor)[0] if files is None else list(files))
 
 
 def _errors(session: Session, plan: CopyPlan, files: Sequence[StagedFile]) -> Result:
@@ -82,7 +82,7 @@ def _errors(session: Session, plan: CopyPlan, files: Sequence[StagedFile]) -> Re
 def _first_rows(session: Session, plan: CopyPlan, most: int) -> Result:
     columns = tuple(ResultColumn(column.name, column.type) for column in plan.selection.columns)
     rows: list[Sequence[Any]] = []
-    for file in loader.choose(plan, session.cursor).load:
+    for file in loader.choose(plan, session.cursor)[0]:
         if len(rows) >= most:
             break
         staged = StagedRecords(session.cursor, plan)

@@ -8,6 +8,8 @@ runs; CSV has a text column for each field that the statement names, other types
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
@@ -19,7 +21,6 @@ from airflow_provider_snowpipe.local.loading.chunks import CSV, JSON, Chunk
 from airflow_provider_snowpipe.local.loading.selection import (
     METADATA,
     RECORDS,
-    FileFacts,
     field_number,
     json_source,
     text_field,
@@ -199,7 +200,7 @@ def _file(
 
 
 def _expressions(
-    chunk: Chunk, file_format: FileFormat, facts: FileFacts, columns: tuple[Column, ...]
+    chunk: Chunk, file_format: FileFormat, facts: Mapping[str, str], columns: tuple[Column, ...]
 ) -> tuple[str, list[str]]:
     """Return the relation of a chunk's records, and an expression for each column."""
     if chunk.shape.kind == CSV:
@@ -212,7 +213,7 @@ def _expressions(
         source = json_source(file_format) if chunk.shape.kind == JSON else RECORDS
         document = selection.json_value(columns[0], f"({whole_row(chunk.shape)})", file_format)
         values = [f"CAST({document} AS VARCHAR)"]
-    values += [facts.metadata[name] for name in METADATA]
+    values += [facts[name] for name in METADATA]
     return source, [f"{value} AS {quote(column.name)}" for value, column in zip(values, columns, strict=True)]
 
 

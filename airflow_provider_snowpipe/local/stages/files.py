@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.errors import SqlError, access_error, compilation_error
 
 # -- What PUT and GET ask a client to do: which of its files go where ------------------------------------
 
@@ -46,8 +46,6 @@ class Transfer:
     overwrite: bool = False
     threshold: int | None = None
 
-
-# -- Files below one folder of this machine: listing, reading, removing, and paths that stay inside ------
 
 _MAX_PATH_BYTES = 1024
 _MAX_PART_BYTES = 255
@@ -92,10 +90,8 @@ def check_path(path: str) -> str:
     parts = path.split("/")
     is_bad = any(part in {"", ".", ".."} or len(part.encode()) > _MAX_PART_BYTES for part in parts)
     if is_bad or "\0" in path or "\\" in path or len(path.encode()) > _MAX_PATH_BYTES:
-        raise SqlError(
-            "001003",
-            "42000",
-            f"SQL compilation error:\ninvalid file path '{path[:120]}': a path in a stage is relative and "
+        raise compilation_error(
+            f"invalid file path '{path[:120]}': a path in a stage is relative and "
             f"has no '.', '..' or empty part, no NUL or backslash, at most {_MAX_PART_BYTES} bytes "
             f"in a part and {_MAX_PATH_BYTES} in all.",
         )
@@ -177,9 +173,7 @@ class FolderArea:
         """
         path = self.root.joinpath(*check_path(name).split("/"))
         if not self._is_inside(path):
-            raise SqlError(
-                "003001", "42501", f"SQL access control error:\nfile '{name}' lies outside of its stage."
-            )
+            raise access_error(f"file '{name}' lies outside of its stage.")
         return path
 
     def remove(self, files: Iterable[StagedFile]) -> None:

@@ -120,8 +120,6 @@ def check(pattern: str) -> None:
     match_whole(pattern, [])
 
 
-# -- References to staged files: ``@stage/path``, ``@~/path``, ``@%table/path`` and bare URLs, resolved --
-
 _CREDENTIALS = ("AWS_KEY_ID", "AWS_SECRET_KEY", "AWS_TOKEN")
 # A path ends at a blank, or at what can follow a reference in a statement.
 _PATH = re.compile(r"/[^\s'(),;]*")
@@ -212,11 +210,7 @@ class StageLocation:
         :raises SqlError: for an external stage.
         """
         if not isinstance(self.area, FolderArea) or self.is_external:
-            raise SqlError(
-                "001003",
-                "42000",
-                f"SQL compilation error:\ncannot PUT files to the external stage {self.name}.",
-            )
+            raise compilation_error(f"cannot PUT files to the external stage {self.name}.")
         return self.area, self.path_of("")
 
 
@@ -377,17 +371,6 @@ def _object_name(value: Setting) -> str:
     if not isinstance(value, str):
         raise invalid_value("STORAGE_INTEGRATION", value, "a name")
     return read_path(value)[0][-1] if isinstance(value, Word) else str(value)
-
-
-__all__ = [
-    "StageLocation",
-    "access_settings",
-    "location_of",
-    "read_location",
-    "resolve_file_format",
-    "resolve_location",
-    "with_settings",
-]
 
 
 # -- Who may read and write staged files ("Access control privileges", stage privileges) -----------------

@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError, compilation_error
+from airflow_provider_snowpipe.local.errors import (
+    ConfigurationError,
+    SqlError,
+    access_error,
+    compilation_error,
+)
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
 from airflow_provider_snowpipe.local.stages.files import (
     FileArea,
@@ -58,18 +63,6 @@ class Bucket:
     def __repr__(self) -> str:
         """Show no secret."""
         return f"Bucket({self.endpoint}/{self.name})"
-
-    @classmethod
-    def of(cls, endpoint: str, name: str, region: str | None, credentials: Mapping[str, str]) -> Bucket:
-        """Build a bucket from the credentials of a stage."""
-        return cls(
-            endpoint,
-            name,
-            region or DEFAULT_REGION,
-            credentials.get("AWS_KEY_ID"),
-            credentials.get("AWS_SECRET_KEY"),
-            credentials.get("AWS_TOKEN"),
-        )
 
 
 def loopback_endpoint(text: str) -> str:
@@ -216,8 +209,6 @@ def _remote_error(bucket: Bucket, detail: str) -> SqlError:
     )
 
 
-# -- The service's own storage of staged files, and the way to files outside of it -----------------------
-
 _FILES, _INCOMING, _DOWNLOADS, _TRASH = "files", "incoming", "downloads", "trash"
 
 
@@ -344,10 +335,8 @@ class Storage:
             raise compilation_error(f"invalid URL '{url}': write file:///absolute/folder.")
         is_private = folder.is_relative_to(self._private)
         if is_private or not any(folder.is_relative_to(allowed) for allowed in self.outside.folders):
-            raise SqlError(
-                "003001",
-                "42501",
-                f"SQL access control error:\nthe local service may not read '{url}'; "
+            raise access_error(
+                f"the local service may not read '{url}'; "
                 f"start it with: serve --allow-folder {folder if not is_private else 'DIR'}"
                 + (" (a folder outside of its data directory)" if is_private else ""),
             )
@@ -364,12 +353,10 @@ class Storage:
                 f"the local service knows no S3 endpoint for '{url}'; start it with "
                 f"serve --s3-endpoint http://127.0.0.1:PORT, or give the stage ENDPOINT = '127.0.0.1:PORT'."
             )
-        described = Bucket.of(
-            loopback_endpoint(endpoint),
-            bucket,
-            definition.region if definition else None,
-            (definition.credentials if definition else {}) or self.outside.s3_credentials,
-        )
+        region = (definition.region if definition else None) or DEFAULT_REGION
+        credentials = (definition.credentials if definition else {}) or self.outside.s3_credentials
+        keys = map(credentials.get, ("AWS_KEY_ID", "AWS_SECRET_KEY", "AWS_TOKEN"))
+        described = Bucket(loopback_endpoint(endpoint), bucket, region, *keys)
         base, slash, lead = key.rpartition("/")
         area = S3Area(described, base + slash, self._root / _DOWNLOADS)
         return External(area, f"{scheme}://{bucket}/{base}{slash}", lead)
