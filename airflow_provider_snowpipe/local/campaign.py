@@ -29,11 +29,10 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from airflow_provider_snowpipe.local.admin.listener import ask
+from airflow_provider_snowpipe.local.admin import ask
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import check_ready, variables
+from airflow_provider_snowpipe.local.environment import check_ready, run_statement, variables
 from airflow_provider_snowpipe.local.errors import ConfigurationError, ServiceError
-from airflow_provider_snowpipe.local.shell import run_statement
 
 MOST_TRIES = 8
 HUNG_SECONDS = 120.0

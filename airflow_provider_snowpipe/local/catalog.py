@@ -16,23 +16,21 @@ import duckdb
 
 from airflow_provider_snowpipe.local.access.access import Access, insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED, SHARED_DATABASE, Securable
-from airflow_provider_snowpipe.local.clock import Clock
-from airflow_provider_snowpipe.local.engine import values
-from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.names import free_name
-from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING
-from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.datadir import Clock
+from airflow_provider_snowpipe.local.engine import conversions
+from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
+from airflow_provider_snowpipe.local.engine.names import Rename, free_name
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal, compilation_error, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import UrlName, find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
-from airflow_provider_snowpipe.local.loading.file_pipes import PipeFailure
+from airflow_provider_snowpipe.local.loading.history import PipeFailure
 from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.loading.plan import CopyPlan
+    from airflow_provider_snowpipe.local.loading.staging import CopyPlan
     from airflow_provider_snowpipe.local.sql.session import Session
     from airflow_provider_snowpipe.local.stages.files import StagedFile
 
@@ -100,7 +98,7 @@ class Catalog:
             "SET python_enable_replacements = false",
         ):
             self._instance.execute(setting)
-        values.define(self._instance)
+        conversions.define(self._instance)
         _respect_affinity(self._instance)
         # Of sessions that are open, by their ids: a rename changes what is current in them.
         self.sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()

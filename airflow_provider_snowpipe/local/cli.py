@@ -180,7 +180,7 @@ def _add_admin_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _rotate_key(_arguments: argparse.Namespace, home: DataDirectory) -> int:
-    from airflow_provider_snowpipe.local.admin.listener import ask
+    from airflow_provider_snowpipe.local.admin import ask
     from airflow_provider_snowpipe.local.engine.spool import Spool
 
     home.read_account()
@@ -199,7 +199,7 @@ def _rotate_key(_arguments: argparse.Namespace, home: DataDirectory) -> int:
 
 
 def _admin(arguments: argparse.Namespace, home: DataDirectory) -> int:
-    from airflow_provider_snowpipe.local.admin.listener import ask
+    from airflow_provider_snowpipe.local.admin import ask
 
     given: dict[str, Any] = {
         name: value
@@ -217,11 +217,10 @@ def _campaign(arguments: argparse.Namespace, _home: DataDirectory) -> int:
 
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
-    from airflow_provider_snowpipe.local.access.config import load
+    from airflow_provider_snowpipe.local.access.declared import load
     from airflow_provider_snowpipe.local.faults import parse_faults
-    from airflow_provider_snowpipe.local.init_file import InitFile
     from airflow_provider_snowpipe.local.limits import parse_limits
-    from airflow_provider_snowpipe.local.server import serve
+    from airflow_provider_snowpipe.local.server import InitFile, serve
     from airflow_provider_snowpipe.local.stages.storage import Outside
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -252,16 +251,16 @@ def _env(_arguments: argparse.Namespace, home: DataDirectory) -> int:
 
 
 def _sql(arguments: argparse.Namespace, home: DataDirectory) -> int:
-    from airflow_provider_snowpipe.local import shell
+    from airflow_provider_snowpipe.local import environment
 
-    print(shell.run_statement(home, arguments.statement, arguments.format))
+    print(environment.run_statement(home, arguments.statement, arguments.format))
     return 0
 
 
 def _status(arguments: argparse.Namespace, home: DataDirectory) -> int:
-    from airflow_provider_snowpipe.local import status_view
+    from airflow_provider_snowpipe.local import environment
 
-    status_view.show(home, once=arguments.once, as_json=arguments.json)
+    environment.show(home, once=arguments.once, as_json=arguments.json)
     return 0
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from airflow_provider_snowpipe.local.cli import main
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.status_view import fetch_status, render
+from airflow_provider_snowpipe.local.environment import fetch_status, render
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from airflow_provider_snowpipe.local.engine.append import Append
-from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
-from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.engine.names import Pipe, PipeKey, Rename
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import ChannelRate, Limits
 

@@ -23,10 +23,9 @@ from airflow_provider_snowpipe.local.engine.conversions import (
     insert,
     required,
 )
-from airflow_provider_snowpipe.local.engine.pipe import PipeDefinition
+from airflow_provider_snowpipe.local.engine.names import PipeDefinition
 from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import BOOLEAN, NUMBER, TEXT, ColumnType
+from airflow_provider_snowpipe.local.tables import BOOLEAN, NUMBER, TEXT, Column, ColumnType, Table
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.engine.database import Database

@@ -17,15 +17,14 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import PipeKey
+from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
 from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.loading.auto_ingest import arrived_in_bucket, split_by_pattern
-from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
-from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, LoadEvent
+from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, FilePipe, LoadEvent
+from airflow_provider_snowpipe.local.loading.pipe_loads import arrived_in_bucket, split_by_pattern
 from airflow_provider_snowpipe.local.sql.system_functions import iso
 
 # -- Bodies that name files: lists for insertFiles, and events of S3 -------------------------------------

@@ -19,17 +19,16 @@ from airflow_provider_snowpipe.local.accounts import INGEST_HOST, Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.append import Append, Lines, split_lines
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, Channel
-from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, TABLE_MISSING, Database
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
-from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe
-from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING, TABLE_MISSING
+from airflow_provider_snowpipe.local.engine.names import DEFAULT_PIPE_SUFFIX, Pipe
 from airflow_provider_snowpipe.local.engine.spool import SpoolError
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.fronts import tokens
+from airflow_provider_snowpipe.local.fronts import sessions
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
-from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
+from airflow_provider_snowpipe.local.fronts.stage_files import Fragment, Stage, read_fragment
 from airflow_provider_snowpipe.local.identifiers import UrlName
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
@@ -145,13 +144,13 @@ class StreamingFront:
             return injected
         match request.method, request.segments:
             case "GET", ("v2", "streaming", "hostname"):
-                declared = request.headers.get(tokens.TOKEN_TYPE_HEADER)
+                declared = request.headers.get(sessions.TOKEN_TYPE_HEADER)
                 self._account.verify_original(request.bearer(), declared)
                 return Response.of_text(INGEST_HOST)
             case "POST", ("oauth", "token"):
-                return tokens.exchange(self._account, request)
+                return sessions.exchange(self._account, request)
             case "POST", ("oauth", "token-request"):
-                return tokens.access_token(self._account, request)
+                return sessions.access_token(self._account, request)
             case "POST", ("telemetry", "send", "sessionless"):
                 return Response.of_json({"data": "", "code": None, "message": None, "success": True})
             case _, (

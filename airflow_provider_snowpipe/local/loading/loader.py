@@ -14,8 +14,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading import history
 from airflow_provider_snowpipe.local.loading.history import LoadEvent
-from airflow_provider_snowpipe.local.loading.plan import ABORT_STATEMENT, CopyPlan
-from airflow_provider_snowpipe.local.loading.staging import RowError, StagedRecords
+from airflow_provider_snowpipe.local.loading.staging import ABORT_STATEMENT, CopyPlan, RowError, StagedRecords
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 
 # -- The transaction of a load: it runs beside commits of channels, and again when one gets in its way ---

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.rename import Rename
-from airflow_provider_snowpipe.local.engine.schema_objects import column_key
+from airflow_provider_snowpipe.local.engine.names import Rename
+from airflow_provider_snowpipe.local.engine.store import column_key
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,

@@ -13,16 +13,15 @@ from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, 
 from airflow_provider_snowpipe.local.identifiers import quote_path
 from airflow_provider_snowpipe.local.loading import history, loader
 from airflow_provider_snowpipe.local.loading.loader import FileOutcome, commit_load
-from airflow_provider_snowpipe.local.loading.plan import CopyPlan, OnError
 from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition, Selection, field_number
-from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES
+from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES, CopyPlan, OnError
 from airflow_provider_snowpipe.local.sql.copy_options import CopyOptions, read_copy_options
 from airflow_provider_snowpipe.local.sql.copy_validation import validate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.record_expressions import ByExpression, read_expressions
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.formats import FileFormat
+from airflow_provider_snowpipe.local.stages.definition import FileFormat, Setting
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     read_location,
@@ -31,9 +30,7 @@ from airflow_provider_snowpipe.local.stages.location import (
     resolve_location,
     with_settings,
 )
-from airflow_provider_snowpipe.local.stages.settings import Setting
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, Table
 
 # -- Compilation of COPY INTO table: the text of a statement becomes a plan ------------------------------
 

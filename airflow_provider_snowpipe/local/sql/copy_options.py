@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
-from airflow_provider_snowpipe.local.loading.plan import ABORT_STATEMENT, CONTINUE, SKIP_FILE, OnError
 from airflow_provider_snowpipe.local.loading.selection import METADATA
+from airflow_provider_snowpipe.local.loading.staging import ABORT_STATEMENT, CONTINUE, SKIP_FILE, OnError
 from airflow_provider_snowpipe.local.stages import location
-from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_parameter, invalid_value
+from airflow_provider_snowpipe.local.stages.definition import Setting, invalid_parameter, invalid_value
 
 MAX_FILES = 1000
 _FLAGS = ("PURGE", "RETURN_FAILED_ONLY", "ENFORCE_LENGTH", "TRUNCATECOLUMNS", "FORCE", "LOAD_UNCERTAIN_FILES")

@@ -9,13 +9,12 @@ from typing import Any
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
 from airflow_provider_snowpipe.local.loading import loader
 from airflow_provider_snowpipe.local.loading.loader import read_file
-from airflow_provider_snowpipe.local.loading.plan import CopyPlan
 from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition
-from airflow_provider_snowpipe.local.loading.staging import RowError, StagedRecords
+from airflow_provider_snowpipe.local.loading.staging import CopyPlan, RowError, StagedRecords
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.files import StagedFile
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT
 
 MOST_ERRORS = 10_000
 _NUMBERS = {"LINE", "CHARACTER", "BYTE_OFFSET", "CODE", "ROW_NUMBER", "ROW_START_LINE"}

@@ -20,10 +20,13 @@ from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.stages import typed
-from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition
-from airflow_provider_snowpipe.local.stages.formats import read_file_format
+from airflow_provider_snowpipe.local.stages.definition import (
+    FileFormatDefinition,
+    Setting,
+    invalid_value,
+    read_file_format,
+)
 from airflow_provider_snowpipe.local.stages.location import find_format
-from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value
 
 _DONE = "Statement executed successfully."
 _SHOWN = (

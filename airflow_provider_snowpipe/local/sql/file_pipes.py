@@ -9,25 +9,23 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import PipeKey
+from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,
     object_exists,
     unsupported,
 )
-from airflow_provider_snowpipe.local.loading.auto_ingest import relative, unloaded
-from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
-from airflow_provider_snowpipe.local.loading.history import DAY_MS
-from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
-from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, OnError
+from airflow_provider_snowpipe.local.loading.history import DAY_MS, FilePipe
+from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe, relative, unloaded
+from airflow_provider_snowpipe.local.loading.staging import SKIP_FILE, OnError
 from airflow_provider_snowpipe.local.sql import pipes
 from airflow_provider_snowpipe.local.sql.copy_into import CompiledCopy, compile_copy
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.stages.settings import (
+from airflow_provider_snowpipe.local.stages.definition import (
     Setting,
     invalid_parameter,
     invalid_value,

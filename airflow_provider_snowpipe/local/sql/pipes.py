@@ -10,7 +10,7 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe, PipeDefinition, PipeKey
+from airflow_provider_snowpipe.local.engine.names import DEFAULT_PIPE_SUFFIX, Pipe, PipeDefinition, PipeKey
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,
@@ -27,9 +27,8 @@ from airflow_provider_snowpipe.local.sql.results import (
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
-from airflow_provider_snowpipe.local.stages.settings import Setting
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.stages.definition import Setting
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
 
 # -- The SELECT of a streaming pipe, compiled to one DuckDB expression a column --------------------------
 

@@ -29,8 +29,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
 from airflow_provider_snowpipe.local.sql import engine_errors, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
-from airflow_provider_snowpipe.local.tables import Column
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, SchemaObject
+from airflow_provider_snowpipe.local.engine.store import SEQUENCE, SchemaObject
 from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     object_exists,

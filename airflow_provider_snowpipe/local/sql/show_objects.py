@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import VIEW, column_key
+from airflow_provider_snowpipe.local.engine.store import VIEW, column_key
 from airflow_provider_snowpipe.local.errors import object_missing, unsupported
 from airflow_provider_snowpipe.local.sql import views
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, describe_table, schemas_in_scope
-from airflow_provider_snowpipe.local.tables import TEMPORARY, Column
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, ColumnType
 
 _WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _OF_PROCEDURES = (

@@ -28,16 +28,15 @@ from airflow_provider_snowpipe.local.loading.selection import (
 )
 from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES, RowError, facts_of, read_chunks
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.stages.definition import FileFormat
 from airflow_provider_snowpipe.local.stages.files import StagedFile
-from airflow_provider_snowpipe.local.stages.formats import FileFormat
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     require_read,
     resolve_file_format,
     resolve_location,
 )
-from airflow_provider_snowpipe.local.tables import Column
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, TIMESTAMP_LTZ, Column, ColumnType
 
 _ALIAS = "STAGED_FILES"
 _VARIANT = ColumnType("VARIANT")

@@ -7,10 +7,10 @@ import json
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe
+from airflow_provider_snowpipe.local.engine.names import DEFAULT_PIPE_SUFFIX, Pipe
 from airflow_provider_snowpipe.local.errors import Refusal, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
+from airflow_provider_snowpipe.local.loading.history import FilePipe
 from airflow_provider_snowpipe.local.sql.file_pipes import STALE_MS, find_named, resume
 from airflow_provider_snowpipe.local.sql.pipes import existing_pipe
 from airflow_provider_snowpipe.local.sql.reader import Reader

@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.local.access.access import insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE, Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.names import HIDDEN_SCHEMA
-from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObject
+from airflow_provider_snowpipe.local.engine.store import SchemaObject
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.sql import (

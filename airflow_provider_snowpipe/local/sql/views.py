@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import VIEW, SchemaObject
+from airflow_provider_snowpipe.local.engine.store import VIEW, SchemaObject
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,
@@ -19,8 +19,7 @@ from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.tables import Column
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType
 
 _SHOWN = (
     "created_on", "name", "reserved", "database_name", "schema_name", "owner", "comment", "text", "is_secure",

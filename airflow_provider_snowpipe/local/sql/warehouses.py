@@ -11,7 +11,7 @@ from airflow_provider_snowpipe.local.sql.reader import Reader, flag, whole
 from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown
-from airflow_provider_snowpipe.local.stages.settings import invalid_value
+from airflow_provider_snowpipe.local.stages.definition import invalid_value
 
 _DONE = "Statement executed successfully."
 _SIZES = {

@@ -13,15 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.local.access.model import Securable
-from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS
+from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
+from airflow_provider_snowpipe.local.stages.definition import (
+    FileFormat,
+    FileFormatDefinition,
+    OptionValue,
+    Setting,
+    StageDefinition,
+    Word,
+    invalid_value,
+    read_file_format,
+    read_literal,
+)
 from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
-from airflow_provider_snowpipe.local.stages.formats import FileFormat, OptionValue, read_file_format
-from airflow_provider_snowpipe.local.stages.settings import Setting, Word, invalid_value, read_literal
 from airflow_provider_snowpipe.local.stages.storage import loopback_endpoint, table_identity, user_identity
 
 # -- Named stages and file formats, found by name: temporary ones of the session first -------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import duckdb
 
-from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.engine.names import Rename
 from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition

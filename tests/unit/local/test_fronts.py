@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts import http
 from airflow_provider_snowpipe.local.fronts import http as encodings
-from airflow_provider_snowpipe.local.fronts.stage_upload import UPLOAD_BUCKET, Stage, decode_aws_chunked
+from airflow_provider_snowpipe.local.fronts.stage_files import UPLOAD_BUCKET, Stage, decode_aws_chunked
 
 
 def _unsized(content: bytes) -> bytes:

@@ -2,8 +2,7 @@ import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.stages.formats import FileFormat, read_file_format
-from airflow_provider_snowpipe.local.stages.settings import Word, read_literal
+from airflow_provider_snowpipe.local.stages.definition import FileFormat, Word, read_file_format, read_literal
 
 
 def test_settings_of_every_form_are_read_and_the_rest_is_returned():
