@@ -109,8 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     status.set_defaults(run=_status)
 
     struck = commands.add_parser(
-        "campaign",
-        help="run a DAG or a program again and again under seeded faults; 1 if rows are wrong",
+        "campaign", help="run a DAG or a program again and again under seeded faults; 1 if rows are wrong"
     )
     _add_campaign_arguments(struck)
     # Each of its services has a data directory of its own, below this one.

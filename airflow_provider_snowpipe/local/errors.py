@@ -77,7 +77,5 @@ def object_exists(name: str) -> SqlError:
 def missing_account_object() -> SqlError:
     """Return the error for a role, user or warehouse that does not exist or stays hidden (002043)."""
     return SqlError(
-        "002043",
-        "02000",
-        "SQL compilation error:\nObject does not exist, or operation cannot be performed.",
+        "002043", "02000", "SQL compilation error:\nObject does not exist, or operation cannot be performed."
     )

@@ -36,10 +36,7 @@ from airflow_provider_snowpipe.local.sql.session import Session
 TOKEN_TYPE_HEADER = "x-snowflake-authorization-token-type"  # noqa: S105 - the name of a header
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
-_SUBJECT_TYPES = {
-    PAT: "programmatic_access_token",
-    OAUTH: "urn:ietf:params:oauth:token-type:access_token",
-}
+_SUBJECT_TYPES = {PAT: "programmatic_access_token", OAUTH: "urn:ietf:params:oauth:token-type:access_token"}
 
 
 def exchange(account: Account, request: Request) -> Response:

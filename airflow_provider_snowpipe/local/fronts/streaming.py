@@ -230,9 +230,7 @@ class StreamingFront:
         most = self._limits.names_per_status
         if len(names) > most:
             raise Refusal(
-                400,
-                "TOO_MANY_CHANNELS",
-                f"{len(names)} names; at most {most} are allowed a request",
+                400, "TOO_MANY_CHANNELS", f"{len(names)} names; at most {most} are allowed a request"
             )
         found = {name: database.channels.find(pipe, name) for name in names}
         statuses = {name: channel.status() for name, channel in found.items() if channel is not None}

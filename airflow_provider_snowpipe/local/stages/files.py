@@ -93,7 +93,7 @@ def check_path(path: str) -> str:
         raise compilation_error(
             f"invalid file path '{path[:120]}': a path in a stage is relative and "
             f"has no '.', '..' or empty part, no NUL or backslash, at most {_MAX_PART_BYTES} bytes "
-            f"in a part and {_MAX_PATH_BYTES} in all.",
+            f"in a part and {_MAX_PATH_BYTES} in all."
         )
     return path
 

@@ -41,11 +41,7 @@ class Stages:
     """
 
     def __init__(
-        self,
-        names: Names,
-        cursor: duckdb.DuckDBPyConnection,
-        write_lock: threading.RLock,
-        storage: Storage,
+        self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock, storage: Storage
     ) -> None:
         self.storage = storage
         self._names = names

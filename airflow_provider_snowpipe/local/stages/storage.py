@@ -338,7 +338,7 @@ class Storage:
             raise access_error(
                 f"the local service may not read '{url}'; "
                 f"start it with: serve --allow-folder {folder if not is_private else 'DIR'}"
-                + (" (a folder outside of its data directory)" if is_private else ""),
+                + (" (a folder outside of its data directory)" if is_private else "")
             )
         return folder
 
