@@ -428,11 +428,13 @@ class Account:
                 "INVALID_SCOPE",
                 f"scope '{scope}' is not the ingest host; ask /v2/streaming/hostname first",
             )
-        now = int(time.time())
+        now, name = int(time.time()), user or self.user
+        known = self.access.state.users.get(name)
         claims = {
             "iss": _ISSUER,
-            "sub": user or self.user,
-            "since": self._since(user or self.user),
+            "sub": name,
+            # Another user of the same name does not inherit the token.
+            "since": known.created_on_ms if known else None,
             "scope": scope,
             "iat": now,
             "exp": now + SCOPED_TOKEN_SECONDS,
@@ -487,11 +489,6 @@ class Account:
         tokens = {known.digest for known in user.access_tokens if (known.expires_on_ms or now + 1) > now}
         own = {digest_token(self.issued.pat)} if user.name == self.user else set()
         return tokens | own | {fingerprint(pem) for pem in self._keys(user)}
-
-    def _since(self, user: str) -> int | None:
-        """Return when a user was created: another one of the same name does not inherit its tokens."""
-        known = self.access.state.users.get(user)
-        return known.created_on_ms if known else None
 
     def verify_any(self, token: str) -> str:
         """Verify a scoped or an original token, for the control calls that accept both."""

@@ -108,15 +108,16 @@ class Commands:
     def __init__(self, catalog: Catalog, faults: Faults) -> None:
         self._catalog = catalog
         self._faults = faults
-        self._known: dict[str, Callable[[Arguments], Answer]] = {
-            "clock": self._clock,
-            "faults": self._set_faults,
-            "failover": self._fail_over,
-            "invalidate": self._invalidate,
-            "checkpoint": self._checkpoint,
-            "requests": self._requests,
-            "rotate-key": self._rotate_key,
-            "status": self._status,
+        # Each command with the arguments that it takes.
+        self._known: dict[str, tuple[Callable[[Arguments], Answer], tuple[str, ...]]] = {
+            "clock": (self._clock, ("move",)),
+            "faults": (self._set_faults, ("set", "clear")),
+            "failover": (self._fail_over, ("pipe", "back")),
+            "invalidate": (self._invalidate, ("pipe", "channel")),
+            "checkpoint": (self._checkpoint, ()),
+            "requests": (lambda _: {"requests": faults.requests, "held": faults.held}, ()),
+            "rotate-key": (self._rotate_key, ()),
+            "status": (lambda _: snapshot(catalog, faults), ()),
         }
 
     def run(self, name: str, arguments: Arguments) -> Answer:
@@ -126,13 +127,15 @@ class Commands:
         :param arguments: its arguments; unknown ones are refused.
         :raises ServiceError: when the command or an argument is wrong; nothing was changed then.
         """
-        command = self._known.get(name)
-        if command is None:
+        if name not in self._known:
             raise ConfigurationError(f"unknown admin command '{name}'; known: {', '.join(self._known)}")
+        command, known = self._known[name]
+        unknown = sorted(set(arguments) - set(known))
+        if unknown:
+            raise ConfigurationError(f"unknown argument '{unknown[0]}'; known: {', '.join(known) or 'none'}")
         return command(arguments)
 
     def _clock(self, arguments: Arguments) -> Answer:
-        _only(arguments, "move")
         clock = self._catalog.clock
         if "move" in arguments:
             try:
@@ -143,25 +146,18 @@ class Commands:
         return {"now": now.isoformat(timespec="milliseconds"), "moved_seconds": clock.moved_seconds}
 
     def _set_faults(self, arguments: Arguments) -> Answer:
-        _only(arguments, "set", "clear")
         if arguments.get("clear"):
             self._faults.clear()
         if "set" in arguments:
             self._faults.add(_text(arguments, "set"))
         return {"faults": self._faults.shown()}
 
-    def _requests(self, arguments: Arguments) -> Answer:
-        _only(arguments)
-        return {"requests": self._faults.requests, "held": self._faults.held}
-
     def _fail_over(self, arguments: Arguments) -> Answer:
-        _only(arguments, "pipe", "back")
         pipe = _text(arguments, "pipe")
         self._faults.fail_over(pipe, back=bool(arguments.get("back")))
         return {"failed_over": sorted(self._faults.failed_over)}
 
     def _invalidate(self, arguments: Arguments) -> Answer:
-        _only(arguments, "pipe", "channel")
         name = _text(arguments, "channel")
         database, schema, pipe = pipe_parts(_text(arguments, "pipe"))
         try:
@@ -174,27 +170,15 @@ class Commands:
         channel.invalidate(MUST_REOPEN)
         return {"channel": name, "status": MUST_REOPEN}
 
-    def _checkpoint(self, arguments: Arguments) -> Answer:
-        _only(arguments)
+    def _checkpoint(self, _: Arguments) -> Answer:
         return {"databases": {each.name: each.checkpoint() for each in self._catalog.databases}}
 
-    def _status(self, arguments: Arguments) -> Answer:
-        _only(arguments)
-        return snapshot(self._catalog, self._faults)
-
-    def _rotate_key(self, arguments: Arguments) -> Answer:
-        _only(arguments)
+    def _rotate_key(self, _: Arguments) -> Answer:
         spool = self._catalog.spool
         if spool is None:
             raise ConfigurationError("this service keeps no bodies on disk; there is no key to rotate")
         spool.rotate()
         return {"keys": len(spool.key_ids), "bodies": spool.files}
-
-
-def _only(arguments: Arguments, *known: str) -> None:
-    unknown = sorted(set(arguments) - set(known))
-    if unknown:
-        raise ConfigurationError(f"unknown argument '{unknown[0]}'; known: {', '.join(known) or 'none'}")
 
 
 def _text(arguments: Arguments, name: str) -> str:

@@ -108,7 +108,7 @@ class Catalog:
             self._attach(file)
         for database in self.databases:
             self._finish_renames(database)
-        self.storage.remove_all_but(self._stage_identities())
+        self.storage.remove_all_but(name for known in self.databases for name in _identities(known))
         if DEFAULT_DATABASE not in self._databases:
             self.create_database(DEFAULT_DATABASE)
         elif DEFAULT_SCHEMA not in self._databases[DEFAULT_DATABASE].schemas:
@@ -279,10 +279,6 @@ class Catalog:
         if target.kind == "FILE FORMAT":
             return database.stages.format(*target.path[1:]) is not None
         return True
-
-    def _stage_identities(self) -> Iterator[str]:
-        for database in self._databases.values():
-            yield from _identities(database)
 
     def _new_file(self, name: str) -> Path:
         """Return a file whose name, decoded, the engine can take: a renamed database may have it still.

@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"snowpipe-local: {error}", file=sys.stderr)
         return 1
     except Exception as error:
-        if not _is_disk_full(error):
+        from airflow_provider_snowpipe.local.engine import spool
+
+        if not spool.is_full(error):
             raise
         where = _data_dir(arguments.data_dir)
         print(
@@ -39,12 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def _is_disk_full(error: Exception) -> bool:
-    from airflow_provider_snowpipe.local.engine import spool
-
-    return spool.is_full(error)
 
 
 def _parser() -> argparse.ArgumentParser:

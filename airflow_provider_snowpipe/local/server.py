@@ -9,11 +9,11 @@ import re
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -315,7 +315,7 @@ def serve(
     os.umask(0o077)
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with home.lock():
         ensure_certificates(home)
         clock = Clock.kept_in(home.clock_file)
@@ -346,10 +346,6 @@ def serve(
                     socket_of_admin.close()
                 service.close()
                 catalog.close()
-
-
-def _exit(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)
 
 
 def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None:

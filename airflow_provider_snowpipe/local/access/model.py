@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -273,17 +273,11 @@ def load(file: Path) -> AccessState:
         return AccessState()
     try:
         stored = json.loads(file.read_text())
-        grants = [_with(Grant, entry, "target") for entry in stored["grants"]]
-        future = [_with(FutureGrant, entry, "scope") for entry in stored["future_grants"]]
-        inherited = [RoleGrant(**entry) for entry in stored["role_grants"]]
-        return AccessState(
-            users={entry["name"]: _user(entry) for entry in stored["users"]},
-            roles={entry["name"]: Role(**entry) for entry in stored["roles"]},
-            warehouses={entry["name"]: _warehouse(entry) for entry in stored["warehouses"]},
-            grants={grant_key(grant): grant for grant in grants},
-            future_grants={future_key(grant): grant for grant in future},
-            role_grants={role_grant_key(grant): grant for grant in inherited},
-        )
+        kept = {
+            name: {key(value): value for value in (_value(kind, entry) for entry in stored[name])}
+            for name, (kind, key) in _KEPT.items()
+        }
+        return AccessState(**kept)
     except (ValueError, KeyError, TypeError) as error:
         raise DataDirectoryError(
             f"{file} does not hold users, roles and grants; delete it to start over with the user DEMO only"
@@ -293,8 +287,7 @@ def load(file: Path) -> AccessState:
 def save(file: Path, state: AccessState) -> None:
     """Write the file; readable by its owner only, because it holds digests of passwords."""
     document = {
-        name: [dataclasses.asdict(value) for value in getattr(state, name).values()]
-        for name in ("users", "roles", "warehouses", "grants", "future_grants", "role_grants")
+        name: [dataclasses.asdict(value) for value in getattr(state, name).values()] for name in _KEPT
     }
     write_file(file, json.dumps(document, separators=(",", ":")).encode(), mode=0o600)
 
@@ -314,22 +307,32 @@ def role_grant_key(grant: RoleGrant) -> RoleGrantKey:
     return grant.role, grant.grantee_kind, grant.grantee
 
 
-def _with(kind: Any, entry: dict[str, Any], name: str) -> Any:
-    place = entry[name]
-    return kind(**{**entry, name: Securable(place["kind"], tuple(place["path"]))})
+def _name(value: Any) -> str:
+    return str(value.name)
 
 
-def _pairs(entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in entry["properties"])
+def _place(stored: dict[str, Any]) -> Securable:
+    return Securable(stored["kind"], tuple(stored["path"]))
 
 
-def _user(entry: dict[str, Any]) -> User:
-    first, second = entry["public_keys"]
-    tokens = tuple(AccessToken(**token) for token in entry["access_tokens"])
-    return User(
-        **{**entry, "public_keys": (first, second), "access_tokens": tokens, "properties": _pairs(entry)}
-    )
+# What the file holds: the class of each kind of values, and its key.
+_KEPT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "users": (User, _name),
+    "roles": (Role, _name),
+    "warehouses": (Warehouse, _name),
+    "grants": (Grant, grant_key),
+    "future_grants": (FutureGrant, future_key),
+    "role_grants": (RoleGrant, role_grant_key),
+}
+# Fields whose values JSON does not know.
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "target": _place,
+    "scope": _place,
+    "public_keys": tuple,
+    "access_tokens": lambda tokens: tuple(AccessToken(**token) for token in tokens),
+    "properties": lambda pairs: tuple((name, value) for name, value in pairs),
+}
 
 
-def _warehouse(entry: dict[str, Any]) -> Warehouse:
-    return Warehouse(**{**entry, "properties": _pairs(entry)})
+def _value(kind: Any, entry: dict[str, Any]) -> Any:
+    return kind(**{name: _FIELDS[name](v) if name in _FIELDS else v for name, v in entry.items()})

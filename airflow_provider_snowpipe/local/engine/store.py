@@ -283,17 +283,8 @@ class Store:
         cursor.executemany(
             f"INSERT INTO {self._schema}.columns VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                [
-                    table.schema,
-                    table.name,
-                    ordinal,
-                    c.name,
-                    str(c.type),
-                    c.nullable,
-                    c.default,
-                    c.default_text,
-                ]
-                for ordinal, c in enumerate(table.columns)
+                [table.schema, table.name, n, c.name, str(c.type), c.nullable, c.default, c.default_text]
+                for n, c in enumerate(table.columns)
             ],
         )
 

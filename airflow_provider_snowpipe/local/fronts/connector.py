@@ -169,7 +169,12 @@ class ConnectorFront:
                 "serverVersion": "10.0.0",
                 "firstLogin": False,
                 "parameters": _parameters(session),
-                "sessionInfo": _session_info(session),
+                "sessionInfo": {
+                    "databaseName": session.database,
+                    "schemaName": session.schema,
+                    "warehouseName": session.warehouse,
+                    "roleName": session.role,
+                },
             }
         )
 
@@ -548,15 +553,6 @@ def _result_format(session: Session, own: Mapping[str, Any] = MappingProxyType({
 def _in_progress(execution: Execution | Batch, code: str) -> Response:
     data = {"queryId": execution.query_id, "getResultUrl": f"/queries/{execution.query_id}/result"}
     return Response.of_json({"data": data, "code": code, "message": None, "success": True})
-
-
-def _session_info(session: Session) -> dict[str, Any]:
-    return {
-        "databaseName": session.database,
-        "schemaName": session.schema,
-        "warehouseName": session.warehouse,
-        "roleName": session.role,
-    }
 
 
 def _parameters(session: Session) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ UPLOAD_BUCKET = "snowpipe-local-stage"
 MAX_UPLOAD_BYTES = 256 << 20
 _KEY_BYTES = 32
 _PREFIX = re.compile(r"[0-9a-f]{16}\Z")
-_FILE = re.compile(r"[\w.-]{1,128}\Z")
+_FILE = re.compile(r"(?!\.)[\w.-]{1,128}\Z")
 _SIGNATURE = re.compile(
     r"AWS4-HMAC-SHA256\s+Credential=(?P<key>[^/,\s]+)/"
     r"(?P<scope>(?P<day>\d{8})/(?P<region>[\w-]+)/s3/aws4_request),"
@@ -88,7 +88,7 @@ class Stage:
             len(parts) != 3
             or parts[0] != self.bucket
             or not _PREFIX.match(parts[1])
-            or not _is_file_name(parts[2])
+            or not _FILE.match(parts[2])
         ):
             raise Refusal(400, "INVALID_FILE_PATH", f"{location} is not a path of the streaming stage")
         return self.root / parts[1] / parts[2]
@@ -237,10 +237,6 @@ def _token(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError("an offset token must be a string")
     return value or None
-
-
-def _is_file_name(name: str) -> bool:
-    return _FILE.match(name) is not None and not name.startswith(".")
 
 
 # -- PUT and GET of the connectors: the shape in which both generations move files, and the routes behind it -

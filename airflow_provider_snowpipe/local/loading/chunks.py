@@ -166,7 +166,8 @@ def read_json(blocks: Iterable[bytes], options: Mapping[str, Any]) -> Iterator[C
         if reader is None:
             reader = _Lines() if _is_lines(text, strip_array) else _Documents(strip_array)
         if forgiving:
-            text = overwritten(text, _complete(invalid_bytes(text), len(text)))
+            # A character that the end of the block cuts is completed by the next block.
+            text = overwritten(text, [span for span in invalid_bytes(text) if span[1] < len(text)])
         chunk, consumed = reader.read(text, final=False)
         if chunk is not None:
             yield chunk
@@ -175,11 +176,6 @@ def read_json(blocks: Iterable[bytes], options: Mapping[str, Any]) -> Iterator[C
         chunk, _ = reader.read(carry, final=True)
         if chunk is not None:
             yield chunk
-
-
-def _complete(spans: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """Leave out a character that the end of the block cuts; the next block completes it."""
-    return [span for span in spans if span[1] < size]
 
 
 def _is_lines(text: bytes, strip_array: bool) -> bool:

@@ -173,11 +173,7 @@ class FilePipes:
         with self._lock:
             if pipe.key not in self._pipes:
                 raise object_missing("Pipe", f"{self._names.database}.{pipe.key.schema}.{pipe.key.name}")
-            self._cursor.execute(
-                f"UPDATE {self._schema}.file_pipes SET definition = ? "
-                f"WHERE schema_name = ? AND pipe_name = ?",
-                [pipe.to_json(), pipe.key.schema, pipe.key.name],
-            )
+            self._update(pipe)
             self._pipes = {**self._pipes, pipe.key: pipe}
 
     def drop(self, key: PipeKey) -> None:
@@ -199,11 +195,7 @@ class FilePipes:
         """
         moved = [_moved(pipe, change) for pipe in self._pipes.values()]
         for pipe in moved:
-            self._cursor.execute(
-                f"UPDATE {self._schema}.file_pipes SET definition = ? "
-                f"WHERE schema_name = ? AND pipe_name = ?",
-                [pipe.to_json(), pipe.key.schema, pipe.key.name],
-            )
+            self._update(pipe)
 
         def follow() -> None:
             self._pipes = {pipe.key: pipe for pipe in moved}
@@ -259,6 +251,12 @@ class FilePipes:
         cursor.execute(
             f"DELETE FROM {self._schema}.pipe_queue WHERE id IN (SELECT unnest(?::BIGINT[]))",
             [[file.id for file in files]],
+        )
+
+    def _update(self, pipe: FilePipe) -> None:
+        self._cursor.execute(
+            f"UPDATE {self._schema}.file_pipes SET definition = ? WHERE schema_name = ? AND pipe_name = ?",
+            [pipe.to_json(), pipe.key.schema, pipe.key.name],
         )
 
     def _replace(self, pipe: FilePipe) -> None:

@@ -132,13 +132,15 @@ class FolderArea:
     def list(self, prefix: str) -> list[StagedFile]:
         """Return the files whose path starts with a text, by path; links that lead outside do not show."""
         folder, _, _ = prefix.rpartition("/")
-        start = self.root.joinpath(*_parts(folder))
+        start = self.root.joinpath(*(part for part in folder.split("/") if part not in {"", ".", ".."}))
         if not self._is_inside(start):
             return []
         found = [
             staged
-            for path in _walk(start)
-            if (name := path.relative_to(self.root).as_posix()).startswith(prefix)
+            for parent, _, names in os.walk(start)
+            for path in (Path(parent, name) for name in names)
+            if path.is_file()
+            and (name := path.relative_to(self.root).as_posix()).startswith(prefix)
             and (staged := self._described(name, path)) is not None
         ]
         return sorted(found, key=lambda staged: staged.path)
@@ -225,18 +227,6 @@ def _check_unchanged(path: Path, file: StagedFile) -> None:
 def _changed(file: StagedFile, what: str) -> SqlError:
     cause = f"file '{file.path}' {what} after it was listed; run the statement again"
     return SqlError("100016", "22000", f"Failure using stage area. Cause: [{cause}]")
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in {"", ".", ".."}] if path else []
-
-
-def _walk(start: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(start):
-        for name in names:
-            path = Path(folder, name)
-            if path.is_file():
-                yield path
 
 
 _digests: OrderedDict[tuple[int, int, int, int], str] = OrderedDict()
