@@ -366,11 +366,8 @@ class Account:
         """
         role = self.role_in(token)
         if role is not None and not self.access.may_use(user, role):
-            raise Refusal(
-                403,
-                "ROLE_NOT_GRANTED",
-                f"role {role} does not exist or is not granted to user {user}; grant it, or name another",
-            )
+            why = f"role {role} does not exist or is not granted to user {user}; grant it, or name another"
+            raise Refusal(403, "ROLE_NOT_GRANTED", why)
         return self.access.active_roles(user, role)
 
     def verify_original(self, token: str, declared: str | None = None) -> tuple[str, str]:
@@ -383,11 +380,8 @@ class Account:
         """
         kind = self._kind(token)
         if declared and declared.strip().upper() != kind:
-            raise Refusal(
-                401,
-                "TOKEN_TYPE_MISMATCH",
-                f"X-Snowflake-Authorization-Token-Type is {declared[:40]}, but the token is of type {kind}",
-            )
+            why = f"X-Snowflake-Authorization-Token-Type is {declared[:40]}, but the token is of type {kind}"
+            raise Refusal(401, "TOKEN_TYPE_MISMATCH", why)
         if kind == KEY_PAIR:
             return self.verify_key_pair(token), kind
         try:
@@ -423,11 +417,8 @@ class Account:
         :raises Refusal: 400 when the scope is another host.
         """
         if scope not in _SCOPES:
-            raise Refusal(
-                400,
-                "INVALID_SCOPE",
-                f"scope '{scope}' is not the ingest host; ask /v2/streaming/hostname first",
-            )
+            why = f"scope '{scope}' is not the ingest host; ask /v2/streaming/hostname first"
+            raise Refusal(400, "INVALID_SCOPE", why)
         now, name = int(time.time()), user or self.user
         known = self.access.state.users.get(name)
         claims = {
@@ -453,26 +444,19 @@ class Account:
         try:
             claims = jwt.decode(token, self.secret, algorithms=["HS256"], issuer=_ISSUER)
         except jwt.ExpiredSignatureError as error:
-            raise Refusal(
-                401,
-                "SCOPED_TOKEN_EXPIRED",
-                "the scoped token has expired; exchange a new one at /oauth/token",
-            ) from error
+            why = "the scoped token has expired; exchange a new one at /oauth/token"
+            raise Refusal(401, "SCOPED_TOKEN_EXPIRED", why) from error
         except jwt.InvalidTokenError as error:
-            raise Refusal(
-                401,
-                "SCOPED_TOKEN_INVALID",
-                "the bearer token is not a scoped token of this service; exchange one at /oauth/token",
-            ) from error
+            why = "the bearer token is not a scoped token of this service; exchange one at /oauth/token"
+            raise Refusal(401, "SCOPED_TOKEN_INVALID", why) from error
         if claims.get("scope") not in _SCOPES:
             raise Refusal(401, "SCOPED_TOKEN_INVALID", "the scoped token belongs to another host")
         user = self.access.state.users.get(str(claims["sub"]))
         if user is None or user.disabled or claims.get("since") != user.created_on_ms:
             raise Refusal(401, "SCOPED_TOKEN_INVALID", "the user of the scoped token was dropped or disabled")
         if claims.get("by") is not None and claims["by"] not in self._marks(user):
-            raise Refusal(
-                401, "SCOPED_TOKEN_INVALID", "the credential that the scoped token came from was removed"
-            )
+            why = "the credential that the scoped token came from was removed"
+            raise Refusal(401, "SCOPED_TOKEN_INVALID", why)
         return user.name
 
     def _mark(self, credential: str) -> str | None:

@@ -214,50 +214,42 @@ def address_of(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-class AdminSocket:
+class AdminSocket(socketserver.ThreadingUnixStreamServer):
     """Listens while the service runs; the file has mode 0600 from the start.
 
     :param path: file of the socket; a leftover of a killed service is replaced.
     :param commands: what it can do.
     """
 
+    daemon_threads = True
+    block_on_close = False
+
     def __init__(self, path: Path, commands: Commands) -> None:
+        super().__init__("", _Handler, bind_and_activate=False)
+        self.commands = commands
         self._path = path
         path.unlink(missing_ok=True)
-        self._server = _Server(commands)
+        # The mode of the socket before bind() becomes that of its file; a chmod afterwards would be late.
+        os.fchmod(self.socket.fileno(), 0o600)
         with address_of(path) as address:
-            self._server.listen_at(address)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="admin", daemon=True)
+            self.socket.bind(address)
+        self.socket.listen(16)
+        self._thread = threading.Thread(target=self.serve_forever, name="admin", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening and remove the file."""
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
+        self.server_close()
         self._path.unlink(missing_ok=True)
-
-
-class _Server(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, commands: Commands) -> None:
-        super().__init__("", _Handler, bind_and_activate=False)
-        self.commands = commands
-
-    def listen_at(self, address: str) -> None:
-        # The mode of the socket before bind() becomes that of its file; a chmod afterwards would be late.
-        os.fchmod(self.socket.fileno(), 0o600)
-        self.socket.bind(address)
-        self.socket.listen(16)
 
 
 class _Handler(socketserver.StreamRequestHandler):
     timeout = _IDLE_SECONDS
 
     def handle(self) -> None:
-        commands = cast("_Server", self.server).commands
+        commands = cast("AdminSocket", self.server).commands
         try:
             while line := self.rfile.readline(MAX_LINE_BYTES):
                 self.wfile.write(_answer(commands, line))

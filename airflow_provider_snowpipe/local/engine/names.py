@@ -78,13 +78,8 @@ class PipeDefinition:
     def from_json(cls, text: str) -> PipeDefinition:
         """Read the form that :meth:`to_json` writes."""
         stored = json.loads(text)
-        return cls(
-            stored["text"],
-            tuple(stored["columns"]),
-            tuple(stored["expressions"]),
-            stored["case_sensitive"],
-            stored.get("cluster_at_ingest_time", False),
-        )
+        lists = {name: tuple(stored[name]) for name in ("columns", "expressions")}
+        return cls(**{**stored, **lists})
 
 
 DEFAULT_PIPE_SUFFIX = "-STREAMING"

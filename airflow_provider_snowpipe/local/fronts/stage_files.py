@@ -76,7 +76,6 @@ class Stage:
 
     root: Path
     spool: Spool
-    bucket: str = UPLOAD_BUCKET
 
     def path(self, location: str) -> Path:
         """Return the file behind ``bucket/prefix/name``.
@@ -86,7 +85,7 @@ class Stage:
         parts = location.split("/")
         if (
             len(parts) != 3
-            or parts[0] != self.bucket
+            or parts[0] != UPLOAD_BUCKET
             or not _PREFIX.match(parts[1])
             or not _FILE.match(parts[2])
         ):

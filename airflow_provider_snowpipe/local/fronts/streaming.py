@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts import sessions
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
-from airflow_provider_snowpipe.local.fronts.stage_files import Fragment, Stage, read_fragment
+from airflow_provider_snowpipe.local.fronts.stage_files import UPLOAD_BUCKET, Fragment, Stage, read_fragment
 from airflow_provider_snowpipe.local.identifiers import UrlName
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
@@ -142,41 +142,28 @@ class StreamingFront:
         injected = fault_answer(self._faults, request)
         if injected is not None:
             return injected
-        match request.method, request.segments:
-            case "GET", ("v2", "streaming", "hostname"):
+        method, segments = request.method, request.segments
+        match segments[2:] if segments[:2] == ("v2", "streaming") else ():
+            case ("hostname",) if method == "GET":
                 declared = request.headers.get(sessions.TOKEN_TYPE_HEADER)
                 self._account.verify_original(request.bearer(), declared)
                 return Response.of_text(INGEST_HOST)
+            case ("data", "databases", d, "schemas", s, "pipes", p, "channels", c, kind):
+                return self._append(request, _path(d, s, p), c, kind)
+            case ("data", "databases", d, "schemas", s, "tables", t, "rows") if method == "POST":
+                return self._append(request, _path(d, s, t, DEFAULT_PIPE_SUFFIX), ELASTIC, "rows")
+            case ("databases", d, "schemas", s, "pipes", p):
+                return self._pipe_call(request, d, s, p)
+            case ("databases", d, "schemas", s, "pipes", p, "channels", c):
+                return self._channel_call(request, d, s, p, c)
+        match method, segments:
             case "POST", ("oauth", "token"):
                 return sessions.exchange(self._account, request)
             case "POST", ("oauth", "token-request"):
                 return sessions.access_token(self._account, request)
             case "POST", ("telemetry", "send", "sessionless"):
                 return Response.of_json({"data": "", "code": None, "message": None, "success": True})
-            case _, (
-                "v2",
-                "streaming",
-                "data",
-                "databases",
-                d,
-                "schemas",
-                s,
-                "pipes",
-                p,
-                "channels",
-                c,
-                kind,
-            ):
-                return self._append(request, _path(d, s, p), c, kind)
-            case "POST", ("v2", "streaming", "data", "databases", d, "schemas", s, "tables", t, "rows"):
-                return self._append(request, _path(d, s, t, DEFAULT_PIPE_SUFFIX), ELASTIC, "rows")
-            case _, ("v2", "streaming", "databases", d, "schemas", s, "pipes", p):
-                return self._pipe_call(request, d, s, p)
-            case _, ("v2", "streaming", "databases", d, "schemas", s, "pipes", p, "channels", c):
-                return self._channel_call(request, d, s, p, c)
-        raise Refusal(
-            404, "NOT_FOUND", f"{request.method} /{'/'.join(request.segments)} is no call of this service"
-        )
+        raise Refusal(404, "NOT_FOUND", f"{method} /{'/'.join(segments)} is no call of this service")
 
     # -- control plane --------------------------------------------------------------------------------------
 
@@ -197,9 +184,9 @@ class StreamingFront:
         prefix = f"{secrets.token_hex(8)}/"
         location = {
             "location_type": "S3",
-            "bucket_name": self._stage.bucket,
+            "bucket_name": UPLOAD_BUCKET,
             "path_prefix": prefix,
-            "location": f"{self._stage.bucket}/{prefix}",
+            "location": f"{UPLOAD_BUCKET}/{prefix}",
             "region": "us-east-1",
             "use_s3_regional_url": False,
             "storage_endpoint": f"{INGEST_HOST}:{self._port}",
