@@ -133,11 +133,8 @@ class FilePipesFront:
                 return self._history_scan(request, *self._pipe(name, roles, {"MONITOR", "OPERATE"}))
             case "POST", ("v1", "notifications", "s3"):
                 return self._bucket_events(request, roles)
-        raise Refusal(
-            404,
-            _MISSING,
-            f"{request.method} /{'/'.join(request.segments)} is no call of the Snowpipe REST API",
-        )
+        why = f"{request.method} /{'/'.join(request.segments)} is no call of the Snowpipe REST API"
+        raise Refusal(404, _MISSING, why)
 
     def _pipe(self, name: str, roles: frozenset[str], needed: set[str]) -> tuple[Database, FilePipe]:
         """Return a pipe by its fully qualified name; a missing privilege looks like a missing pipe."""
@@ -170,11 +167,8 @@ class FilePipesFront:
             )
         for path, _ in files:
             if not path or len(path.encode()) > MAX_PATH_BYTES:
-                raise Refusal(
-                    400,
-                    WRONG,
-                    f"the path '{path[:60]}' is empty or longer than {MAX_PATH_BYTES} bytes of UTF-8",
-                )
+                why = f"the path '{path[:60]}' is empty or longer than {MAX_PATH_BYTES} bytes of UTF-8"
+                raise Refusal(400, WRONG, why)
         try:
             accepted, unmatched = split_by_pattern(pipe, files)
         except SqlError as error:

@@ -78,11 +78,8 @@ def access_token(account: Account, request: Request) -> Response:
         except TokenError as error:
             return _refused(400, "invalid_grant", str(error))
     elif grant != "client_credentials":
-        return _refused(
-            400,
-            "unsupported_grant_type",
-            f"grant type '{grant[:80]}': use client_credentials or refresh_token",
-        )
+        why = f"grant type '{grant[:80]}': use client_credentials or refresh_token"
+        return _refused(400, "unsupported_grant_type", why)
     return Response.of_json(
         {
             "access_token": issue_access_token(account.secret, account.user, form.get("scope", "")),
@@ -319,11 +316,8 @@ def _by_token(
     name = str(data.get("LOGIN_NAME") or user).upper()
     known = account.access.state.users[user]
     if name not in {user.upper(), known.login_name.upper()}:
-        raise SqlError(
-            "390309",
-            _SQLSTATE,
-            "The user you were trying to authenticate as differs from the user tied to the access token.",
-        )
+        why = "The user you were trying to authenticate as differs from the user tied to the access token."
+        raise SqlError("390309", _SQLSTATE, why)
     return user, role
 
 
@@ -371,11 +365,8 @@ def _check_names(session: Session, query: Mapping[str, str]) -> None:
         ("warehouse", "warehouse", session.warehouse if session.warehouse in known else None),
     ):
         if query.get(parameter) and found != _exact(query[parameter]):
-            raise SqlError(
-                "390201",
-                _SQLSTATE,
-                f"The requested {kind} '{query[parameter]}' does not exist or not authorized.",
-            )
+            why = f"The requested {kind} '{query[parameter]}' does not exist or not authorized."
+            raise SqlError("390201", _SQLSTATE, why)
 
 
 def _exact(name: str) -> str:

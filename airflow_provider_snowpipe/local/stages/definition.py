@@ -62,11 +62,8 @@ def invalid_value(name: str, value: object, wanted: str) -> SqlError:
 
     :param wanted: what the option takes.
     """
-    return SqlError(
-        "001008",
-        "22023",
-        f"SQL compilation error:\ninvalid value [{value}] for parameter '{name}'; it takes {wanted}.",
-    )
+    why = f"SQL compilation error:\ninvalid value [{value}] for parameter '{name}'; it takes {wanted}."
+    return SqlError("001008", "22023", why)
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -202,11 +202,8 @@ def _as_sql_error(bucket: Bucket) -> Iterator[None]:
 
 
 def _remote_error(bucket: Bucket, detail: str) -> SqlError:
-    return SqlError(
-        "100016",
-        "22000",
-        f"Failure using stage area. Cause: [s3://{bucket.name} at {bucket.endpoint}: {detail}]",
-    )
+    why = f"Failure using stage area. Cause: [s3://{bucket.name} at {bucket.endpoint}: {detail}]"
+    return SqlError("100016", "22000", why)
 
 
 _FILES, _INCOMING, _DOWNLOADS, _TRASH = "files", "incoming", "downloads", "trash"
