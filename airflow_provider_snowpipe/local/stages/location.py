@@ -330,16 +330,7 @@ def location_of(session: Session, stage: StageDefinition) -> StageLocation:
         base, prefix, kind = f"{stage.name.lower()}/", "", "INTERNAL"
         return StageLocation(f"@{stage}", kind, area, base, prefix, stage, defaults, stage.copy_options)
     external = session.catalog.storage.external(stage.url, stage)
-    return StageLocation(
-        f"@{stage}",
-        "EXTERNAL",
-        external.area,
-        external.url,
-        external.lead,
-        stage,
-        defaults,
-        stage.copy_options,
-    )
+    return StageLocation(f"@{stage}", "EXTERNAL", *external, stage, defaults, stage.copy_options)
 
 
 def _with_path(location: StageLocation, rest: str, is_quoted: bool) -> tuple[StageLocation, str]:
@@ -363,8 +354,7 @@ def _with_path(location: StageLocation, rest: str, is_quoted: bool) -> tuple[Sta
 
 
 def _bare_url(session: Session, url: str, definition: StageDefinition | None) -> StageLocation:
-    external = session.catalog.storage.external(url, definition)
-    return StageLocation(url, "URL", external.area, external.url, external.lead, definition)
+    return StageLocation(url, "URL", *session.catalog.storage.external(url, definition), definition)
 
 
 def _credentials(value: Setting) -> dict[str, str]:

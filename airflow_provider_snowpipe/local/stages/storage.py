@@ -249,20 +249,6 @@ class Outside:
         return cls(tuple(real), endpoint, given if "AWS_SECRET_KEY" in given else {})
 
 
-@dataclass(frozen=True, slots=True)
-class External:
-    """Files outside of the service.
-
-    :param area: the files, below the last ``/`` of the URL.
-    :param url: the URL up to that ``/``.
-    :param lead: what the URL has after it, empty or the start of a name.
-    """
-
-    area: FileArea
-    url: str
-    lead: str
-
-
 class Storage:
     """Folders of internal stages, and access to external ones.
 
@@ -302,8 +288,8 @@ class Storage:
         """Create the folder of an internal stage, unless it is there."""
         (self._root / _FILES / identity).mkdir(exist_ok=True, mode=0o700)
 
-    def external(self, url: str, definition: StageDefinition | None = None) -> External:
-        """Return the files below a URL.
+    def external(self, url: str, definition: StageDefinition | None = None) -> tuple[FileArea, str, str]:
+        """Return the files below the last ``/`` of a URL, the URL up to it, and what it has after it.
 
         :param url: ``file://`` or ``s3://``; without a closing ``/`` all that starts with it counts.
         :param definition: stage with endpoint and credentials; None takes the service's own.
@@ -315,11 +301,11 @@ class Storage:
             return self._bucket(url, definition)
         raise compilation_error(f"invalid URL '{url}': a stage is at file:///folder or s3://bucket/path.")
 
-    def _folder(self, url: str) -> External:
+    def _folder(self, url: str) -> tuple[FileArea, str, str]:
         path = self.allowed_folder(url)
         lead = "" if url.endswith("/") or path.is_dir() else path.name
         root = path.parent if lead else path
-        return External(FolderArea(root, self.outside.folders, self._private), f"file://{root}/", lead)
+        return FolderArea(root, self.outside.folders, self._private), f"file://{root}/", lead
 
     def allowed_folder(self, url: str) -> Path:
         """Return the folder of a ``file://`` URL.
@@ -339,7 +325,7 @@ class Storage:
             )
         return folder
 
-    def _bucket(self, url: str, definition: StageDefinition | None) -> External:
+    def _bucket(self, url: str, definition: StageDefinition | None) -> tuple[FileArea, str, str]:
         scheme, _, path = url.partition("://")
         bucket, _, key = path.partition("/")
         if not bucket:
@@ -356,7 +342,7 @@ class Storage:
         described = Bucket(loopback_endpoint(endpoint), bucket, region, *keys)
         base, slash, lead = key.rpartition("/")
         area = S3Area(described, base + slash, self._root / _DOWNLOADS)
-        return External(area, f"{scheme}://{bucket}/{base}{slash}", lead)
+        return area, f"{scheme}://{bucket}/{base}{slash}", lead
 
     def rename(self, old: str, new: str) -> None:
         """Give the files of a stage another identity; harmless when there are none."""
