@@ -123,7 +123,6 @@ class Commands:
     def run(self, name: str, arguments: Arguments) -> Answer:
         """Run one command.
 
-        :param name: the command.
         :param arguments: its arguments; unknown ones are refused.
         :raises ServiceError: when the command or an argument is wrong; nothing was changed then.
         """

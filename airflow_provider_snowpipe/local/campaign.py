@@ -126,10 +126,7 @@ class Try:
         self._look = look
 
     def send(self, what: int) -> None:
-        """Send it a signal.
-
-        :param what: the signal
-        """
+        """Send it a signal."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, what) if self._group else os.kill(self.pid, what)
 
@@ -163,7 +160,6 @@ class Try:
 def drawn_hit(draw: random.Random, requests: int) -> Hit | None:
     """Draw what strikes the next try; three times in ten nothing.
 
-    :param draw: the seeded numbers
     :param requests: about so many requests a try makes
     """
     if draw.random() < 0.3:
@@ -173,10 +169,7 @@ def drawn_hit(draw: random.Random, requests: int) -> Hit | None:
 
 
 def drawn_faults(draw: random.Random) -> list[str]:
-    """Draw what the service does badly: none to two faults, each as for ``serve --faults``.
-
-    :param draw: the seeded numbers
-    """
+    """Draw what the service does badly: none to two faults, each as for ``serve --faults``."""
     return [_drawn_fault(draw) for _ in range(draw.choice([0, 1, 1, 2]))]
 
 
@@ -204,7 +197,6 @@ def until_green(
     """Try again until a try succeeds; one that stops goes on beside the next one, or at the end.
 
     :param start: starts a try, by its number and by what strikes it
-    :param draw: the seeded numbers
     :param hits: what strikes the first tries, the last one first
     :param on_green: called whenever a try has succeeded
     :param gives_up: whether an error has happened after which nobody tries again
@@ -366,10 +358,7 @@ class Run:
                     process.kill()
 
     def start(self, hit: Hit | None = None) -> Try:
-        """Start a try, and have the service hold up the request at which it is struck.
-
-        :param hit: what strikes it
-        """
+        """Start a try, and have the service hold up the request at which it is struck."""
         self.tries += 1
         self.arm(hit)
         with self.log.open("ab") as log:
@@ -491,10 +480,7 @@ class Campaign:
             return self._settled(run, Rows()), requests
 
     def round(self, seed: int) -> Round:
-        """Run once, under the faults that a seed draws.
-
-        :param seed: the seed
-        """
+        """Run once, under the faults that a seed draws."""
         began, draw = time.monotonic(), random.Random(seed)  # noqa: S311  repeats a round
         one = Round(seed)
         run = Run(self._work, self._folder / str(seed))

@@ -45,9 +45,6 @@ class Catalog:
     """The databases of one service.
 
     :param folder: where the database files are; every ``*.duckdb`` file in it is attached.
-    :param faults: faults for tests.
-    :param limits: limits of channels and pipes.
-    :param clock: the service's clock.
     :param access: users, roles and grants; None keeps them in memory.
     :param storage: files of stages; None keeps them beside the databases.
     :param spool: bodies in flight on disk; None keeps them in memory.

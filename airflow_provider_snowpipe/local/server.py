@@ -144,13 +144,8 @@ _TOO_LARGE = 413
 class Service:
     """ASGI application that hands every request to its front.
 
-    :param account: the account.
-    :param catalog: databases.
-    :param home: data directory.
-    :param faults: faults for tests.
     :param port: port of the service.
     :param proxy: started and stopped with the service.
-    :param limits: limits of requests.
     """
 
     def __init__(

@@ -179,7 +179,6 @@ class Access:
     Threading: every method may be called from any thread. A change is on disk when its method returns.
 
     :param file: where the state is kept; None keeps it in memory.
-    :param clock: the service's clock.
     """
 
     def __init__(self, file: Path | None = None, clock: Clock | None = None) -> None:

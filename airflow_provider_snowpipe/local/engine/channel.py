@@ -357,8 +357,6 @@ class Channels:
     it; the dictionary is changed under the write lock and read without it.
 
     :param database: whose committer discards the rows of fenced and dropped channels.
-    :param cursor: the database's own cursor.
-    :param limits: limits of channels and pipes.
     """
 
     def __init__(self, database: Database, cursor: duckdb.DuckDBPyConnection, limits: Limits) -> None:

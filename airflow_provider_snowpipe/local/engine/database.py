@@ -52,7 +52,6 @@ class Pipes:
     dictionary is replaced under it and read without it.
 
     :param database: whose tables the pipes fill and whose channels go with them.
-    :param cursor: the database's own cursor.
     """
 
     def __init__(self, database: Database, cursor: duckdb.DuckDBPyConnection) -> None:
@@ -180,7 +179,6 @@ class Tables:
     Threading: writes hold the database's write lock; the dictionary is changed under it and read without it.
 
     :param database: whose pipes, stages and load history follow the tables.
-    :param cursor: the database's own cursor.
     """
 
     def __init__(self, database: Database, cursor: duckdb.DuckDBPyConnection) -> None:
@@ -365,9 +363,6 @@ class Database:
     :param engine_name: name under which the file is attached; it never changes.
     :param name: exact name, unless the file says that it was renamed.
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
-    :param faults: faults for tests.
-    :param limits: limits of channels and pipes.
-    :param clock: the service's clock.
     :param storage: files of stages.
     :param spool: bodies in flight on disk; None keeps them in memory.
     :param file: the DuckDB file; None for one that needs no room on a disk.

@@ -134,7 +134,6 @@ class Names:
 
     :param engine: the engine's name of the attached database.
     :param default: the database's name, unless it was renamed.
-    :param cursor: the database's own cursor.
     """
 
     def __init__(self, engine: str, default: str, cursor: duckdb.DuckDBPyConnection) -> None:

@@ -56,10 +56,6 @@ class SchemaObjects:
     """The objects of one database.
 
     Threading: writes hold the database's write lock; the dictionary is replaced under it and read without it.
-
-    :param names: names of the database and its schemas.
-    :param cursor: the database's own cursor.
-    :param write_lock: the database's write lock.
     """
 
     def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock) -> None:

@@ -83,10 +83,7 @@ _IN_PROGRESS_SYNC = "333333"
 class ConnectorFront:
     """Handlers of the connector protocol.
 
-    :param account: verifies credentials.
-    :param catalog: databases.
     :param files: tells clients how to move files.
-    :param faults: answers and delays that a test asked for.
     :param limits: when sessions end.
     """
 

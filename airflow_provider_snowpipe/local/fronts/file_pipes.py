@@ -105,7 +105,6 @@ class FilePipesFront:
     """Handlers of the Snowpipe REST API.
 
     :param account: verifies key-pair tokens; no other credential is accepted.
-    :param catalog: databases.
     :param faults: answers that a test asked for.
     """
 

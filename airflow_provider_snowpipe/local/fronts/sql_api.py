@@ -53,12 +53,7 @@ class Submission(Batch):
 
 
 class SqlApiFront:
-    """Handlers of the SQL API.
-
-    :param account: verifies credentials.
-    :param catalog: databases.
-    :param faults: answers and delays that a test asked for.
-    """
+    """Handlers of the SQL API."""
 
     def __init__(self, account: Account, catalog: Catalog, faults: Faults | None = None) -> None:
         self._account = account

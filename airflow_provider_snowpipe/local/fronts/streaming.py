@@ -110,12 +110,8 @@ _NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic ca
 class StreamingFront:
     """Handlers of the streaming REST API.
 
-    :param account: verifies credentials.
-    :param catalog: databases.
     :param stage: store of files uploaded in file mode.
-    :param faults: faults for tests.
     :param port: port of the service, which the stage location names.
-    :param limits: limits of requests.
     """
 
     def __init__(

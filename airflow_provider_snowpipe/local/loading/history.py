@@ -50,7 +50,6 @@ class FilePipe:
     :param created_on_ms: creation time, epoch milliseconds.
     :param text: the COPY statement, from COPY on.
     :param table_schema: schema of the table that it fills.
-    :param table: the table.
     :param auto_ingest: events of the stage's files feed the queue.
     :param comment: comment, or None.
     :param integration: INTEGRATION, remembered only.
@@ -129,10 +128,6 @@ class FilePipes:
     """File pipes of one database.
 
     Threading: writes hold the database's write lock; the dictionary is replaced under it and read without it.
-
-    :param names: names of the database and its schemas.
-    :param cursor: the database's own cursor.
-    :param write_lock: the database's write lock.
     """
 
     def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock) -> None:
@@ -315,9 +310,7 @@ class LoadEvent:
     """One file that was loaded, or failed to load, into one table.
 
     :param schema_name: schema of the table.
-    :param table_name: the table.
     :param pipe_schema: schema of the pipe that loaded it; None for COPY INTO.
-    :param pipe_name: the pipe, or None.
     :param file_key: what the file is recognised by: its stage or bucket, and its path.
     :param file_name: the file's name as COPY_HISTORY shows it, relative to the stage location.
     :param stage_location: the location as COPY_HISTORY shows it.
@@ -369,7 +362,6 @@ _EVENTS = "_load_events"
 class LoadHistory:
     """Reads and writes the load events of one database, always on the caller's cursor and transaction.
 
-    :param names: names of the database and its schemas.
     :param cursor: cursor that creates the table in a new file.
     """
 

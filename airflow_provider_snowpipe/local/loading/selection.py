@@ -253,7 +253,6 @@ class ByPosition:
 class ByName:
     """MATCH_BY_COLUMN_NAME: fields fill the columns of their name; other columns get their default.
 
-    :param table: the table.
     :param options: of the file format.
     :param exact: names are compared with their case.
     :param included: INCLUDE_METADATA, column to METADATA$... name.

@@ -66,7 +66,6 @@ class CopyPlan:
     """One COPY INTO table.
 
     :param database: where the table is.
-    :param table: the table.
     :param location: where the files are.
     :param file_format: how they are written.
     :param selection: which values fill which columns.
@@ -361,7 +360,6 @@ class StagedRecords:
     """The temporary table of one file. Rows move inside DuckDB; Python sees errors only.
 
     :param cursor: cursor of the load.
-    :param plan: the statement.
     :param most_errors: errors to describe; the others are only counted.
     :param with_records: errors hold the text of their record.
     """

@@ -34,9 +34,6 @@ class Stages:
     Threading: writes hold the database's write lock; the dictionaries are replaced under it and read
     without it.
 
-    :param names: names of the database and its schemas.
-    :param cursor: the database's own cursor.
-    :param write_lock: the database's write lock.
     :param storage: files of internal stages.
     """
 

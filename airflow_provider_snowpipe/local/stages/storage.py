@@ -132,7 +132,6 @@ def _client(bucket: Bucket) -> Any:
 class S3Area:
     """Files of a bucket below a key prefix.
 
-    :param bucket: the bucket.
     :param base: key prefix of the stage, empty or with a closing ``/``.
     :param downloads: folder for files while they are read.
     """
