@@ -138,28 +138,30 @@ class StreamingFront:
         injected = fault_answer(self._faults, request)
         if injected is not None:
             return injected
-        method, segments = request.method, request.segments
-        match segments[2:] if segments[:2] == ("v2", "streaming") else ():
-            case ("hostname",) if method == "GET":
+        match request.method, request.segments:
+            case "GET", ("v2", "streaming", "hostname"):
                 declared = request.headers.get(sessions.TOKEN_TYPE_HEADER)
                 self._account.verify_original(request.bearer(), declared)
                 return Response.of_text(INGEST_HOST)
-            case ("data", "databases", d, "schemas", s, "pipes", p, "channels", c, kind):
-                return self._append(request, _path(d, s, p), c, kind)
-            case ("data", "databases", d, "schemas", s, "tables", t, "rows") if method == "POST":
-                return self._append(request, _path(d, s, t, DEFAULT_PIPE_SUFFIX), ELASTIC, "rows")
-            case ("databases", d, "schemas", s, "pipes", p):
-                return self._pipe_call(request, d, s, p)
-            case ("databases", d, "schemas", s, "pipes", p, "channels", c):
-                return self._channel_call(request, d, s, p, c)
-        match method, segments:
             case "POST", ("oauth", "token"):
                 return sessions.exchange(self._account, request)
             case "POST", ("oauth", "token-request"):
                 return sessions.access_token(self._account, request)
             case "POST", ("telemetry", "send", "sessionless"):
                 return Response.of_json({"data": "", "code": None, "message": None, "success": True})
-        raise Refusal(404, "NOT_FOUND", f"{method} /{'/'.join(segments)} is no call of this service")
+            case _, (
+                "v2", "streaming", "data", "databases", d, "schemas", s, "pipes", p, "channels", c, kind
+            ):  # fmt: skip
+                return self._append(request, _path(d, s, p), c, kind)
+            case "POST", ("v2", "streaming", "data", "databases", d, "schemas", s, "tables", t, "rows"):
+                return self._append(request, _path(d, s, t, DEFAULT_PIPE_SUFFIX), ELASTIC, "rows")
+            case _, ("v2", "streaming", "databases", d, "schemas", s, "pipes", p):
+                return self._pipe_call(request, d, s, p)
+            case _, ("v2", "streaming", "databases", d, "schemas", s, "pipes", p, "channels", c):
+                return self._channel_call(request, d, s, p, c)
+        raise Refusal(
+            404, "NOT_FOUND", f"{request.method} /{'/'.join(request.segments)} is no call of this service"
+        )
 
     # -- control plane --------------------------------------------------------------------------------------
 
