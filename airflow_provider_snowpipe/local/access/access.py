@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from airflow_provider_snowpipe.local.access import model
 from airflow_provider_snowpipe.local.access.model import (
@@ -31,10 +30,6 @@ from airflow_provider_snowpipe.local.access.model import (
 )
 from airflow_provider_snowpipe.local.datadir import Clock
 from airflow_provider_snowpipe.local.errors import SqlError, access_error, object_missing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 # -- Changes of users, roles and grants, inside one :meth:`Access.change` block --------------------------
 

@@ -24,8 +24,6 @@ from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import ChannelRate, Limits
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.engine.append import Append
-if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.engine.database import Database
 
 

@@ -12,20 +12,14 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.channel import Committed
-from airflow_provider_snowpipe.local.engine.names import Pipe, PipeDefinition, PipeKey, Rename
+from airflow_provider_snowpipe.local.engine.names import Names, Pipe, PipeDefinition, PipeKey, Rename
 from airflow_provider_snowpipe.local.tables import TEMPORARY, ClusteringKey, Column, ColumnType, Table
-
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.engine.names import Names
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.engine.names import Names
-
 
 # -- Views, sequences, comments and table options of one database: a hidden table, and its picture in memory -
 

@@ -13,22 +13,15 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
 
-from airflow_provider_snowpipe.local.engine.names import PipeKey, Rename
+from airflow_provider_snowpipe.local.engine.names import Names, PipeKey, Rename
 from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.tables import Table
-
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.engine.names import Names
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.engine.names import Names
-
 
 # -- Pipes that load files: their definitions and their queues, in the hidden schema of one database -----
 

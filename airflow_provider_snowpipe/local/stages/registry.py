@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import duckdb
 
-from airflow_provider_snowpipe.local.engine.names import Rename
+from airflow_provider_snowpipe.local.engine.names import Names, Rename
 from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
-
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.engine.names import Names
 
 _Definition: TypeAlias = StageDefinition | FileFormatDefinition
 _DDL = """
