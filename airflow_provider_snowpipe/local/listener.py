@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -149,8 +150,7 @@ def ensure_certificates(home: DataDirectory) -> None:
     )
     ca_pem = ca.public_bytes(serialization.Encoding.PEM)
     write_file(home.authority_file, ca_pem, mode=0o600)
-    with open(certifi.where(), "rb") as roots:
-        write_file(home.bundle_file, roots.read() + b"\n" + ca_pem, mode=0o600)
+    write_file(home.bundle_file, Path(certifi.where()).read_bytes() + b"\n" + ca_pem, mode=0o600)
     # Written last: its presence says that the other files are complete.
     write_file(server, leaf.public_bytes(serialization.Encoding.PEM) + ca_pem, mode=0o600)
 

@@ -179,7 +179,7 @@ def _load(
     for queued in group:
         file = present.get(plan.location.path_of(queued.path))
         if file is None:
-            events.append(_missing(plan, pipe, queued, database.clock.now_ms()))
+            events.append(_missing(plan, pipe, queued))
         elif plan.file_key(file) not in known:
             known.add(plan.file_key(file))
             outcome = loader.load_file(plan, cursor, file)
@@ -209,7 +209,7 @@ def _event(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile, outcome: loader.F
     return loader.event_of(plan, outcome, plan.database.clock.now_ms(), where, queued.received_on_ms)
 
 
-def _missing(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile, now_ms: int) -> LoadEvent:
+def _missing(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile) -> LoadEvent:
     path = plan.location.path_of(queued.path)
     file = StagedFile(path, queued.size or 0, "", 0)
     message = f"Remote file '{plan.location.base}{path}' was not found."

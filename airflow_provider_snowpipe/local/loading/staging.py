@@ -520,7 +520,7 @@ def _query(chunk: Chunk, projection: Projection, plan: CopyPlan) -> str:
         f"SELECT i, CAST(bad AS INTEGER) AS bad, CASE WHEN bad IS NULL THEN NULL WHEN bad < 0 THEN x ELSE "
         f"CASE bad // {KINDS} {shown} END END AS shown, "
         f"CAST({'n' if counted else '0'} AS BIGINT) AS n, {names} "
-        f"FROM (SELECT *, CASE {_reasons(projection, plan)} END AS bad "
+        f"FROM (SELECT *, CASE {_reasons(projection)} END AS bad "
         f"FROM (SELECT *, {', '.join(finals)} FROM (SELECT *, {', '.join(values)} "
         f"FROM (SELECT *, {', '.join(raws)} FROM {projection.source} OFFSET 0) OFFSET 0) OFFSET 0) OFFSET 0)"
     )
@@ -532,7 +532,7 @@ def _cut(column: Column, value: str, plan: CopyPlan) -> str:
     return value
 
 
-def _reasons(projection: Projection, plan: CopyPlan) -> str:
+def _reasons(projection: Projection) -> str:
     parts = [f"WHEN x IS NOT NULL THEN {UNREADABLE}"]
     if projection.fields is not None:
         parts.append(f"WHEN n > {projection.fields} THEN {TOO_MANY_FIELDS}")

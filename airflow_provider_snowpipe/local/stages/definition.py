@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from airflow_provider_snowpipe.local.engine.names import Rename
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
-from airflow_provider_snowpipe.local.identifiers import quote
 
 # -- Values of the options of stages, file formats and COPY, and the errors for wrong ones ---------------
 
@@ -267,10 +266,6 @@ class FileFormat(Mapping[str, OptionValue]):
         value = self[name]
         return None if value is None else str(value)
 
-    def flag(self, name: str) -> bool:
-        """Return an option that is TRUE or FALSE."""
-        return bool(self[name])
-
     def default(self, name: str) -> OptionValue:
         """Return Snowflake's default of an option."""
         return _OPTIONS[self.type][name].default
@@ -376,11 +371,6 @@ class StageDefinition:
     def __str__(self) -> str:
         """Name as Snowflake's messages print it."""
         return f"{self.database}.{self.schema}.{self.name}"
-
-    @property
-    def reference(self) -> str:
-        """Return ``@`` and the quoted, qualified name."""
-        return "@" + ".".join(quote(part) for part in (self.database, self.schema, self.name))
 
     def moved(self, change: Rename) -> StageDefinition:
         """Return the stage as it is after a rename of its database or schema, or of its file format's."""
