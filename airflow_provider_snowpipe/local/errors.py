@@ -61,6 +61,11 @@ def invalid_identifier(name: str) -> SqlError:
     return compilation_error(f"invalid identifier '{name}'", "000904")
 
 
+def access_error(message: str) -> SqlError:
+    """Return an error of access control (003001)."""
+    return SqlError("003001", "42501", f"SQL access control error:\n{message}")
+
+
 def object_missing(kind: str, name: str) -> SqlError:
     """Return the error for an object that does not exist (002003)."""
     sqlstate = "42S02" if kind in {"Object", "Table", "View"} else "02000"
@@ -77,7 +82,5 @@ def object_exists(name: str) -> SqlError:
 def missing_account_object() -> SqlError:
     """Return the error for a role, user or warehouse that does not exist or stays hidden (002043)."""
     return SqlError(
-        "002043",
-        "02000",
-        "SQL compilation error:\nObject does not exist, or operation cannot be performed.",
+        "002043", "02000", "SQL compilation error:\nObject does not exist, or operation cannot be performed."
     )

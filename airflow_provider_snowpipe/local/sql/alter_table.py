@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import column_key
+from airflow_provider_snowpipe.local.engine.store import column_key
 from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     invalid_identifier,
@@ -22,8 +22,7 @@ from airflow_provider_snowpipe.local.sql import ddl, iceberg, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
 
 _DONE = "Statement executed successfully."
 _Place = tuple[Session, Database, Table]

@@ -9,7 +9,7 @@ import functools
 import sqlglot
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.access import changes
+from airflow_provider_snowpipe.local.access import access as changes
 from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT, insufficient
 from airflow_provider_snowpipe.local.access.model import (
     ACCOUNTADMIN,

@@ -19,13 +19,6 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import quote_path
 from airflow_provider_snowpipe.local.loading import history, loader
 from airflow_provider_snowpipe.local.loading.loader import FileOutcome, commit_load
-from airflow_provider_snowpipe.local.loading.plan import (
-    ABORT_STATEMENT,
-    CONTINUE,
-    SKIP_FILE,
-    CopyPlan,
-    OnError,
-)
 from airflow_provider_snowpipe.local.loading.selection import (
     METADATA,
     ByName,
@@ -33,7 +26,14 @@ from airflow_provider_snowpipe.local.loading.selection import (
     Selection,
     field_number,
 )
-from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES
+from airflow_provider_snowpipe.local.loading.staging import (
+    ABORT_STATEMENT,
+    CONTINUE,
+    LOADED_TYPES,
+    SKIP_FILE,
+    CopyPlan,
+    OnError,
+)
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.record_expressions import (
     ByExpression,
@@ -44,7 +44,12 @@ from airflow_provider_snowpipe.local.sql.relations import validate
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages import location
-from airflow_provider_snowpipe.local.stages.formats import FileFormat
+from airflow_provider_snowpipe.local.stages.definition import (
+    FileFormat,
+    Setting,
+    invalid_parameter,
+    invalid_value,
+)
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     read_location,
@@ -53,9 +58,7 @@ from airflow_provider_snowpipe.local.stages.location import (
     resolve_location,
     with_settings,
 )
-from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_parameter, invalid_value
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, Table
 
 # -- Options of COPY INTO table: names, types and the combinations that Snowflake refuses ----------------
 

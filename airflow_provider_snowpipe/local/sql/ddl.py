@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject, column_key
+from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     invalid_identifier,
@@ -32,10 +32,8 @@ from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from airflow_provider_snowpipe.local.sql.stages import with_settings
-from airflow_provider_snowpipe.local.stages.definition import StageDefinition
-from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value
-from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.stages.definition import Setting, StageDefinition, invalid_value
+from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, ColumnType, Table
 
 # -- Options of tables at CREATE TABLE and by ALTER TABLE SET: errors, evolution, stage options, comment --
 #

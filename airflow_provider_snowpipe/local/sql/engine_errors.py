@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import spool
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import ColumnType
 
 # -- What a statement may reach: its tables and Snowflake's functions, nothing of the engine beneath -----
 

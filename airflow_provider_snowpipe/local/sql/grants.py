@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.local.access import changes
+from airflow_provider_snowpipe.local.access import access as changes
 from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT, insufficient
 from airflow_provider_snowpipe.local.access.model import (
     OWNERSHIP,
     PRIVILEGES,
     SHARED,
+    AccessState,
     Grant,
     RoleGrant,
     Securable,
     read_privileges,
 )
-from airflow_provider_snowpipe.local.access.store import AccessState
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import PipeKey
+from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     missing_account_object,

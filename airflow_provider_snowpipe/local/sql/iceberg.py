@@ -12,14 +12,13 @@ from typing import Any
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject
+from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS, SchemaObject
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import MAX_VARCHAR, ColumnType
+from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, Column, ColumnType, Table
 
 PRECISION = 6
 """Digits of seconds: microseconds, as Iceberg has them."""

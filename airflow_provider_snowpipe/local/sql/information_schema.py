@@ -9,15 +9,14 @@ from typing import Any
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW, column_key
+from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, column_key
 from airflow_provider_snowpipe.local.errors import object_missing
 from airflow_provider_snowpipe.local.sql import show
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, TIMESTAMP_LTZ, Column, Table
 
 SCHEMA = "INFORMATION_SCHEMA"
 _NUMBERS = frozenset(

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe, PipeDefinition, PipeKey
+from airflow_provider_snowpipe.local.engine.names import DEFAULT_PIPE_SUFFIX, Pipe, PipeDefinition, PipeKey
 from airflow_provider_snowpipe.local.errors import (
     Refusal,
     SqlError,
@@ -20,11 +20,9 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.loading.auto_ingest import relative, unloaded
-from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
-from airflow_provider_snowpipe.local.loading.history import DAY_MS
-from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
-from airflow_provider_snowpipe.local.loading.plan import SKIP_FILE, OnError
+from airflow_provider_snowpipe.local.loading.history import DAY_MS, FilePipe
+from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe, relative, unloaded
+from airflow_provider_snowpipe.local.loading.staging import SKIP_FILE, OnError
 from airflow_provider_snowpipe.local.sql.copy_into import CompiledCopy, compile_copy
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.record_expressions import compile_select
@@ -32,7 +30,7 @@ from airflow_provider_snowpipe.local.sql.relations import rows_for
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_parameter, invalid_value
+from airflow_provider_snowpipe.local.stages.definition import Setting, invalid_parameter, invalid_value
 from airflow_provider_snowpipe.local.tables import Table
 
 # -- CREATE, ALTER and DROP of streaming pipes -----------------------------------------------------------

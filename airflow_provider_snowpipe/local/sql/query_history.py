@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.local.sql.reader import strip_comments
 from airflow_provider_snowpipe.local.sql.relations import is_service_function, lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.types import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
+from airflow_provider_snowpipe.local.tables import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
 
 _FLOAT = ColumnType("FLOAT")
 _DAY_MS = 24 * 3600 * 1000

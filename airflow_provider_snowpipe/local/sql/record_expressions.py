@@ -23,7 +23,6 @@ from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, FileSha
 from airflow_provider_snowpipe.local.loading.selection import (
     METADATA,
     RECORDS,
-    FileFacts,
     Filled,
     Projection,
     expression,
@@ -35,8 +34,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
 from airflow_provider_snowpipe.local.sql import engine_errors, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,9 @@ class ByExpression:
         named = [int(p.name) for e in self.expressions for p in e.find_all(exp.Parameter)]
         return max(named, default=1)
 
-    def project(self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: FileFacts) -> Projection:
+    def project(
+        self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: Mapping[str, str]
+    ) -> Projection:
         """Return the projection of the registered chunk."""
         source = json_source(self.options) if shape.kind not in (CSV, COLUMNS) else RECORDS
         compiler = _Compiler(self.session, shape, facts, self.options)
@@ -138,7 +138,7 @@ def _text_of(path: exp.Expr) -> exp.Expr:
 class _Compiler:
     session: Session
     shape: FileShape
-    facts: FileFacts
+    facts: Mapping[str, str]
     options: Mapping[str, Any]
 
     def filled(self, column: Column, tree: exp.Expr) -> Filled:
@@ -224,7 +224,7 @@ class _Compiler:
 
     def _leaf(self, node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and node.name.upper() in METADATA:
-            return _duckdb(self.facts.metadata[node.name.upper()])
+            return _duckdb(self.facts[node.name.upper()])
         if not _is_path(node):
             return node
         if self.shape.kind == CSV and not _keys(node):

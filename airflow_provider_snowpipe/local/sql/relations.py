@@ -17,16 +17,14 @@ from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, 
 from airflow_provider_snowpipe.local.identifiers import literal, quote
 from airflow_provider_snowpipe.local.loading import loader
 from airflow_provider_snowpipe.local.loading.loader import read_file
-from airflow_provider_snowpipe.local.loading.plan import CopyPlan
 from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition
-from airflow_provider_snowpipe.local.loading.staging import RowError, StagedRecords
+from airflow_provider_snowpipe.local.loading.staging import CopyPlan, RowError, StagedRecords
 from airflow_provider_snowpipe.local.sql import functions
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, json_text
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.staged_rows import infer_schema
 from airflow_provider_snowpipe.local.stages.files import StagedFile
-from airflow_provider_snowpipe.local.tables import Column
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT, ColumnType
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, ColumnType
 
 # -- VALIDATION_MODE of COPY INTO, and VALIDATE(): the errors of files, without loading them -------------
 
@@ -52,7 +50,7 @@ def validate(session: Session, plan: CopyPlan, mode: str) -> Result:
     if mode == "RETURN_ALL_ERRORS":
         # Files that were loaded in part are looked at again.
         plan = dataclasses.replace(plan, force=True)
-    return _errors(session, plan, loader.choose(plan, session.cursor).load)
+    return _errors(session, plan, loader.choose(plan, session.cursor)[0])
 
 
 def past_errors(session: Session, table: tuple[str, ...], job_id: str) -> Result:
@@ -72,7 +70,7 @@ def past_errors(session: Session, table: tuple[str, ...], job_id: str) -> Result
         raise _unknown_copy(name, job_id)
     if not isinstance(plan.selection, (ByName, ByPosition)):
         raise compilation_error("VALIDATE does not support COPY statements that transform data.")
-    return _errors(session, plan, loader.choose(plan, session.cursor).load if files is None else list(files))
+    return _errors(session, plan, loader.choose(plan, session.cursor)[0] if files is None else list(files))
 
 
 def _errors(session: Session, plan: CopyPlan, files: Sequence[StagedFile]) -> Result:
@@ -95,7 +93,7 @@ def _errors(session: Session, plan: CopyPlan, files: Sequence[StagedFile]) -> Re
 def _first_rows(session: Session, plan: CopyPlan, most: int) -> Result:
     columns = tuple(ResultColumn(column.name, column.type) for column in plan.selection.columns)
     rows: list[Sequence[Any]] = []
-    for file in loader.choose(plan, session.cursor).load:
+    for file in loader.choose(plan, session.cursor)[0]:
         if len(rows) >= most:
             break
         staged = StagedRecords(session.cursor, plan)

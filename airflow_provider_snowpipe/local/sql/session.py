@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.engine.names import Rename
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,
@@ -34,7 +34,7 @@ from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.loading.plan import CopyPlan
+    from airflow_provider_snowpipe.local.loading.staging import CopyPlan
     from airflow_provider_snowpipe.local.sql.reader import Target
     from airflow_provider_snowpipe.local.stages.files import StagedFile
 

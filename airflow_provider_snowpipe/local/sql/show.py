@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import (
+from airflow_provider_snowpipe.local.engine.store import (
     TABLE_OPTIONS,
     VIEW,
     SchemaObject,
@@ -22,8 +22,7 @@ from airflow_provider_snowpipe.local.errors import compilation_error, object_mis
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, ColumnType, Table
 
 _SCOPES = ("DATABASE", "SCHEMA", "TABLE", "VIEW", "PIPE", "USER", "WAREHOUSE", "TASK")
 _WILDCARDS = {"_": ".", "%": ".*"}

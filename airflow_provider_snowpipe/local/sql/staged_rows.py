@@ -29,7 +29,6 @@ from airflow_provider_snowpipe.local.loading.chunks import CSV, JSON, Chunk
 from airflow_provider_snowpipe.local.loading.selection import (
     METADATA,
     RECORDS,
-    FileFacts,
     field_number,
     json_source,
     text_field,
@@ -38,16 +37,15 @@ from airflow_provider_snowpipe.local.loading.selection import (
 from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES, RowError, facts_of, read_chunks
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.stages.definition import FileFormat
 from airflow_provider_snowpipe.local.stages.files import StagedFile
-from airflow_provider_snowpipe.local.stages.formats import FileFormat
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     require_read,
     resolve_file_format,
     resolve_location,
 )
-from airflow_provider_snowpipe.local.tables import Column
-from airflow_provider_snowpipe.local.types import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
+from airflow_provider_snowpipe.local.tables import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, Column, ColumnType
 
 # -- TABLE(INFER_SCHEMA(LOCATION => .., FILE_FORMAT => ..)): the columns of staged Parquet and ORC files --
 
@@ -336,7 +334,7 @@ def _file(
 
 
 def _expressions(
-    chunk: Chunk, file_format: FileFormat, facts: FileFacts, columns: tuple[Column, ...]
+    chunk: Chunk, file_format: FileFormat, facts: Mapping[str, str], columns: tuple[Column, ...]
 ) -> tuple[str, list[str]]:
     """Return the relation of a chunk's records, and an expression for each column."""
     if chunk.shape.kind == CSV:
@@ -349,7 +347,7 @@ def _expressions(
         source = json_source(file_format) if chunk.shape.kind == JSON else RECORDS
         document = selection.json_value(columns[0], f"({whole_row(chunk.shape)})", file_format)
         values = [f"CAST({document} AS VARCHAR)"]
-    values += [facts.metadata[name] for name in METADATA]
+    values += [facts[name] for name in METADATA]
     return source, [f"{value} AS {quote(column.name)}" for value, column in zip(values, columns, strict=True)]
 
 

@@ -22,9 +22,16 @@ from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
+from airflow_provider_snowpipe.local.stages.definition import (
+    FileFormatDefinition,
+    OptionValue,
+    Setting,
+    StageDefinition,
+    invalid_parameter,
+    invalid_value,
+    read_file_format,
+)
 from airflow_provider_snowpipe.local.stages.files import FolderArea, StagedFile, Transfer
-from airflow_provider_snowpipe.local.stages.formats import OptionValue, read_file_format
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     access_settings,
@@ -37,8 +44,7 @@ from airflow_provider_snowpipe.local.stages.location import (
     resolve_location,
 )
 from airflow_provider_snowpipe.local.stages.registry import Stages
-from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_parameter, invalid_value
-from airflow_provider_snowpipe.local.types import NUMBER
+from airflow_provider_snowpipe.local.tables import NUMBER
 
 # -- Options of CREATE STAGE and ALTER STAGE SET ---------------------------------------------------------
 

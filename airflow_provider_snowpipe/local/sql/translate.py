@@ -13,8 +13,8 @@ from sqlglot import Token, TokenType, exp
 from airflow_provider_snowpipe.local.access.access import insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE, Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObject
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
+from airflow_provider_snowpipe.local.engine.names import HIDDEN_SCHEMA
+from airflow_provider_snowpipe.local.engine.store import SchemaObject
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,

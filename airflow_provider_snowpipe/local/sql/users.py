@@ -7,16 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_snowpipe.local.access import changes
+from airflow_provider_snowpipe.local.access import access as changes
 from airflow_provider_snowpipe.local.access.access import DEFAULT_USER, insufficient
-from airflow_provider_snowpipe.local.access.credentials import (
-    InvalidPublicKeyError,
-    digest_password,
-    digest_token,
-    fingerprint,
-    new_access_token,
-    public_key_pem,
-)
 from airflow_provider_snowpipe.local.access.model import (
     ACCOUNTADMIN,
     SYSTEM_ROLES,
@@ -25,6 +17,14 @@ from airflow_provider_snowpipe.local.access.model import (
     Securable,
     User,
     Warehouse,
+)
+from airflow_provider_snowpipe.local.accounts import (
+    InvalidPublicKeyError,
+    digest_password,
+    digest_token,
+    fingerprint,
+    new_access_token,
+    public_key_pem,
 )
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
@@ -38,7 +38,7 @@ from airflow_provider_snowpipe.local.sql.reader import Reader, flag, whole
 from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown
-from airflow_provider_snowpipe.local.stages.settings import invalid_value
+from airflow_provider_snowpipe.local.stages.definition import invalid_value
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of warehouses; they are remembered and compute nothing -------
 

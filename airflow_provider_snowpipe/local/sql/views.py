@@ -9,8 +9,8 @@ import sqlglot.errors
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.rename import Rename
-from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW, SchemaObject, column_key
+from airflow_provider_snowpipe.local.engine.names import Rename
+from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,
@@ -26,8 +26,7 @@ from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.tables import Column
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of sequences, and ``seq.NEXTVAL`` ----------------------------
 
