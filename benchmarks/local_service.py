@@ -56,8 +56,7 @@ from airflow_provider_snowpipe.local.fronts.http import (
 )
 from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.current import use_schema
-from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
 

@@ -16,12 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.local.admin.listener import ask
+from airflow_provider_snowpipe.local.admin import ask
 from airflow_provider_snowpipe.local.cli import main
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import check_ready, variables
+from airflow_provider_snowpipe.local.environment import check_ready, run_statement, variables
 from airflow_provider_snowpipe.local.errors import ServiceError
-from airflow_provider_snowpipe.local.shell import run_statement
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import KeyPair

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import functools
+import hashlib
 import hmac
 import json
 import math
+import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -20,16 +23,79 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from jwt.types import Options
 
 from airflow_provider_snowpipe.local.access.access import Access
-from airflow_provider_snowpipe.local.access.credentials import (
-    check_password,
-    digest_token,
-    fingerprint,
-    is_access_token,
-    new_access_token,
-)
 from airflow_provider_snowpipe.local.access.model import User
 from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
+
+# -- Credentials of users: digests of passwords and tokens, public keys and their fingerprints -----------
+
+PAT_PREFIX = "snowpipe-local-pat-"
+_SCRYPT = {"n": 2**14, "r": 8, "p": 1, "dklen": 32}
+_HEADER = re.compile(r"-----(?:BEGIN|END) PUBLIC KEY-----")
+_SMALLEST_KEY_BITS = 2048
+
+
+class InvalidPublicKeyError(ValueError):
+    """A text is not an RSA public key; the text of the error never holds it."""
+
+
+def digest_password(password: str) -> str:
+    """Return a salted digest that :func:`check_password` understands."""
+    salt = secrets.token_bytes(16)
+    return f"scrypt${salt.hex()}${_scrypt(password, salt).hex()}"
+
+
+def check_password(password: str, digest: str | None) -> bool:
+    """Compare a password with a digest; the time taken is the same without one."""
+    _, salt, wanted = (digest or f"scrypt${'00' * 16}${'00' * 32}").split("$")
+    same = hmac.compare_digest(_scrypt(password, bytes.fromhex(salt)), bytes.fromhex(wanted))
+    return same and digest is not None
+
+
+def digest_token(token: str) -> str:
+    """Return the digest of a programmatic access token, which is random enough to need no salt."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def is_access_token(text: str) -> bool:
+    """Return True for a text in the form of a programmatic access token, whether right or wrong."""
+    return text.startswith(PAT_PREFIX)
+
+
+def new_access_token() -> str:
+    """Return a new programmatic access token."""
+    return PAT_PREFIX + secrets.token_urlsafe(32)
+
+
+def public_key_pem(text: str) -> str:
+    """Return an RSA public key as PEM.
+
+    :param text: PEM, or its base64 body alone as ``RSA_PUBLIC_KEY`` takes it.
+    :raises InvalidPublicKeyError: when it is no RSA public key of at least 2048 bits.
+    """
+    body = "".join(_HEADER.sub("", text).split())
+    pem = f"-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n"
+    try:
+        key = serialization.load_pem_public_key(pem.encode("ascii"))
+    except (ValueError, UnicodeEncodeError) as error:
+        raise InvalidPublicKeyError("it is no public key in PEM form") from error
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size < _SMALLEST_KEY_BITS:
+        raise InvalidPublicKeyError(f"it is no RSA key of at least {_SMALLEST_KEY_BITS} bits")
+    encoded = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return encoded.decode()
+
+
+@functools.lru_cache(maxsize=256)
+def fingerprint(pem: str) -> str:
+    """Return ``SHA256:<base64>`` of the public key's DER form, as DESCRIBE USER shows it."""
+    key = serialization.load_pem_public_key(pem.encode())
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return "SHA256:" + base64.b64encode(hashlib.sha256(der).digest()).decode()
+
+
+def _scrypt(password: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, **_SCRYPT)
+
 
 # -- Key-pair JWTs: verification against the public keys of a user, and signing for the service's own tools --
 
@@ -39,46 +105,7 @@ _UNCHECKED: Options = {"verify_exp": False, "verify_iat": False, "verify_aud": F
 _ROLE_SCOPE = "session:role:"
 
 
-def verify(token: str, account: str, keys_of: Callable[[str], tuple[str, Sequence[str]] | None]) -> str:
-    """Verify a key-pair JWT and return the user.
-
-    SDK 1.9.1 writes ``iat`` and ``exp`` in milliseconds (observed); both units are accepted.
-
-    :param token: RS256 JWT with ``iss = ACCOUNT.USER.SHA256:<fingerprint>`` and ``sub = ACCOUNT.USER``.
-    :param keys_of: returns the exact name and the public keys of a user, or None for an unknown one.
-    :raises Refusal: 401 ``JWT_TOKEN_INVALID`` that says what is wrong with the token.
-    """
-    subject = str(_claims(token).get("sub", "")).upper()
-    prefix, _, named = subject.partition(".")
-    known = keys_of(named) if prefix == account else None
-    if known is None:
-        raise invalid(f"its subject is not {account}.<a user of this service>")
-    user, keys = known
-    for pem in keys:
-        try:
-            claims: dict[str, Any] = jwt.decode(token, pem, algorithms=["RS256"], options=_UNCHECKED)
-        except jwt.InvalidTokenError:
-            continue
-        _check_issuer(claims, subject, pem)
-        _check_times(claims)
-        return user
-    raise invalid(f"it is not signed by the registered RSA key of {subject}")
-
-
-def role_in(token: str) -> str | None:
-    """Return the role that a verified JWT asks for by ``scp = session:role:NAME``, or None."""
-    try:
-        scope = jwt.decode(token, options={"verify_signature": False}).get("scp")
-    except jwt.InvalidTokenError:
-        return None
-    words = scope if isinstance(scope, list) else str(scope or "").split()
-    named = (str(word) for word in words)
-    return next(
-        (word[len(_ROLE_SCOPE) :].upper() for word in named if word.lower().startswith(_ROLE_SCOPE)), None
-    )
-
-
-def sign(home: DataDirectory) -> str:
+def sign_key_pair_jwt(home: DataDirectory) -> str:
     """Sign a short-lived key-pair JWT as the service's own user, for ``snowpipe-local sql``."""
     stored = home.read_account()
     subject = f"{stored['account']}.{stored['user']}"
@@ -95,11 +122,12 @@ def invalid(reason: str) -> Refusal:
     return Refusal(401, "JWT_TOKEN_INVALID", f"JWT token is invalid: {reason}.")
 
 
-def _claims(token: str) -> dict[str, Any]:
+def _claims(token: str) -> dict[str, Any] | None:
+    """Return what a token says, unverified; None for a text that is no JWT."""
     try:
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
-    except jwt.InvalidTokenError as error:
-        raise invalid("it is not a JWT") from error
+    except jwt.InvalidTokenError:
+        return None
     return claims
 
 
@@ -128,42 +156,6 @@ def _seconds(value: object) -> float | None:
     return value / 1000 if value > 1e11 else float(value)
 
 
-# -- Password of the local service's user: made on first start, kept in a file that only its owner can read --
-
-_RANDOM_BYTES = 24
-
-
-class Password:
-    """The password of one user.
-
-    :param user: user name; compared without regard to case, as Snowflake does.
-    :param secret: the password.
-    """
-
-    __slots__ = ("_secret", "user")
-
-    def __init__(self, user: str, secret: str) -> None:
-        self.user = user
-        self._secret = secret
-
-    def matches(self, user: str, password: str) -> bool:
-        """Return True for this user and exactly this password; the time taken tells nothing about either."""
-        same_user = hmac.compare_digest(user.upper().encode(), self.user.upper().encode())
-        same_secret = hmac.compare_digest(password.encode(), self._secret.encode())
-        return same_user and same_secret
-
-
-def ensure_password(home: DataDirectory, user: str) -> Password:
-    """Load the user's password, making one where there is none yet.
-
-    :param home: data directory; the file gets mode 0600.
-    :param user: user name.
-    """
-    if not home.password_file.exists():
-        write_file(home.password_file, f"{secrets.token_urlsafe(_RANDOM_BYTES)}\n".encode(), mode=0o600)
-    return Password(user, home.password_file.read_text().strip())
-
-
 # -- Programmatic access token and OAuth client of the local service, in files that only the owner reads --
 
 ACCESS_TOKEN_SECONDS = 3600
@@ -179,12 +171,14 @@ class TokenError(Exception):
 class IssuedSecrets:
     """Secrets that the service handed out on its first start.
 
+    :param password: password of the user.
     :param pat: programmatic access token of the user.
     :param client_id: id of the one OAuth client.
     :param client_secret: its secret.
     :param refresh_token: token for the refresh flow; it does not expire.
     """
 
+    password: str = field(repr=False)
     pat: str = field(repr=False)
     client_id: str
     client_secret: str = field(repr=False)
@@ -195,24 +189,15 @@ class IssuedSecrets:
 
         :raises TokenError: when either is wrong.
         """
-        same = [_same(client_id, self.client_id), _same(client_secret, self.client_secret)]
-        if not all(same):
+        if not _same((client_id, self.client_id), (client_secret, self.client_secret)):
             raise TokenError("client id or client secret is wrong; read them from oauth_client.json")
-
-    def check_pat(self, token: str) -> None:
-        """Compare a programmatic access token in constant time.
-
-        :raises TokenError: when it is another one.
-        """
-        if not _same(token, self.pat):
-            raise TokenError("it is not the programmatic access token in demo_pat")
 
     def check_refresh_token(self, token: str) -> None:
         """Compare a refresh token in constant time.
 
         :raises TokenError: when it is another one.
         """
-        if not _same(token, self.refresh_token):
+        if not _same((token, self.refresh_token)):
             raise TokenError("the refresh token is wrong; read it from oauth_client.json")
 
 
@@ -248,8 +233,10 @@ def ensure_secrets(home: DataDirectory) -> IssuedSecrets:
     :param home: data directory; the files get mode 0600.
     :raises DataDirectoryError: when a file was damaged by hand.
     """
-    if not home.pat_file.exists():
-        write_file(home.pat_file, f"{new_access_token()}\n".encode(), mode=0o600)
+    made = {home.password_file: secrets.token_urlsafe(24), home.pat_file: new_access_token()}
+    for file, text in made.items():
+        if not file.exists():
+            write_file(file, f"{text}\n".encode(), mode=0o600)
     if not home.oauth_client_file.exists():
         client = {
             "client_id": f"snowpipe-local-{secrets.token_hex(6)}",
@@ -264,14 +251,13 @@ def ensure_secrets(home: DataDirectory) -> IssuedSecrets:
         raise DataDirectoryError(
             f"{home.oauth_client_file} is not JSON with {', '.join(_CLIENT_FIELDS)}; delete it"
         ) from error
-    return IssuedSecrets(home.pat_file.read_text().strip(), *values)
+    return IssuedSecrets(*(file.read_text().strip() for file in made), *values)
 
 
-def _same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(), expected.encode())
+def _same(*pairs: tuple[str, str]) -> bool:
+    """Compare each given text with the expected one; the time taken tells nothing about any."""
+    return all([hmac.compare_digest(given.encode(), expected.encode()) for given, expected in pairs])
 
-
-# -- Account, users and credentials of the local service: key-pair JWT, PAT or OAuth in, scoped tokens out --
 
 KEY_PAIR, PAT, OAUTH = "KEYPAIR_JWT", "PROGRAMMATIC_ACCESS_TOKEN", "OAUTH"
 ACCOUNT = "LOCAL"
@@ -291,7 +277,7 @@ class Account:
     :param public_key_pem: that user's RSA public key.
     :param instance: random id of the data directory, so that a client recognises the right service.
     :param secret: key that signs scoped tokens and OAuth access tokens.
-    :param issued: programmatic access token and OAuth client of the first user.
+    :param issued: password, programmatic access token and OAuth client of the first user.
     :param access: all users with their credentials and roles.
     """
 
@@ -311,24 +297,41 @@ class Account:
     def verify_key_pair(self, token: str) -> str:
         """Verify a key-pair JWT of any user and return the user.
 
+        SDK 1.9.1 writes ``iat`` and ``exp`` in milliseconds (observed); both units are accepted.
+
+        :param token: RS256 JWT with ``iss = ACCOUNT.USER.SHA256:<fingerprint>`` and ``sub = ACCOUNT.USER``.
         :raises Refusal: 401 ``JWT_TOKEN_INVALID`` that says what is wrong with the token.
         """
-        return verify(token, self.name, self._keys_of)
+        unverified = _claims(token)
+        if unverified is None:
+            raise invalid("it is not a JWT")
+        subject = str(unverified.get("sub", "")).upper()
+        prefix, _, named = subject.partition(".")
+        user = next((u for u in self.access.state.users.values() if u.name.upper() == named), None)
+        if user is None or user.disabled or prefix != self.name:
+            raise invalid(f"its subject is not {self.name}.<a user of this service>")
+        for pem in self._keys(user):
+            try:
+                claims: dict[str, Any] = jwt.decode(token, pem, algorithms=["RS256"], options=_UNCHECKED)
+            except jwt.InvalidTokenError:
+                continue
+            _check_issuer(claims, subject, pem)
+            _check_times(claims)
+            return user.name
+        raise invalid(f"it is not signed by the registered RSA key of {subject}")
 
     def verify_password(self, name: str, password: str) -> str | None:
         """Return the user whose login name and password these are, or None; the time taken tells nothing."""
+        if _same((name.upper(), self.user.upper()), (password, self.issued.password)):
+            return self.user
         users = self.access.state.users.values()
         found = next((u for u in users if (u.login_name or u.name).upper() == name.upper()), None)
         same = check_password(password, found.password if found else None)
         return found.name if found and same and not found.disabled else None
 
-    def _keys_of(self, named: str) -> tuple[str, tuple[str, ...]] | None:
-        users = self.access.state.users.values()
-        found = next((user for user in users if user.name.upper() == named), None)
-        if found is None or found.disabled:
-            return None
-        own = (self.public_key_pem,) if found.name == self.user else ()
-        return found.name, (*own, *(pem for pem in found.public_keys if pem))
+    def _keys(self, user: User) -> list[str]:
+        own = [self.public_key_pem] if user.name == self.user else []
+        return [*own, *filter(None, user.public_keys)]
 
     def _pat_owner(self, token: str) -> tuple[str, str | None]:
         """Return the user of a programmatic access token and the role that it is restricted to."""
@@ -339,16 +342,22 @@ class Account:
                     if known.expires_on_ms is not None and known.expires_on_ms <= now:
                         raise TokenError("it has expired; add another with ALTER USER .. ADD PAT")
                     return user.name, known.role
-        self.issued.check_pat(token)
+        if not _same((token, self.issued.pat)):
+            raise TokenError("it is not the programmatic access token in demo_pat")
         if self.access.state.users[self.user].disabled:
             raise TokenError("its user was disabled")
         return self.user, None
 
     def role_in(self, token: str) -> str | None:
-        """Return the role that a verified credential asks for or is restricted to, or None."""
+        """Return the role that a verified credential is restricted to or asks for, or None.
+
+        A JWT asks by ``scp = session:role:NAME``.
+        """
         if self._kind(token) == PAT:
             return self._pat_owner(token)[1]
-        return role_in(token)
+        scope = (_claims(token) or {}).get("scp")
+        words = map(str, scope if isinstance(scope, list) else str(scope or "").split())
+        return next((w[len(_ROLE_SCOPE) :].upper() for w in words if w.lower().startswith(_ROLE_SCOPE)), None)
 
     def roles(self, user: str, token: str) -> frozenset[str]:
         """Return the roles that a call with a verified credential acts with.
@@ -357,11 +366,8 @@ class Account:
         """
         role = self.role_in(token)
         if role is not None and not self.access.may_use(user, role):
-            raise Refusal(
-                403,
-                "ROLE_NOT_GRANTED",
-                f"role {role} does not exist or is not granted to user {user}; grant it, or name another",
-            )
+            why = f"role {role} does not exist or is not granted to user {user}; grant it, or name another"
+            raise Refusal(403, "ROLE_NOT_GRANTED", why)
         return self.access.active_roles(user, role)
 
     def verify_original(self, token: str, declared: str | None = None) -> tuple[str, str]:
@@ -374,11 +380,8 @@ class Account:
         """
         kind = self._kind(token)
         if declared and declared.strip().upper() != kind:
-            raise Refusal(
-                401,
-                "TOKEN_TYPE_MISMATCH",
-                f"X-Snowflake-Authorization-Token-Type is {declared[:40]}, but the token is of type {kind}",
-            )
+            why = f"X-Snowflake-Authorization-Token-Type is {declared[:40]}, but the token is of type {kind}"
+            raise Refusal(401, "TOKEN_TYPE_MISMATCH", why)
         if kind == KEY_PAIR:
             return self.verify_key_pair(token), kind
         try:
@@ -414,16 +417,15 @@ class Account:
         :raises Refusal: 400 when the scope is another host.
         """
         if scope not in _SCOPES:
-            raise Refusal(
-                400,
-                "INVALID_SCOPE",
-                f"scope '{scope}' is not the ingest host; ask /v2/streaming/hostname first",
-            )
-        now = int(time.time())
+            why = f"scope '{scope}' is not the ingest host; ask /v2/streaming/hostname first"
+            raise Refusal(400, "INVALID_SCOPE", why)
+        now, name = int(time.time()), user or self.user
+        known = self.access.state.users.get(name)
         claims = {
             "iss": _ISSUER,
-            "sub": user or self.user,
-            "since": self._since(user or self.user),
+            "sub": name,
+            # Another user of the same name does not inherit the token.
+            "since": known.created_on_ms if known else None,
             "scope": scope,
             "iat": now,
             "exp": now + SCOPED_TOKEN_SECONDS,
@@ -442,26 +444,19 @@ class Account:
         try:
             claims = jwt.decode(token, self.secret, algorithms=["HS256"], issuer=_ISSUER)
         except jwt.ExpiredSignatureError as error:
-            raise Refusal(
-                401,
-                "SCOPED_TOKEN_EXPIRED",
-                "the scoped token has expired; exchange a new one at /oauth/token",
-            ) from error
+            why = "the scoped token has expired; exchange a new one at /oauth/token"
+            raise Refusal(401, "SCOPED_TOKEN_EXPIRED", why) from error
         except jwt.InvalidTokenError as error:
-            raise Refusal(
-                401,
-                "SCOPED_TOKEN_INVALID",
-                "the bearer token is not a scoped token of this service; exchange one at /oauth/token",
-            ) from error
+            why = "the bearer token is not a scoped token of this service; exchange one at /oauth/token"
+            raise Refusal(401, "SCOPED_TOKEN_INVALID", why) from error
         if claims.get("scope") not in _SCOPES:
             raise Refusal(401, "SCOPED_TOKEN_INVALID", "the scoped token belongs to another host")
         user = self.access.state.users.get(str(claims["sub"]))
         if user is None or user.disabled or claims.get("since") != user.created_on_ms:
             raise Refusal(401, "SCOPED_TOKEN_INVALID", "the user of the scoped token was dropped or disabled")
         if claims.get("by") is not None and claims["by"] not in self._marks(user):
-            raise Refusal(
-                401, "SCOPED_TOKEN_INVALID", "the credential that the scoped token came from was removed"
-            )
+            why = "the credential that the scoped token came from was removed"
+            raise Refusal(401, "SCOPED_TOKEN_INVALID", why)
         return user.name
 
     def _mark(self, credential: str) -> str | None:
@@ -469,26 +464,20 @@ class Account:
         kind = self._kind(credential)
         if kind == PAT:
             return digest_token(credential)
-        issuer = str(_issuer(credential)) if kind == KEY_PAIR else ""
+        issuer = str((_claims(credential) or {}).get("iss")) if kind == KEY_PAIR else ""
         return "SHA256:" + issuer.partition(".SHA256:")[2] if issuer else None
 
     def _marks(self, user: User) -> set[str]:
         """Return the marks of all credentials that a user has now."""
-        keys = [*user.public_keys, *([self.public_key_pem] if user.name == self.user else [])]
         now = self.access.now_ms()
         tokens = {known.digest for known in user.access_tokens if (known.expires_on_ms or now + 1) > now}
         own = {digest_token(self.issued.pat)} if user.name == self.user else set()
-        return tokens | own | {fingerprint(pem) for pem in keys if pem}
-
-    def _since(self, user: str) -> int | None:
-        """Return when a user was created: another one of the same name does not inherit its tokens."""
-        known = self.access.state.users.get(user)
-        return known.created_on_ms if known else None
+        return tokens | own | {fingerprint(pem) for pem in self._keys(user)}
 
     def verify_any(self, token: str) -> str:
         """Verify a scoped or an original token, for the control calls that accept both."""
         kind = self._kind(token)
-        if kind != OAUTH or _issuer(token) == ISSUER:
+        if kind != OAUTH or (_claims(token) or {}).get("iss") == ISSUER:
             return self.verify_original(token)[0]
         return self.verify_scoped_token(token)
 
@@ -540,15 +529,3 @@ def ensure_account(home: DataDirectory, access: Access | None = None) -> Account
         issued=ensure_secrets(home),
         access=access,
     )
-
-
-def sign_key_pair_jwt(home: DataDirectory) -> str:
-    """Sign a short-lived key-pair JWT as the service's own user, for ``snowpipe-local sql``."""
-    return sign(home)
-
-
-def _issuer(token: str) -> object:
-    try:
-        return jwt.decode(token, options={"verify_signature": False}).get("iss")
-    except jwt.InvalidTokenError:
-        return None

@@ -29,11 +29,10 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from airflow_provider_snowpipe.local.admin.listener import ask
+from airflow_provider_snowpipe.local.admin import ask
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import check_ready, variables
+from airflow_provider_snowpipe.local.environment import check_ready, run_statement, variables
 from airflow_provider_snowpipe.local.errors import ConfigurationError, ServiceError
-from airflow_provider_snowpipe.local.shell import run_statement
 
 MOST_TRIES = 8
 HUNG_SECONDS = 120.0
@@ -46,6 +45,7 @@ _LOG_TAIL = 2_000
 _MARK = "SNOWPIPE_CAMPAIGN_ROUND"
 _CALLS = ("append", "open", "status", "statement", "put", "insert-files")
 _PLAN_KEYS = frozenset({"command", "env", "init"})
+_WRONGS = ("lost", "doubled", "unexpected", "early", "unfinished")
 
 # Runs in a process of its own: this package knows no Airflow. Every try has the same logical date and run id.
 _DAG_PROGRAM = """
@@ -126,10 +126,7 @@ class Try:
         self._look = look
 
     def send(self, what: int) -> None:
-        """Send it a signal.
-
-        :param what: the signal
-        """
+        """Send it a signal."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, what) if self._group else os.kill(self.pid, what)
 
@@ -163,7 +160,6 @@ class Try:
 def drawn_hit(draw: random.Random, requests: int) -> Hit | None:
     """Draw what strikes the next try; three times in ten nothing.
 
-    :param draw: the seeded numbers
     :param requests: about so many requests a try makes
     """
     if draw.random() < 0.3:
@@ -173,10 +169,7 @@ def drawn_hit(draw: random.Random, requests: int) -> Hit | None:
 
 
 def drawn_faults(draw: random.Random) -> list[str]:
-    """Draw what the service does badly: none to two faults, each as for ``serve --faults``.
-
-    :param draw: the seeded numbers
-    """
+    """Draw what the service does badly: none to two faults, each as for ``serve --faults``."""
     return [_drawn_fault(draw) for _ in range(draw.choice([0, 1, 1, 2]))]
 
 
@@ -204,7 +197,6 @@ def until_green(
     """Try again until a try succeeds; one that stops goes on beside the next one, or at the end.
 
     :param start: starts a try, by its number and by what strikes it
-    :param draw: the seeded numbers
     :param hits: what strikes the first tries, the last one first
     :param on_green: called whenever a try has succeeded
     :param gives_up: whether an error has happened after which nobody tries again
@@ -264,7 +256,7 @@ class Round:
     @property
     def is_right(self) -> bool:
         """True where the tables hold what they hold without faults, and did when a try succeeded."""
-        return not (self.lost or self.doubled or self.unexpected or self.early or self.unfinished)
+        return not any(getattr(self, name) for name in _WRONGS)
 
     def judge(self, expected: Rows, found: Rows) -> None:
         """Compare what is there in the end with what has to be."""
@@ -279,8 +271,7 @@ class Round:
 
     def words(self) -> str:
         """The verdict in one line."""
-        names = ("lost", "doubled", "unexpected", "early", "unfinished")
-        wrong = ", ".join(f"{getattr(self, name)} {name}" for name in names if getattr(self, name))
+        wrong = ", ".join(f"{getattr(self, name)} {name}" for name in _WRONGS if getattr(self, name))
         struck = ", ".join(self.faults) or "no fault"
         return f"seed {self.seed}: {wrong or 'right'} ({self.tries} tries, {self.seconds:.0f} s; {struck})"
 
@@ -367,10 +358,7 @@ class Run:
                     process.kill()
 
     def start(self, hit: Hit | None = None) -> Try:
-        """Start a try, and have the service hold up the request at which it is struck.
-
-        :param hit: what strikes it
-        """
+        """Start a try, and have the service hold up the request at which it is struck."""
         self.tries += 1
         self.arm(hit)
         with self.log.open("ab") as log:
@@ -492,10 +480,7 @@ class Campaign:
             return self._settled(run, Rows()), requests
 
     def round(self, seed: int) -> Round:
-        """Run once, under the faults that a seed draws.
-
-        :param seed: the seed
-        """
+        """Run once, under the faults that a seed draws."""
         began, draw = time.monotonic(), random.Random(seed)  # noqa: S311  repeats a round
         one = Round(seed)
         run = Run(self._work, self._folder / str(seed))
@@ -591,11 +576,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         rounds.append(campaign.round(arguments.seed + len(rounds)))
         print(rounds[-1].words(), flush=True)
     wrong = [one for one in rounds if not one.is_right]
-    total = {
-        name: sum(getattr(one, name) for one in rounds)
-        for name in ("lost", "doubled", "unexpected", "early", "unfinished")
-    }
-    counts = ", ".join(f"{number} {name}" for name, number in total.items())
+    counts = ", ".join(f"{sum(getattr(one, name) for one in rounds)} {name}" for name in _WRONGS)
     print(f"{len(rounds)} rounds from seed {arguments.seed}: {counts}")
     if not wrong:
         shutil.rmtree(folder)

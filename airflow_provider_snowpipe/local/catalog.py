@@ -16,23 +16,21 @@ import duckdb
 
 from airflow_provider_snowpipe.local.access.access import Access, insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED, SHARED_DATABASE, Securable
-from airflow_provider_snowpipe.local.clock import Clock
-from airflow_provider_snowpipe.local.engine import values
-from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.names import free_name
-from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING
-from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.datadir import Clock
+from airflow_provider_snowpipe.local.engine import conversions
+from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
+from airflow_provider_snowpipe.local.engine.names import Rename, free_name
 from airflow_provider_snowpipe.local.engine.spool import Spool
-from airflow_provider_snowpipe.local.errors import Refusal, SqlError, object_exists, object_missing
+from airflow_provider_snowpipe.local.errors import Refusal, compilation_error, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import UrlName, find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
-from airflow_provider_snowpipe.local.loading.file_pipes import PipeFailure
+from airflow_provider_snowpipe.local.loading.history import PipeFailure
 from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.loading.plan import CopyPlan
+    from airflow_provider_snowpipe.local.loading.staging import CopyPlan
     from airflow_provider_snowpipe.local.sql.session import Session
     from airflow_provider_snowpipe.local.stages.files import StagedFile
 
@@ -47,9 +45,6 @@ class Catalog:
     """The databases of one service.
 
     :param folder: where the database files are; every ``*.duckdb`` file in it is attached.
-    :param faults: faults for tests.
-    :param limits: limits of channels and pipes.
-    :param clock: the service's clock.
     :param access: users, roles and grants; None keeps them in memory.
     :param storage: files of stages; None keeps them beside the databases.
     :param spool: bodies in flight on disk; None keeps them in memory.
@@ -100,7 +95,7 @@ class Catalog:
             "SET python_enable_replacements = false",
         ):
             self._instance.execute(setting)
-        values.define(self._instance)
+        conversions.define(self._instance)
         _respect_affinity(self._instance)
         # Of sessions that are open, by their ids: a rename changes what is current in them.
         self.sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
@@ -110,7 +105,7 @@ class Catalog:
             self._attach(file)
         for database in self.databases:
             self._finish_renames(database)
-        self.storage.remove_all_but(self._stage_identities())
+        self.storage.remove_all_but(name for known in self.databases for name in _identities(known))
         if DEFAULT_DATABASE not in self._databases:
             self.create_database(DEFAULT_DATABASE)
         elif DEFAULT_SCHEMA not in self._databases[DEFAULT_DATABASE].schemas:
@@ -282,10 +277,6 @@ class Catalog:
             return database.stages.format(*target.path[1:]) is not None
         return True
 
-    def _stage_identities(self) -> Iterator[str]:
-        for database in self._databases.values():
-            yield from _identities(database)
-
     def _new_file(self, name: str) -> Path:
         """Return a file whose name, decoded, the engine can take: a renamed database may have it still.
 
@@ -307,9 +298,7 @@ def _check_reserved(name: str) -> None:
     if name == SHARED_DATABASE:
         raise object_exists(name)
     if name.upper() in _RESERVED:
-        raise SqlError(
-            "001003", "42000", f"SQL compilation error:\n'{name}' is reserved by the local service."
-        )
+        raise compilation_error(f"'{name}' is reserved by the local service.")
 
 
 def _respect_affinity(instance: duckdb.DuckDBPyConnection) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from airflow_provider_snowpipe.local.admin import command_line
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.errors import ConfigurationError, ServiceError
+from airflow_provider_snowpipe.local.errors import ConfigurationError, DataDirectoryError, ServiceError
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"snowpipe-local: {error}", file=sys.stderr)
         return 1
     except Exception as error:
-        if not _is_disk_full(error):
+        from airflow_provider_snowpipe.local.engine import spool
+
+        if not spool.is_full(error):
             raise
         where = _data_dir(arguments.data_dir)
         print(
@@ -36,12 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def _is_disk_full(error: Exception) -> bool:
-    from airflow_provider_snowpipe.local.engine import spool
-
-    return spool.is_full(error)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,21 +106,20 @@ def parser() -> argparse.ArgumentParser:
     status.set_defaults(run=_status)
 
     struck = commands.add_parser(
-        "campaign",
-        help="run a DAG or a program again and again under seeded faults; 1 if rows are wrong",
+        "campaign", help="run a DAG or a program again and again under seeded faults; 1 if rows are wrong"
     )
     _add_campaign_arguments(struck)
     # Each of its services has a data directory of its own, below this one.
     struck.set_defaults(run=_campaign, data_dir=Path(tempfile.gettempdir()))
 
     admin = commands.add_parser("admin", parents=[data_dir], help="command a service that serves --admin")
-    command_line.add_commands(admin)
-    admin.set_defaults(run=command_line.run)
+    _add_admin_arguments(admin)
+    admin.set_defaults(run=_admin)
 
     rotate = commands.add_parser(
         "rotate-key", parents=[data_dir], help="use a new key for bodies on disk; running service or not"
     )
-    rotate.set_defaults(run=command_line.rotate_key)
+    rotate.set_defaults(run=_rotate_key)
     return parser
 
 
@@ -153,6 +151,61 @@ def _add_campaign_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _seconds(text: str) -> float:
+    unit = _UNITS.get(text[-1:])
+    return float(text) if unit is None else float(text[:-1]) * unit
+
+
+def _add_admin_arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    clock = commands.add_parser("clock", help="show the service's clock, or move it forward")
+    clock.add_argument("--move", type=_seconds, metavar="TIME", help="for example 90s, 15m, 2h or 31d")
+    faults = commands.add_parser("faults", help="show the faults that wait, add some, or clear them all")
+    faults.add_argument("--set", metavar="FAULTS", help="as for serve --faults; N counts from now")
+    faults.add_argument("--clear", action="store_true", help="forget all, before --set")
+    failover = commands.add_parser("failover", help="answer every call to a pipe with 410")
+    failover.add_argument("pipe", help="DATABASE.SCHEMA.PIPE")
+    failover.add_argument("--back", action="store_true", help="let the pipe answer again")
+    invalidate = commands.add_parser("invalidate", help="make a channel invalid until it is opened again")
+    invalidate.add_argument("pipe", help="DATABASE.SCHEMA.PIPE")
+    invalidate.add_argument("channel", help="exact name")
+    commands.add_parser("checkpoint", help="move committed rows into the database files now")
+    commands.add_parser("requests", help="count the requests so far, and those that a fault holds up")
+    commands.add_parser("rotate-key", help="use a new key for bodies on disk")
+    commands.add_parser("status", help="print what snowpipe-local status --json prints")
+
+
+def _rotate_key(_arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local.admin import ask
+    from airflow_provider_snowpipe.local.engine.spool import Spool
+
+    home.read_account()
+    try:
+        lock = home.lock()
+    except DataDirectoryError:
+        answer = ask(home.admin_socket, "rotate-key", {})
+    else:
+        with lock:
+            home.create()
+            spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
+            spool.rotate()
+            answer = {"keys": len(spool.key_ids), "bodies": spool.files}
+    print(json.dumps(answer))
+    return 0
+
+
+def _admin(arguments: argparse.Namespace, home: DataDirectory) -> int:
+    from airflow_provider_snowpipe.local.admin import ask
+
+    given: dict[str, Any] = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name not in ("command", "run", "data_dir") and value not in (None, False)
+    }
+    print(json.dumps(ask(home.admin_socket, arguments.command, given), indent=1))
+    return 0
+
+
 def _campaign(arguments: argparse.Namespace, _home: DataDirectory) -> int:
     from airflow_provider_snowpipe.local import campaign
 
@@ -160,11 +213,10 @@ def _campaign(arguments: argparse.Namespace, _home: DataDirectory) -> int:
 
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
-    from airflow_provider_snowpipe.local.access.config import load
+    from airflow_provider_snowpipe.local.access.declared import load
     from airflow_provider_snowpipe.local.faults import parse_faults
-    from airflow_provider_snowpipe.local.init_file import InitFile
     from airflow_provider_snowpipe.local.limits import parse_limits
-    from airflow_provider_snowpipe.local.server import serve
+    from airflow_provider_snowpipe.local.server import InitFile, serve
     from airflow_provider_snowpipe.local.stages.storage import Outside
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -195,16 +247,16 @@ def _env(_arguments: argparse.Namespace, home: DataDirectory) -> int:
 
 
 def _sql(arguments: argparse.Namespace, home: DataDirectory) -> int:
-    from airflow_provider_snowpipe.local import shell
+    from airflow_provider_snowpipe.local import environment
 
-    print(shell.run_statement(home, arguments.statement, arguments.format))
+    print(environment.run_statement(home, arguments.statement, arguments.format))
     return 0
 
 
 def _status(arguments: argparse.Namespace, home: DataDirectory) -> int:
-    from airflow_provider_snowpipe.local import status_view
+    from airflow_provider_snowpipe.local import environment
 
-    status_view.show(home, once=arguments.once, as_json=arguments.json)
+    environment.show(home, once=arguments.once, as_json=arguments.json)
     return 0
 
 

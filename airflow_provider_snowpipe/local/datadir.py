@@ -1,126 +1,60 @@
-"""Files of one local service: port, account, keys, certificates, databases, and the lock that guards them."""
+"""What a local service keeps over restarts: the files of its data directory, and its clock."""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import secrets
-from dataclasses import dataclass
+import threading
+import time
 from pathlib import Path
 from typing import IO, Any
 
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
 
-@dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """Paths inside the directory given by ``--data-dir``.
+    """Paths inside the directory given by ``--data-dir``; secrets have mode 0600.
 
     :param root: the directory; created with mode 0700 by :meth:`create`.
     """
 
-    root: Path
-
-    @property
-    def account_file(self) -> Path:
-        """Account name, user name, public key and instance id."""
-        return self.root / "account.json"
-
-    @property
-    def key_file(self) -> Path:
-        """Private RSA key of the user, PKCS#8 PEM without passphrase, mode 0600."""
-        return self.root / "demo_rsa_key.p8"
-
-    @property
-    def password_file(self) -> Path:
-        """Password of the user, one line, mode 0600."""
-        return self.root / "demo_password"
-
-    @property
-    def pat_file(self) -> Path:
-        """Programmatic access token of the user, mode 0600."""
-        return self.root / "demo_pat"
-
-    @property
-    def oauth_client_file(self) -> Path:
-        """OAuth client id, secret and refresh token as JSON, mode 0600."""
-        return self.root / "oauth_client.json"
-
-    @property
-    def token_secret_file(self) -> Path:
-        """Secret that signs scoped tokens, mode 0600; kept so that tokens survive a restart."""
-        return self.root / "token_secret"
-
-    @property
-    def access_file(self) -> Path:
-        """Users, roles, grants and warehouses as JSON, mode 0600."""
-        return self.root / "access.json"
-
-    @property
-    def query_history_file(self) -> Path:
-        """The newest statements and logins, one JSON array a line, mode 0600."""
-        return self.root / "query_history.ndjson"
-
-    @property
-    def tls_dir(self) -> Path:
-        """Certificate authority and server certificate."""
-        return self.root / "tls"
-
-    @property
-    def authority_file(self) -> Path:
-        """Certificate of the service's own CA, and nothing else."""
-        return self.tls_dir / "ca.pem"
-
-    @property
-    def bundle_file(self) -> Path:
-        """Public roots plus the service's own CA, for ``SSL_CERT_FILE`` and ``REQUESTS_CA_BUNDLE``."""
-        return self.tls_dir / "bundle.pem"
-
-    @property
-    def databases_dir(self) -> Path:
-        """One DuckDB file per Snowflake database."""
-        return self.root / "databases"
-
-    @property
-    def stage_dir(self) -> Path:
-        """Files that clients upload in the SDK's file mode, until they are committed."""
-        return self.root / "stage"
-
-    @property
-    def spool_dir(self) -> Path:
-        """Queued appends above the bound of memory, encrypted, until they are committed."""
-        return self.root / "spool"
-
-    @property
-    def spool_keys_file(self) -> Path:
-        """Keys of the bodies in :attr:`stage_dir` and :attr:`spool_dir`, mode 0600."""
-        return self.root / "spool_keys.json"
-
-    @property
-    def staged_files_dir(self) -> Path:
-        """Files of internal stages."""
-        return self.root / "staged_files"
-
-    @property
-    def port_file(self) -> Path:
-        """Port of the last start; a restart keeps it."""
-        return self.root / "port"
-
-    @property
-    def proxy_port_file(self) -> Path:
-        """Port of the CONNECT proxy at the last start; a restart keeps it."""
-        return self.root / "proxy_port"
-
-    @property
-    def clock_file(self) -> Path:
-        """Seconds by which a test moved the service's clock; a restart keeps them."""
-        return self.root / "clock"
-
-    @property
-    def admin_socket(self) -> Path:
-        """Unix socket of ``serve --admin``, mode 0600; there while the service runs."""
-        return self.root / "admin.sock"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        # Account name, user name, public key and instance id.
+        self.account_file = root / "account.json"
+        # Of the service's own user: private RSA key (PKCS#8 PEM without passphrase), password, access token.
+        self.key_file = root / "demo_rsa_key.p8"
+        self.password_file = root / "demo_password"
+        self.pat_file = root / "demo_pat"
+        # OAuth client id, secret and refresh token as JSON.
+        self.oauth_client_file = root / "oauth_client.json"
+        # Secret that signs scoped tokens; kept so that tokens survive a restart.
+        self.token_secret_file = root / "token_secret"
+        # Users, roles, grants and warehouses as JSON.
+        self.access_file = root / "access.json"
+        # The newest statements and logins, one JSON array a line.
+        self.query_history_file = root / "query_history.ndjson"
+        self.tls_dir = root / "tls"
+        # Certificate of the service's own CA; and with the public roots, for ``SSL_CERT_FILE``.
+        self.authority_file = self.tls_dir / "ca.pem"
+        self.bundle_file = self.tls_dir / "bundle.pem"
+        # One DuckDB file per Snowflake database.
+        self.databases_dir = root / "databases"
+        # Until they are committed: files of the SDK's file mode, queued appends above the bound of memory.
+        self.stage_dir = root / "stage"
+        self.spool_dir = root / "spool"
+        self.spool_keys_file = root / "spool_keys.json"
+        # Files of internal stages.
+        self.staged_files_dir = root / "staged_files"
+        # What a restart keeps: ports of service and CONNECT proxy, seconds by which a test moved the clock.
+        self.port_file = root / "port"
+        self.proxy_port_file = root / "proxy_port"
+        self.clock_file = root / "clock"
+        # Unix socket of ``serve --admin``, there while the service runs.
+        self.admin_socket = root / "admin.sock"
 
     def create(self) -> None:
         """Create the directory tree.
@@ -152,17 +86,14 @@ class DataDirectory:
         """Return the port of the last start, or None."""
         return _read_port(self.port_file)
 
-    def remember_port(self, port: int) -> None:
-        """Write the port down for the next start."""
-        write_file(self.port_file, f"{port}\n".encode(), mode=0o600)
-
     def remembered_proxy_port(self) -> int | None:
         """Return the port of the CONNECT proxy of the last start, or None."""
         return _read_port(self.proxy_port_file)
 
-    def remember_proxy_port(self, port: int) -> None:
-        """Write the port of the CONNECT proxy down for the next start."""
-        write_file(self.proxy_port_file, f"{port}\n".encode(), mode=0o600)
+    def remember_ports(self, port: int, proxy_port: int) -> None:
+        """Write both ports down for the next start."""
+        for file, number in ((self.port_file, port), (self.proxy_port_file, proxy_port)):
+            write_file(file, f"{number}\n".encode(), mode=0o600)
 
     def read_account(self) -> dict[str, Any]:
         """Read the account file.
@@ -202,3 +133,69 @@ def write_file(path: Path, content: bytes, *, mode: int) -> None:
         handle.flush()
         os.fsync(handle.fileno())
     os.replace(temporary, path)
+
+
+# -- The service's wall clock, which a test may move forward to reach an expiry --------------------------
+
+# Ten years: further away no timestamp of a client or a database would make sense.
+_MOST_SECONDS = 10 * 365 * 86_400
+
+
+class Clock:
+    """Wall-clock time, plus what a test has moved it by.
+
+    Everything that is remembered for days asks this clock: load histories and channels. Tokens of clients
+    and time-outs of requests do not; they follow the machine's clock.
+
+    :param moved_seconds: how far the clock runs ahead of the machine's.
+    :param file: keeps that number over restarts; None forgets it.
+    """
+
+    def __init__(self, moved_seconds: float = 0.0, file: Path | None = None) -> None:
+        self._moved_seconds = moved_seconds
+        self._file = file
+        self._lock = threading.Lock()
+
+    @classmethod
+    def kept_in(cls, file: Path) -> Clock:
+        """Return the clock as the last run of the service left it.
+
+        :param file: holds the seconds by which it was moved; absent until it is moved.
+        :raises DataDirectoryError: when the file does not hold a number.
+        """
+        try:
+            moved = float(file.read_text())
+        except FileNotFoundError:
+            moved = 0.0
+        except ValueError as error:
+            raise DataDirectoryError(f"{file} does not hold a number of seconds; delete it") from error
+        return cls(moved, file)
+
+    @property
+    def moved_seconds(self) -> float:
+        """How far the clock runs ahead of the machine's, in seconds."""
+        return self._moved_seconds
+
+    def now(self) -> float:
+        """Return the time in seconds since the epoch."""
+        return time.time() + self._moved_seconds
+
+    def now_ms(self) -> int:
+        """Return the time in milliseconds since the epoch."""
+        return int(self.now() * 1000)
+
+    def move(self, seconds: float) -> None:
+        """Move the clock forward.
+
+        :param seconds: by how much; not negative, because what has expired stays expired.
+        :raises ValueError: for a negative number, or one that is not finite.
+        """
+        if not (math.isfinite(seconds) and 0 <= seconds <= _MOST_SECONDS):
+            raise ValueError(
+                f"the clock only moves forward, by at most {_MOST_SECONDS} s, not by {seconds} s"
+            )
+        with self._lock:
+            moved = self._moved_seconds + seconds
+            if self._file is not None:
+                write_file(self._file, f"{moved!r}\n".encode(), mode=0o600)
+            self._moved_seconds = moved

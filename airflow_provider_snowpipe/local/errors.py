@@ -51,9 +51,19 @@ def unsupported(feature: str) -> SqlError:
     return SqlError("000002", "0A000", f"Unsupported feature '{feature}' in the local Snowpipe service.")
 
 
-def compilation_error(message: str) -> SqlError:
-    """Return a SQL compilation error (001003)."""
-    return SqlError("001003", "42000", f"SQL compilation error:\n{message}")
+def compilation_error(message: str, code: str = "001003", sqlstate: str = "42000") -> SqlError:
+    """Return a SQL compilation error, 001003 or another one."""
+    return SqlError(code, sqlstate, f"SQL compilation error:\n{message}")
+
+
+def invalid_identifier(name: str) -> SqlError:
+    """Return the error for a column that does not exist (000904)."""
+    return compilation_error(f"invalid identifier '{name}'", "000904")
+
+
+def access_error(message: str) -> SqlError:
+    """Return an error of access control (003001)."""
+    return SqlError("003001", "42501", f"SQL access control error:\n{message}")
 
 
 def object_missing(kind: str, name: str) -> SqlError:
@@ -72,7 +82,5 @@ def object_exists(name: str) -> SqlError:
 def missing_account_object() -> SqlError:
     """Return the error for a role, user or warehouse that does not exist or stays hidden (002043)."""
     return SqlError(
-        "002043",
-        "02000",
-        "SQL compilation error:\nObject does not exist, or operation cannot be performed.",
+        "002043", "02000", "SQL compilation error:\nObject does not exist, or operation cannot be performed."
     )

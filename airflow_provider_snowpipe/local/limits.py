@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal
 
@@ -57,26 +58,15 @@ def parse_limits(text: str | None) -> Limits:
     """
     if text is not None and text.strip() == "off":
         return Limits(0.0, 0.0, 0)
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {}
     for pair in filter(None, (text or "").split(",")):
         name, _, value = pair.strip().partition("=")
         known = name.replace("-", "_")
         if known not in Limits.__dataclass_fields__ or "_" in name:
             names = ", ".join(field.replace("_", "-") for field in Limits.__dataclass_fields__)
             raise ConfigurationError(f"unknown limit '{name}'; known: {names}; or the word off")
-        values[known] = _number(name, value)
-    return Limits(
-        requests_per_second=values.get("requests_per_second", DEFAULTS.requests_per_second),
-        bytes_per_second=values.get("bytes_per_second", DEFAULTS.bytes_per_second),
-        channels_per_pipe=int(values.get("channels_per_pipe", DEFAULTS.channels_per_pipe)),
-        names_per_status=int(values.get("names_per_status", DEFAULTS.names_per_status)),
-        request_bytes=int(values.get("request_bytes", DEFAULTS.request_bytes)),
-        queued_bytes=int(values.get("queued_bytes", DEFAULTS.queued_bytes)),
-        queued_bytes_in_memory=int(values.get("queued_bytes_in_memory", DEFAULTS.queued_bytes_in_memory)),
-        session_idle_seconds=values.get("session_idle_seconds", DEFAULTS.session_idle_seconds),
-        statement_seconds=values.get("statement_seconds", DEFAULTS.statement_seconds),
-        engine_bytes=int(values.get("engine_bytes", DEFAULTS.engine_bytes)),
-    )
+        values[known] = type(getattr(DEFAULTS, known))(_number(name, value))
+    return Limits(**values)
 
 
 def _number(name: str, value: str) -> float:

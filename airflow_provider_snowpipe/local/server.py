@@ -1,35 +1,36 @@
-"""The local service: one process, one port, TLS on loopback."""
+"""The local service: one process, one port, TLS on loopback; and ``serve --init FILE.sql``."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 
-from airflow_provider_snowpipe.local import openapi, tls
+from airflow_provider_snowpipe.local import openapi
 from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
-from airflow_provider_snowpipe.local.access.config import Declaration
-from airflow_provider_snowpipe.local.accounts import Account, Password, ensure_account, ensure_password
-from airflow_provider_snowpipe.local.admin.commands import Commands
-from airflow_provider_snowpipe.local.admin.listener import AdminSocket
-from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.clock import Clock
-from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.access.declared import Declaration
+from airflow_provider_snowpipe.local.accounts import Account, ensure_account
+from airflow_provider_snowpipe.local.admin import AdminSocket, Commands, snapshot
+from airflow_provider_snowpipe.local.catalog import DEFAULT_DATABASE, DEFAULT_SCHEMA, Catalog
+from airflow_provider_snowpipe.local.datadir import Clock, DataDirectory
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.environment import STATUS_PATH
-from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
+from airflow_provider_snowpipe.local.errors import ConfigurationError, DataDirectoryError, Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.fronts import stage_upload
+from airflow_provider_snowpipe.local.fronts import stage_files
 from airflow_provider_snowpipe.local.fronts.connector import ConnectorFront
 from airflow_provider_snowpipe.local.fronts.file_pipes import FilePipesFront
 from airflow_provider_snowpipe.local.fronts.http import (
@@ -45,23 +46,93 @@ from airflow_provider_snowpipe.local.fronts.http import (
     respond,
 )
 from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
-from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
-from airflow_provider_snowpipe.local.fronts.stage_upload import Stage
+from airflow_provider_snowpipe.local.fronts.stage_files import Stage, StageFilesFront
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
-from airflow_provider_snowpipe.local.init_file import InitFile
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
-from airflow_provider_snowpipe.local.listener import Server, TimedProtocol
-from airflow_provider_snowpipe.local.loading.auto_ingest import FolderWatch
-from airflow_provider_snowpipe.local.loading.pipe_loads import PipeLoads
-from airflow_provider_snowpipe.local.proxy import ConnectProxy
-from airflow_provider_snowpipe.local.query_history import QueryHistory
+from airflow_provider_snowpipe.local.listener import ConnectProxy, Server, TimedProtocol, ensure_certificates
+from airflow_provider_snowpipe.local.loading.pipe_loads import FolderWatch, PipeLoads
+from airflow_provider_snowpipe.local.query_history import QueryHistory, without_secrets
+from airflow_provider_snowpipe.local.sql.execution import Execution
+from airflow_provider_snowpipe.local.sql.reader import numbered_statements, strip_comments
+from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
-from airflow_provider_snowpipe.local.status import snapshot
+
+# -- ``serve --init FILE.sql``: statements that the service runs at every start, before clients get in ---
 
 log = logging.getLogger(__name__)
 
+_EXISTS = "002002"
+_SHOWN_CHARACTERS = 80
+# What would do more at the second start than at the first, and what needs a client.
+_REFUSED = (
+    (
+        re.compile(r"INSERT\s+(?!OVERWRITE\b)", re.IGNORECASE),
+        "INSERT would add its rows at every start; use MERGE, INSERT OVERWRITE or COPY INTO",
+    ),
+    (re.compile(r"(?:PUT|GET)\s", re.IGNORECASE), "PUT and GET need a client that moves the files"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InitFile:
+    """Statements of a file.
+
+    :param path: the file, for messages.
+    :param statements: line, counting from 1, and text of each.
+    """
+
+    path: Path
+    statements: tuple[tuple[int, str], ...]
+
+    @classmethod
+    def read(cls, path: Path) -> InitFile:
+        """Read a file of statements.
+
+        :raises ConfigurationError: when it cannot be read, or holds what must not run at every start.
+        """
+        try:
+            found = numbered_statements(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"--init {path}: cannot be read: {error}") from error
+        except SqlError as error:
+            raise ConfigurationError(f"--init {path}: {_words(error)}") from error
+        for line, statement in found:
+            for pattern, why in _REFUSED:
+                if pattern.match(strip_comments(statement)):
+                    raise ConfigurationError(f"--init {path}, line {line}: {why}")
+        return cls(path, tuple(found))
+
+    def run(self, catalog: Catalog, user: str) -> None:
+        """Run the statements one after the other; what exists already is left as it is.
+
+        :param user: who runs them, in LOCAL.PUBLIC and with the user's default role.
+        :raises ConfigurationError: for the first statement that fails; those before it have run.
+        """
+        session = Session(catalog, user, DEFAULT_DATABASE, DEFAULT_SCHEMA)
+        try:
+            for line, statement in self.statements:
+                execution = Execution(session, statement)
+                execution.run()
+                error = execution.error
+                if error is not None and error.code == _EXISTS:
+                    log.info("--init %s, line %d: %s", self.path, line, _words(error))
+                elif error is not None:
+                    shown = " ".join(without_secrets(statement).split())[:_SHOWN_CHARACTERS]
+                    raise ConfigurationError(
+                        f"--init {self.path}, line {line}: {error.code} {_words(error)} In: {shown}"
+                    )
+        finally:
+            session.close()
+        log.info("ran %d statements of %s", len(self.statements), self.path)
+
+
+def _words(error: SqlError) -> str:
+    return " ".join(error.message.split())
+
+
+# -- The local service: one process, one port, TLS on loopback -------------------------------------------
+
 HOST = "127.0.0.1"
-HEALTH_PATH = "/health"
 _WORKERS = 32
 # What a body may have that nobody vouches for, and the calls that hold their credential in it.
 _OPEN_BYTES = 64 << 10
@@ -73,20 +144,13 @@ _TOO_LARGE = 413
 class Service:
     """ASGI application that hands every request to its front.
 
-    :param account: the account.
-    :param password: password of its user.
-    :param catalog: databases.
-    :param home: data directory.
-    :param faults: faults for tests.
     :param port: port of the service.
     :param proxy: started and stopped with the service.
-    :param limits: limits of requests.
     """
 
     def __init__(
         self,
         account: Account,
-        password: Password,
         catalog: Catalog,
         home: DataDirectory,
         faults: Faults,
@@ -107,7 +171,7 @@ class Service:
         self._folder_watch = FolderWatch(catalog)
         self._sql_api = SqlApiFront(account, catalog, faults)
         self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
-        self._connector = ConnectorFront(account, password, catalog, self._files, faults, limits)
+        self._connector = ConnectorFront(account, catalog, self._files, faults, limits)
 
     def close(self) -> None:
         """Cancel the statements that still run; the engine cannot close under them."""
@@ -162,7 +226,7 @@ class Service:
                 # The handler refuses it for its credential, which a client may be able to renew.
                 return head
         # Other bodies (stage uploads, SQL) may be larger than an append.
-        limit = self._limits.request_bytes if is_append else stage_upload.MAX_UPLOAD_BYTES
+        limit = self._limits.request_bytes if is_append else stage_files.MAX_UPLOAD_BYTES
         return request_of(scope, await read_body(receive, limit))
 
     def _is_known(self, head: Request) -> bool:
@@ -173,8 +237,8 @@ class Service:
                     return False
                 case "session" | "queries" | "monitoring" | "telemetry":
                     return self._connector.knows(head)
-                case stage_upload.BUCKET:
-                    stage_upload.check_signature(self._account, self._stage, head)
+                case stage_files.UPLOAD_BUCKET:
+                    stage_files.check_signature(self._account, self._stage, head)
                 case _:
                     self._account.verify_any(head.bearer())
         except Refusal:
@@ -204,8 +268,8 @@ class Service:
                 return self._sql_api.handle(request)
             case "v1":
                 return self._file_pipes.handle(request)
-            case stage_upload.BUCKET:
-                return stage_upload.put_object(self._account, self._stage, request)
+            case stage_files.UPLOAD_BUCKET:
+                return stage_files.put_object(self._account, self._stage, request)
             case "session" | "queries" | "monitoring":
                 return self._connector.handle(request)
             case "telemetry" if request.segments == ("telemetry", "send"):
@@ -246,26 +310,24 @@ def serve(
     os.umask(0o077)
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with home.lock():
-        tls.ensure_certificates(home)
+        ensure_certificates(home)
         clock = Clock.kept_in(home.clock_file)
         access = Access(home.access_file, clock)
         account = ensure_account(home, access)
-        password = ensure_password(home, account.user)
         with (
             _bind(port or home.remembered_port() or 0) as listener,
             _bind(home.remembered_proxy_port() or 0) as proxy_listener,
         ):
             bound = listener.getsockname()[1]
-            home.remember_port(bound)
-            home.remember_proxy_port(proxy_listener.getsockname()[1])
+            home.remember_ports(bound, proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
             storage = Storage(home.staged_files_dir, home.root, outside)
             spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
             queries = QueryHistory(home.query_history_file)
             catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool, queries)
-            service = Service(account, password, catalog, home, faults, bound, proxy, limits)
+            service = Service(account, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
                 if init is not None:
@@ -279,10 +341,6 @@ def serve(
                     socket_of_admin.close()
                 service.close()
                 catalog.close()
-
-
-def _exit(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)
 
 
 def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None:

@@ -2,11 +2,173 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 from airflow_provider_snowpipe.local.identifiers import quote, quote_path
-from airflow_provider_snowpipe.local.types import ColumnType
+
+# -- Snowflake column types and their DuckDB storage types -----------------------------------------------
+
+# A TIMESTAMP_TZ: the instant, and the offset in minutes that it was written with.
+ZONED = "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"
+MAX_VARCHAR = 16_777_216
+MAX_BINARY = 8_388_608
+
+_INTEGER_WORDS = frozenset(
+    {"INT", "INTEGER", "BIGINT", "SMALLINT", "TINYINT", "BYTEINT", "UBIGINT", "MEDIUMINT"}
+)
+_SIMPLE = {
+    "BOOLEAN": "BOOLEAN", "DATE": "DATE", "FLOAT": "FLOAT", "DOUBLE": "FLOAT", "REAL": "FLOAT",
+    "VARIANT": "VARIANT", "JSON": "VARIANT", "OBJECT": "OBJECT", "STRUCT": "OBJECT", "MAP": "OBJECT",
+    "ARRAY": "ARRAY", "LIST": "ARRAY",
+}  # fmt: skip
+_TEXT_WORDS = frozenset({"VARCHAR", "TEXT", "CHAR", "NCHAR", "NVARCHAR", "NAME"})
+_BINARY_WORDS = frozenset({"BINARY", "VARBINARY", "BLOB"})
+_TIMESTAMP_WORDS = {
+    "TIMESTAMP": "TIMESTAMP_NTZ", "DATETIME": "TIMESTAMP_NTZ", "TIMESTAMPNTZ": "TIMESTAMP_NTZ",
+    "TIMESTAMPLTZ": "TIMESTAMP_LTZ", "TIMESTAMPTZ": "TIMESTAMP_TZ",
+}  # fmt: skip
+_DUCKDB = {
+    "FLOAT": "DOUBLE", "VARCHAR": "VARCHAR", "BINARY": "BLOB", "BOOLEAN": "BOOLEAN", "DATE": "DATE",
+    "TIME": "TIME", "TIMESTAMP_NTZ": "TIMESTAMP", "TIMESTAMP_LTZ": "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP_TZ": ZONED, "VARIANT": "JSON", "OBJECT": "JSON", "ARRAY": "JSON",
+}  # fmt: skip
+_FROM_DUCKDB = {
+    "BOOLEAN": "BOOLEAN", "DATE": "DATE", "TIME": "TIME", "TIME_NS": "TIME", "DOUBLE": "FLOAT",
+    "FLOAT": "FLOAT", "VARCHAR": "VARCHAR", "UUID": "VARCHAR", "INTERVAL": "VARCHAR", "BLOB": "BINARY",
+    "JSON": "VARIANT", "TIMESTAMP": "TIMESTAMP_NTZ", "TIMESTAMP_NS": "TIMESTAMP_NTZ",
+    "TIMESTAMP_MS": "TIMESTAMP_NTZ", "TIMESTAMP_S": "TIMESTAMP_NTZ",
+    "TIMESTAMP WITH TIME ZONE": "TIMESTAMP_LTZ", ZONED.upper(): "TIMESTAMP_TZ",
+}  # fmt: skip
+_DUCKDB_INTEGERS = frozenset(
+    {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
+     "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
+)  # fmt: skip
+_DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
+_WRITTEN = re.compile(r"(\w+)(?:\((\d+)(?:,\s*(\d+))?\))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A Snowflake type with its parameters.
+
+    :param kind: Snowflake's own word, for example ``NUMBER`` or ``TIMESTAMP_NTZ``.
+    :param precision: digits of a NUMBER, fractional digits of TIME and TIMESTAMP.
+    :param scale: fractional digits of a NUMBER.
+    :param length: characters of a VARCHAR, bytes of a BINARY.
+    """
+
+    kind: str
+    precision: int | None = None
+    scale: int | None = None
+    length: int | None = None
+
+    @property
+    def duckdb(self) -> str:
+        """DuckDB type that stores the values."""
+        if self.kind == "NUMBER":
+            return f"DECIMAL({self.precision},{self.scale})"
+        return _DUCKDB[self.kind]
+
+    @property
+    def kept_micros(self) -> int:
+        """Microseconds of which a TIME or TIMESTAMP keeps whole multiples; 1 for every other type."""
+        has_less = self.kind.startswith("TIME") and self.precision is not None and self.precision < 6
+        return int(10 ** (6 - (self.precision or 0))) if has_less else 1
+
+    @property
+    def is_semi_structured(self) -> bool:
+        """True for VARIANT, OBJECT and ARRAY, which are stored as JSON text."""
+        return self.kind in {"VARIANT", "OBJECT", "ARRAY"}
+
+    def __str__(self) -> str:
+        """Snowflake spelling with parameters, as DESCRIBE TABLE prints it."""
+        if self.kind == "NUMBER":
+            return f"NUMBER({self.precision},{self.scale})"
+        if self.kind in {"VARCHAR", "BINARY"}:
+            return f"{self.kind}({self.length})"
+        if self.kind.startswith("TIME"):
+            return f"{self.kind}({9 if self.precision is None else self.precision})"
+        return self.kind
+
+    @classmethod
+    def from_text(cls, text: str) -> ColumnType:
+        """Read the spelling that :meth:`__str__` writes."""
+        match = _WRITTEN.match(text)
+        if match is None:
+            raise unsupported(f"data type {text}")
+        kind, first, second = match.groups()
+        if kind == "NUMBER":
+            return cls(kind, precision=int(first), scale=int(second))
+        if kind in {"VARCHAR", "BINARY"}:
+            return cls(kind, length=int(first))
+        if kind.startswith("TIME"):
+            return cls(kind, precision=int(first or 9))
+        return cls(kind)
+
+    @classmethod
+    def from_sqlglot(cls, node: exp.DataType) -> ColumnType:
+        """Read a parsed column type.
+
+        :raises SqlError: for a type that the local service does not store (GEOGRAPHY, VECTOR, ...).
+        """
+        word = str(getattr(node.this, "value", node.this)).upper()
+        sizes = [_size(node, param) for param in node.expressions if isinstance(param, exp.DataTypeParam)]
+        if word in _INTEGER_WORDS:
+            return NUMBER
+        if word in {"DECIMAL", "NUMBER", "NUMERIC"}:
+            precision = sizes[0] if sizes else 38
+            return cls("NUMBER", precision=precision, scale=sizes[1] if len(sizes) > 1 else 0)
+        if word in _TEXT_WORDS:
+            default = 1 if word in {"CHAR", "NCHAR"} else MAX_VARCHAR
+            return cls("VARCHAR", length=sizes[0] if sizes else default)
+        if word in _BINARY_WORDS:
+            return cls("BINARY", length=sizes[0] if sizes else MAX_BINARY)
+        if word == "TIME":
+            return cls("TIME", precision=sizes[0] if sizes else 9)
+        if word in _TIMESTAMP_WORDS:
+            return cls(_TIMESTAMP_WORDS[word], precision=sizes[0] if sizes else 9)
+        # With types of elements it is a structured type.
+        if word in _SIMPLE and not node.expressions:
+            return cls(_SIMPLE[word])
+        raise unsupported(f"data type {node.sql(dialect='snowflake')}")
+
+    @classmethod
+    def from_duckdb(cls, text: str) -> ColumnType:
+        """Return the Snowflake type that describes a DuckDB result column."""
+        word = text.upper()
+        if word in _DUCKDB_INTEGERS:
+            return NUMBER
+        match = _DECIMAL.fullmatch(word)
+        if match:
+            return cls("NUMBER", precision=int(match[1]), scale=int(match[2]))
+        other = "OBJECT" if word.startswith(("STRUCT", "MAP")) else "VARCHAR"
+        kind = _FROM_DUCKDB.get(word, "ARRAY" if word.endswith("[]") else other)
+        if kind == "VARCHAR":
+            return TEXT
+        if kind == "BINARY":
+            return cls("BINARY", length=MAX_BINARY)
+        return cls(kind, precision=9 if kind.startswith("TIME") else None)
+
+
+def _size(node: exp.DataType, param: exp.DataTypeParam) -> int:
+    try:
+        return int(param.this.name)
+    except ValueError as error:
+        raise compilation_error(f"invalid size in data type {node.sql(dialect='snowflake')}.") from error
+
+
+NUMBER = ColumnType("NUMBER", precision=38, scale=0)
+TEXT = ColumnType("VARCHAR", length=MAX_VARCHAR)
+BOOLEAN = ColumnType("BOOLEAN")
+TIMESTAMP_LTZ = ColumnType("TIMESTAMP_LTZ", precision=9)
+
+
+# -- What the service knows about a table beyond DuckDB's catalog: Snowflake types, defaults, nullability --
 
 # Between the name of a temporary table and the id of its session; no client writes a control character.
 TEMPORARY = "\x01"

@@ -15,7 +15,7 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.shell import run_statement
+from airflow_provider_snowpipe.local.environment import run_statement
 
 home = DataDirectory(Path(os.environ["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"]).parent)
 for statement in ("SELECT 1", sys.argv[1], "SELECT COUNT(*) FROM T", "SELECT 2"):

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_provider_snowpipe.local.access import declared
-from airflow_provider_snowpipe.local.access.config import load
-from airflow_provider_snowpipe.local.access.credentials import fingerprint
+from airflow_provider_snowpipe.local.access.declared import load
+from airflow_provider_snowpipe.local.accounts import fingerprint
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import ConfigurationError
 from airflow_provider_snowpipe.local.faults import Faults

@@ -15,11 +15,10 @@ import pytest
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.append import Append, split_lines
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import PipeKey
+from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.current import use_schema
-from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from tests.local_service import LocalService
 
 _PIPE = (

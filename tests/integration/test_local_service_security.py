@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.shell import fetch
+from airflow_provider_snowpipe.local.environment import fetch
 from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
 from tests.streaming_rest import signed_upload

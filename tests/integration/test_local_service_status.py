@@ -15,7 +15,7 @@ from rich.console import Console
 
 from airflow_provider_snowpipe.local.cli import main
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.status_view import fetch, render
+from airflow_provider_snowpipe.local.environment import fetch_status, render
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
 
@@ -92,7 +92,7 @@ def test_a_shell_that_evaluated_env_needs_no_data_dir(
 
 
 def test_the_live_view_keeps_the_channels_that_lag_most(waiting: LocalService) -> None:
-    status = fetch(DataDirectory(waiting.data_dir))
+    status = fetch_status(DataDirectory(waiting.data_dir))
     text = io.StringIO()
     Console(file=text, width=160).print(render(status, {("LOCAL", "PUBLIC.T-STREAMING", "waits"): 12.0}, 8))
     assert "waits" in text.getvalue()

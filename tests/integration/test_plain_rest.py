@@ -21,7 +21,7 @@ import zstandard
 
 from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.shell import fetch
+from airflow_provider_snowpipe.local.environment import fetch
 from tests.local_service import LocalService
 
 Answer = tuple[int, str, str]

@@ -1,15 +1,14 @@
-"""Access control of one service: who holds which privilege on which object."""
+"""Access control of one service: who holds which privilege on which object, and changes of that."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from airflow_provider_snowpipe.local.access import store
+from airflow_provider_snowpipe.local.access import model
 from airflow_provider_snowpipe.local.access.model import (
     ACCOUNTADMIN,
     OWNERSHIP,
@@ -19,6 +18,7 @@ from airflow_provider_snowpipe.local.access.model import (
     SYSTEM_GRANTS,
     SYSTEM_HIERARCHY,
     SYSTEM_ROLES,
+    AccessState,
     FutureGrant,
     Grant,
     Role,
@@ -28,13 +28,140 @@ from airflow_provider_snowpipe.local.access.model import (
     Warehouse,
     shared_role,
 )
-from airflow_provider_snowpipe.local.access.store import AccessState
-from airflow_provider_snowpipe.local.clock import Clock
-from airflow_provider_snowpipe.local.errors import SqlError, object_missing
+from airflow_provider_snowpipe.local.datadir import Clock
+from airflow_provider_snowpipe.local.errors import SqlError, access_error, object_missing
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+# -- Changes of users, roles and grants, inside one :meth:`Access.change` block --------------------------
 
+
+def grant(
+    state: AccessState,
+    privileges: Iterable[str],
+    target: Securable,
+    role: str,
+    by: str,
+    now: int,
+    option: bool,
+) -> None:
+    """Grant privileges on an object; one that is held already keeps its date."""
+    for privilege in privileges:
+        given = Grant(privilege, target, role, by, now, option)
+        known = state.grants.get(model.grant_key(given))
+        if known is None or (option and not known.grant_option):
+            state.grants[model.grant_key(given)] = given
+
+
+def revoke(
+    state: AccessState, privileges: Iterable[str], target: Securable, role: str, *, option_only: bool = False
+) -> None:
+    """Revoke privileges on an object, or only the right to grant them on; absent ones are no error."""
+    for privilege in privileges:
+        known = state.grants.get((target, role, privilege))
+        if known is None:
+            continue
+        if option_only:
+            state.grants[target, role, privilege] = dataclasses.replace(known, grant_option=False)
+        else:
+            del state.grants[target, role, privilege]
+
+
+def grant_future(
+    state: AccessState,
+    privileges: Iterable[str],
+    kind: str,
+    scope: Securable,
+    role: str,
+    now: int,
+    option: bool,
+) -> None:
+    """Promise privileges on objects that are created in a database or schema from now on."""
+    for privilege in privileges:
+        given = FutureGrant(privilege, kind, scope, role, now, option)
+        state.future_grants.setdefault(model.future_key(given), given)
+
+
+def revoke_future(
+    state: AccessState, privileges: Iterable[str], kind: str, scope: Securable, role: str
+) -> None:
+    """Take back a promise; what objects got by it stays with them."""
+    for privilege in privileges:
+        state.future_grants.pop((privilege, kind, scope, role), None)
+
+
+def give_role(state: AccessState, role: str, kind: str, grantee: str, by: str, now: int) -> None:
+    """Give a role to a user or to another role.
+
+    :raises SqlError: when the other role would inherit itself.
+    """
+    if kind == "ROLE" and grantee in state.inherited(role):
+        raise access_error(
+            f"Role '{role}' cannot be granted to role '{grantee}': a role would inherit itself."
+        )
+    given = RoleGrant(role, kind, grantee, by, now)
+    state.role_grants.setdefault(model.role_grant_key(given), given)
+
+
+def take_role(state: AccessState, role: str, kind: str, grantee: str) -> None:
+    """Take a role from a user or another role; one that was never given is no error."""
+    state.role_grants.pop((role, kind, grantee), None)
+
+
+def transfer(
+    state: AccessState, target: Securable, role: str, by: str, now: int, current: str | None
+) -> None:
+    """Give an object another owner.
+
+    :param current: ``COPY`` keeps the other grants on it, ``REVOKE`` drops them, None refuses.
+    :raises SqlError: 003036 for grants that nothing was said about.
+    """
+    others = [g for key, g in state.grants.items() if key[0] == target and g.privilege != OWNERSHIP]
+    if others and current is None:
+        raise SqlError(
+            "003036",
+            "42501",
+            f"SQL execution error:\nDependent grant of privilege '{others[0].privilege}' on securable "
+            f"'{'.'.join(target.path)}' to role '{others[0].role}' exists. It must be revoked first, or use "
+            "GRANT OWNERSHIP .. REVOKE CURRENT GRANTS or COPY CURRENT GRANTS.",
+        )
+    for key in [key for key in state.grants if key[0] == target]:
+        if key[2] == OWNERSHIP or current != "COPY":
+            del state.grants[key]
+    grant(state, [OWNERSHIP], target, role, by, now, True)
+
+
+def drop_role(state: AccessState, role: str, heir: str, now: int) -> None:
+    """Drop a role; what it owned goes to the role that dropped it, as in Snowflake.
+
+    :raises SqlError: for a system role.
+    """
+    if role in SYSTEM_ROLES:
+        raise access_error(f"System role '{role}' cannot be dropped.")
+    owned = [key[0] for key in state.grants if key[1:] == (role, OWNERSHIP)]
+    for key in [key for key in state.grants if key[1] == role]:
+        del state.grants[key]
+    for target in owned:
+        grant(state, [OWNERSHIP], target, heir, heir, now, True)
+    for future in [key for key in state.future_grants if key[3] == role]:
+        del state.future_grants[future]
+    for given in [key for key in state.role_grants if key[0] == role or key[1:] == ("ROLE", role)]:
+        del state.role_grants[given]
+    del state.roles[role]
+    for name, other in state.roles.items():
+        if other.owner == role:
+            state.roles[name] = dataclasses.replace(other, owner=heir)
+    for name, user in state.users.items():
+        if user.owner == role:
+            state.users[name] = dataclasses.replace(user, owner=heir)
+
+
+def drop_user(state: AccessState, user: str) -> None:
+    """Drop a user with the roles given to it."""
+    for given in [key for key in state.role_grants if key[1:] == ("USER", user)]:
+        del state.role_grants[given]
+    del state.users[user]
+
+
+# -- Access control of one service: who holds which privilege on which object ----------------------------
 
 DEFAULT_USER = "DEMO"
 DEFAULT_WAREHOUSE = "LOCAL"
@@ -47,14 +174,13 @@ class Access:
     Threading: every method may be called from any thread. A change is on disk when its method returns.
 
     :param file: where the state is kept; None keeps it in memory.
-    :param clock: the service's clock.
     """
 
     def __init__(self, file: Path | None = None, clock: Clock | None = None) -> None:
         self._file = file
         self._clock = clock or Clock()
         self._lock = threading.RLock()
-        self._state = AccessState() if file is None else store.load(file)
+        self._state = AccessState() if file is None else model.load(file)
         self._closures: dict[str, frozenset[str]] = {}
         self._listeners: list[Callable[[], None]] = []
         with self.change() as state:
@@ -73,7 +199,7 @@ class Access:
             )
             yield draft
             if self._file is not None and draft != self._state:
-                store.save(self._file, draft)
+                model.save(self._file, draft)
             self._state = draft
             self._closures = {}
         if (before.users, before.role_grants) != (draft.users, draft.role_grants):
@@ -130,17 +256,9 @@ class Access:
 
     def _closure(self, role: str) -> frozenset[str]:
         closures = self._closures
-        known = closures.get(role)
-        if known is None:
-            reached, waiting = {role}, [role]
-            while waiting:
-                holder = waiting.pop()
-                for grant in self._state.role_grants.values():
-                    if (grant.grantee_kind, grant.grantee) == ("ROLE", holder) and grant.role not in reached:
-                        reached.add(grant.role)
-                        waiting.append(grant.role)
-            known = closures[role] = frozenset(reached)
-        return known
+        if role not in closures:
+            closures[role] = self._state.inherited(role)
+        return closures[role]
 
     def owner(self, target: Securable) -> str:
         """Return the role that owns an object; ACCOUNTADMIN owns what nobody was recorded for."""
@@ -201,7 +319,7 @@ class Access:
                     given.append(
                         Grant(future.privilege, target, future.role, owner, now, future.grant_option)
                     )
-            state.grants.update({store.grant_key(grant): grant for grant in given})
+            state.grants.update({model.grant_key(grant): grant for grant in given})
 
     def dropped(self, target: Securable) -> None:
         """Forget the grants on an object and on everything inside it."""
@@ -223,12 +341,12 @@ class Access:
                 if old.contains(grant.target):
                     del state.grants[key]
                     kept = dataclasses.replace(grant, target=grant.target.moved(old, new))
-                    state.grants[store.grant_key(kept)] = kept
+                    state.grants[model.grant_key(kept)] = kept
             for future_key, future in list(state.future_grants.items()):
                 if old.contains(future.scope):
                     del state.future_grants[future_key]
                     moved = dataclasses.replace(future, scope=future.scope.moved(old, new))
-                    state.future_grants[store.future_key(moved)] = moved
+                    state.future_grants[model.future_key(moved)] = moved
 
     def keep_only(self, exists: Callable[[Securable], bool]) -> None:
         """Forget grants on objects that are gone, after a crash between a DROP and its note here."""
@@ -246,10 +364,10 @@ class Access:
             state.roles.setdefault(name, Role(name, "", now))
         for role, above in SYSTEM_HIERARCHY:
             given = RoleGrant(role, "ROLE", above, "", now)
-            state.role_grants.setdefault(store.role_grant_key(given), given)
+            state.role_grants.setdefault(model.role_grant_key(given), given)
         for role, privilege in SYSTEM_GRANTS:
             grant = Grant(privilege, ACCOUNT_OBJECT, role, "", now)
-            state.grants.setdefault(store.grant_key(grant), grant)
+            state.grants.setdefault(model.grant_key(grant), grant)
         if DEFAULT_USER not in state.users:
             state.users[DEFAULT_USER] = User(
                 DEFAULT_USER,
@@ -259,12 +377,12 @@ class Access:
                 default_warehouse=DEFAULT_WAREHOUSE,
             )
         own = RoleGrant(ACCOUNTADMIN, "USER", DEFAULT_USER, "", now)
-        state.role_grants.setdefault(store.role_grant_key(own), own)
+        state.role_grants.setdefault(model.role_grant_key(own), own)
         if not state.warehouses:
             state.warehouses[DEFAULT_WAREHOUSE] = Warehouse(DEFAULT_WAREHOUSE, now)
             warehouse = Securable("WAREHOUSE", (DEFAULT_WAREHOUSE,))
             usage = Grant("USAGE", warehouse, PUBLIC, ACCOUNTADMIN, now)
-            state.grants[store.grant_key(usage)] = usage
+            state.grants[model.grant_key(usage)] = usage
 
 
 def _forget(state: AccessState, target: Securable) -> None:
@@ -289,9 +407,7 @@ def _future_for(state: AccessState, target: Securable) -> list[FutureGrant]:
 def insufficient(target: Securable) -> SqlError:
     """Return the error for an object that shows, but may not be used that way (003001)."""
     named = "account 'LOCAL'" if target.kind == "ACCOUNT" else f"{target.kind.lower()} '{target.name}'"
-    return SqlError(
-        "003001", "42501", f"SQL access control error:\nInsufficient privileges to operate on {named}"
-    )
+    return access_error(f"Insufficient privileges to operate on {named}")
 
 
 def require(access: Access, roles: Iterable[str], privilege: str, target: Securable) -> None:

@@ -1,22 +1,23 @@
-"""Values of access control: objects, privileges, grants, users, roles, warehouses."""
+"""Values of access control, and their file: objects, privileges, grants, users, roles, warehouses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from airflow_provider_snowpipe.local.errors import compilation_error
+from airflow_provider_snowpipe.local.datadir import write_file
+from airflow_provider_snowpipe.local.errors import DataDirectoryError, compilation_error
 
 ACCOUNTADMIN, SYSADMIN, SECURITYADMIN, USERADMIN, PUBLIC = (
     "ACCOUNTADMIN", "SYSADMIN", "SECURITYADMIN", "USERADMIN", "PUBLIC",
 )  # fmt: skip
 SYSTEM_ROLES = (ACCOUNTADMIN, PUBLIC, SECURITYADMIN, SYSADMIN, USERADMIN)
 # Role -> the roles whose privileges it inherits ("Overview of Access Control", system-defined roles).
-SYSTEM_HIERARCHY = (
-    (SYSADMIN, ACCOUNTADMIN),
-    (SECURITYADMIN, ACCOUNTADMIN),
-    (USERADMIN, SECURITYADMIN),
-)
+SYSTEM_HIERARCHY = ((SYSADMIN, ACCOUNTADMIN), (SECURITYADMIN, ACCOUNTADMIN), (USERADMIN, SECURITYADMIN))
 OWNERSHIP = "OWNERSHIP"
 # The read-only database with the views of the account's usage ("SNOWFLAKE database roles").
 SHARED_DATABASE = "SNOWFLAKE"
@@ -227,3 +228,111 @@ def read_privileges(words: Iterable[str], kind: str, path: tuple[str, ...], scop
             known = ", ".join(sorted({OWNERSHIP, *PRIVILEGES[kind]}))
             raise compilation_error(f"privilege {word} does not exist for {kind}; there are {known}.")
     return given
+
+
+# -- File of access control: one JSON document, replaced in one step by every change ---------------------
+
+GrantKey = tuple[Securable, str, str]
+FutureKey = tuple[str, str, Securable, str]
+RoleGrantKey = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class AccessState:
+    """Everything that is remembered about access.
+
+    :param grants: by object, role and privilege.
+    :param future_grants: by privilege, kind, scope and role.
+    :param role_grants: by role, kind of grantee and grantee.
+    """
+
+    users: dict[str, User] = field(default_factory=dict)
+    roles: dict[str, Role] = field(default_factory=dict)
+    warehouses: dict[str, Warehouse] = field(default_factory=dict)
+    grants: dict[GrantKey, Grant] = field(default_factory=dict)
+    future_grants: dict[FutureKey, FutureGrant] = field(default_factory=dict)
+    role_grants: dict[RoleGrantKey, RoleGrant] = field(default_factory=dict)
+
+    def inherited(self, role: str) -> frozenset[str]:
+        """Return a role with all that it inherits."""
+        reached, waiting = {role}, [role]
+        while waiting:
+            holder = ("ROLE", waiting.pop())
+            given = {g.role for g in self.role_grants.values() if (g.grantee_kind, g.grantee) == holder}
+            waiting += given - reached
+            reached |= given
+        return frozenset(reached)
+
+
+def load(file: Path) -> AccessState:
+    """Read the file; a missing one is an empty state.
+
+    :raises DataDirectoryError: when the file was damaged by hand.
+    """
+    if not file.exists():
+        return AccessState()
+    try:
+        stored = json.loads(file.read_text())
+        kept = {
+            name: {key(value): value for value in (_value(kind, entry) for entry in stored[name])}
+            for name, (kind, key) in _KEPT.items()
+        }
+        return AccessState(**kept)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataDirectoryError(
+            f"{file} does not hold users, roles and grants; delete it to start over with the user DEMO only"
+        ) from error
+
+
+def save(file: Path, state: AccessState) -> None:
+    """Write the file; readable by its owner only, because it holds digests of passwords."""
+    document = {
+        name: [dataclasses.asdict(value) for value in getattr(state, name).values()] for name in _KEPT
+    }
+    write_file(file, json.dumps(document, separators=(",", ":")).encode(), mode=0o600)
+
+
+def grant_key(grant: Grant) -> GrantKey:
+    """Return the key of a grant."""
+    return grant.target, grant.role, grant.privilege
+
+
+def future_key(grant: FutureGrant) -> FutureKey:
+    """Return the key of a future grant."""
+    return grant.privilege, grant.kind, grant.scope, grant.role
+
+
+def role_grant_key(grant: RoleGrant) -> RoleGrantKey:
+    """Return the key of a role that was given to somebody."""
+    return grant.role, grant.grantee_kind, grant.grantee
+
+
+def _name(value: Any) -> str:
+    return str(value.name)
+
+
+def _place(stored: dict[str, Any]) -> Securable:
+    return Securable(stored["kind"], tuple(stored["path"]))
+
+
+# What the file holds: the class of each kind of values, and its key.
+_KEPT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "users": (User, _name),
+    "roles": (Role, _name),
+    "warehouses": (Warehouse, _name),
+    "grants": (Grant, grant_key),
+    "future_grants": (FutureGrant, future_key),
+    "role_grants": (RoleGrant, role_grant_key),
+}
+# Fields whose values JSON does not know.
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "target": _place,
+    "scope": _place,
+    "public_keys": tuple,
+    "access_tokens": lambda tokens: tuple(AccessToken(**token) for token in tokens),
+    "properties": lambda pairs: tuple((name, value) for name, value in pairs),
+}
+
+
+def _value(kind: Any, entry: dict[str, Any]) -> Any:
+    return kind(**{name: _FIELDS[name](v) if name in _FIELDS else v for name, v in entry.items()})

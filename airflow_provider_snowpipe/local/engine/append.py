@@ -131,9 +131,6 @@ def arrow_lines(parts: Sequence[Lines]) -> pa.Table:
     return pa.table({"i": pa.array(np.arange(len(ends), dtype=np.int64)), "l": column})
 
 
-# -- One accepted append: its rows, in memory or on disk, on their way to the commit ---------------------
-
-
 @dataclass(slots=True)
 class Append:
     """One accepted append on its way to the commit.

@@ -19,13 +19,10 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from airflow_provider_snowpipe.local.engine.append import Append
-from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
-from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.engine.names import Pipe, PipeKey, Rename
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import ChannelRate, Limits
 
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.engine.append import Append
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.engine.database import Database
 
@@ -88,12 +85,6 @@ def advance(
         last_error_timestamp_ms=now_ms,
     )
 
-
-# State of one channel in the service: sequencers, what is committed, and the answers it may have to repeat
-#
-# Threading: request threads call :meth:`Channel.accept` and :meth:`Channel.status`; opening and dropping
-# run under :attr:`Channel.open_lock`; the committer alone calls :meth:`Channel.committed_up_to`. Every
-# method takes the channel's own lock; only the committer's queue is called while it is held.
 
 ELASTIC = "ELASTIC"
 _REMEMBERED_ANSWERS = 64
@@ -364,8 +355,6 @@ class Channels:
     it; the dictionary is changed under the write lock and read without it.
 
     :param database: whose committer discards the rows of fenced and dropped channels.
-    :param cursor: the database's own cursor.
-    :param limits: limits of channels and pipes.
     """
 
     def __init__(self, database: Database, cursor: duckdb.DuckDBPyConnection, limits: Limits) -> None:

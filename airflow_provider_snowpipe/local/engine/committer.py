@@ -243,8 +243,6 @@ def _extract(lane: _Lane, channel: Channel) -> list[Append]:
     return gone
 
 
-# -- The committer of one database: groups appends and commits rows, tokens and counters in one transaction --
-
 log = logging.getLogger(__name__)
 
 CHECKPOINT_IDLE_SECONDS = 5.0

@@ -1,84 +1,173 @@
-"""One Snowflake database: its DuckDB file, what is inside it, and the lock that orders writes."""
+"""One Snowflake database: its DuckDB file, its tables and pipes, and the lock that orders writes."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import logging
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
 
-from airflow_provider_snowpipe.local.clock import Clock
+from airflow_provider_snowpipe.local.datadir import Clock
 from airflow_provider_snowpipe.local.engine import spool as disk
 from airflow_provider_snowpipe.local.engine.channel import Channels
 from airflow_provider_snowpipe.local.engine.committer import Committer
-from airflow_provider_snowpipe.local.engine.names import Names, free_name
-from airflow_provider_snowpipe.local.engine.pipes import Pipes
-from airflow_provider_snowpipe.local.engine.rename import Rename
-from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObjects
+from airflow_provider_snowpipe.local.engine.names import (
+    DEFAULT_PIPE_SUFFIX,
+    Names,
+    Pipe,
+    PipeDefinition,
+    PipeKey,
+    Rename,
+    free_name,
+)
 from airflow_provider_snowpipe.local.engine.spool import Spool
-from airflow_provider_snowpipe.local.engine.store import Store, transact
-from airflow_provider_snowpipe.local.errors import object_exists, object_missing
+from airflow_provider_snowpipe.local.engine.store import SchemaObjects, Store, transact
+from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults, die
-from airflow_provider_snowpipe.local.identifiers import literal, quote
+from airflow_provider_snowpipe.local.identifiers import find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import Limits
-from airflow_provider_snowpipe.local.loading.file_pipes import FilePipes
-from airflow_provider_snowpipe.local.loading.history import LoadHistory
+from airflow_provider_snowpipe.local.loading.history import FilePipes, LoadHistory
 from airflow_provider_snowpipe.local.stages.registry import Stages
 from airflow_provider_snowpipe.local.stages.storage import Storage
 from airflow_provider_snowpipe.local.tables import Table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+# -- The streaming pipes of one database: default pipes on first use, custom ones by CREATE PIPE ---------
 
-    import duckdb
-
-
-# -- A database or schema gets another name: tables, pipes, channels and stages stay as they are ---------
+PIPE_MISSING = "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
+TABLE_MISSING = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
+_MISSING_TEXT = "does not exist or not authorized"
 
 
-def rename(database: Database, cursor: duckdb.DuckDBPyConnection, change: Rename) -> None:
-    """Rename a database, or one of its schemas, in one transaction, then in memory.
+class Pipes:
+    """The streaming pipes of one database; iterating gives all of them, by schema and name.
 
-    Rows, tokens, queued appends and open sessions of channels stay; a commit before and one after it write
-    to the same table. The caller holds the database's load lock and write lock.
+    Default pipes are there from their first use on. Threading: writes hold the database's write lock; the
+    dictionary is replaced under it and read without it.
 
-    :param cursor: the database's own cursor.
-    :raises SqlError: 002002 when the name is taken, 002003 when there is no such schema.
+    :param database: whose tables the pipes fill and whose channels go with them.
     """
-    database.names.check_free(change)
-    followers: list[Callable[[], None]] = []
 
-    def write() -> None:
-        database.names.write(change)
-        followers.extend(
-            room.follow(change) for room in (database.stages, database.file_pipes, database.objects)
+    def __init__(self, database: Database, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._database = database
+        self._cursor = cursor
+        self._pipes = {pipe.key: pipe for pipe in database.store.load_pipes(cursor)}
+
+    def __iter__(self) -> Iterator[Pipe]:
+        return iter(sorted(self._pipes.values(), key=lambda pipe: (pipe.key.schema, pipe.key.name)))
+
+    def find(self, key: PipeKey) -> Pipe | None:
+        """Return a pipe by its exact name, or None."""
+        return self._pipes.get(key)
+
+    def resolve(self, schema: str, name: str) -> Pipe:
+        """Return a pipe; the default pipe ``<TABLE>-STREAMING`` is created on first use.
+
+        :param schema: schema, case-insensitive.
+        :param name: pipe, case-insensitive.
+        :raises Refusal: 404 with the code of what is missing.
+        """
+        exact_schema = find_name(schema, self._database.schemas)
+        if exact_schema is None:
+            raise Refusal(404, PIPE_MISSING, f"schema {self._database.name}.{schema} {_MISSING_TEXT}")
+        known = {key.name: pipe for key, pipe in self._pipes.items() if key.schema == exact_schema}
+        exact = find_name(name, known)
+        # A table of exactly this name goes before the pipe of one in another case.
+        is_of_table = name.removesuffix(DEFAULT_PIPE_SUFFIX) in self._database.tables.names(exact_schema)
+        if exact is not None and (exact == name or not is_of_table):
+            return known[exact]
+        return self._create_default(exact_schema, name)
+
+    def current(self, pipe: Pipe) -> Pipe:
+        """Return the pipe that has a pipe's name now; the caller holds the write lock.
+
+        :raises Refusal: 404 when it was dropped.
+        """
+        # A pipe that was replaced meanwhile has its channels on the new one.
+        found = self._pipes.get(pipe.key)
+        if found is None and pipe.definition is None:
+            # Its table was replaced between the look-up of the pipe and this call.
+            found = self._create_default(pipe.key.schema, pipe.key.name)
+        if found is None:
+            raise Refusal(404, PIPE_MISSING, f"pipe {pipe.key.name} was dropped")
+        return found
+
+    def create(self, key: PipeKey, table: str, definition: PipeDefinition, *, replace: bool) -> None:
+        """Create a custom pipe; replacing one destroys its channels, as in Snowflake.
+
+        :param table: exact name of the table that it fills, in the same schema.
+        :raises SqlError: when the pipe exists, or the table does not.
+        """
+        with self._database.write_lock:
+            exists = key in self._pipes
+            if exists and not replace:
+                raise object_exists(key.name)
+            if self._database.tables.find(key.schema, table) is None:
+                raise object_missing("Table", f"{self._database.name}.{key.schema}.{table}")
+            pipe = Pipe(key, table, _new_key(), self._database.clock.now_ms(), definition)
+            transact(self._cursor, lambda: self._replace(pipe))
+            if exists:
+                self._forget({key})
+            self._pipes = {**self._pipes, key: pipe}
+
+    def drop(self, key: PipeKey) -> None:
+        """Drop a custom pipe with its channels.
+
+        :raises SqlError: when it does not exist.
+        """
+        with self._database.write_lock:
+            if key not in self._pipes:
+                raise object_missing("Pipe", f"{self._database.name}.{key.schema}.{key.name}")
+            transact(self._cursor, lambda: self._database.store.remove_pipe(self._cursor, key))
+            self._forget({key})
+
+    def forget_table(self, schema: str, table: str) -> None:
+        """Forget the pipes of a table that is gone, with their channels; the caller holds the write lock."""
+        self._forget(
+            {key for key, pipe in self._pipes.items() if key.schema == schema and pipe.table == table}
         )
-        database.reach("before-rename-commit")
 
-    transact(cursor, write)
-    database.reach("after-rename-commit")
-    database.tables.follow(change)
-    database.pipes.follow(change)
-    database.channels.follow(change)
-    for follow in followers:
-        follow()
-    database.names.follow(change)
-    database.dirty = True
+    def follow(self, change: Rename) -> None:
+        """Follow a new name of the database or a schema; the caller holds the write lock."""
+        moved: list[Pipe] = []
+        for pipe in self._pipes.values():
+            _, schema = change.moved((change.old[0], pipe.key.schema))
+            moved.append(dataclasses.replace(pipe, key=PipeKey(schema, pipe.key.name)))
+        self._pipes = {pipe.key: pipe for pipe in moved}
+
+    def _replace(self, pipe: Pipe) -> None:
+        self._database.store.remove_pipe(self._cursor, pipe.key)
+        self._database.store.add_pipe(self._cursor, pipe)
+
+    def _create_default(self, schema: str, name: str) -> Pipe:
+        if not name.upper().endswith(DEFAULT_PIPE_SUFFIX):
+            raise Refusal(404, PIPE_MISSING, f"pipe {self._database.name}.{schema}.{name} {_MISSING_TEXT}")
+        wanted = name[: -len(DEFAULT_PIPE_SUFFIX)]
+        with self._database.write_lock:
+            table = find_name(wanted, self._database.tables.names(schema))
+            if table is None:
+                place = f"{self._database.name}.{schema}.{wanted}"
+                raise Refusal(404, TABLE_MISSING, f"table {place} {_MISSING_TEXT}")
+            key = PipeKey(schema, table + DEFAULT_PIPE_SUFFIX)
+            if key not in self._pipes:
+                pipe = Pipe(key, table, _new_key(), self._database.clock.now_ms())
+                self._database.store.add_pipe(self._cursor, pipe)
+                self._pipes = {**self._pipes, key: pipe}
+            return self._pipes[key]
+
+    def _forget(self, gone: set[PipeKey]) -> None:
+        self._pipes = {key: pipe for key, pipe in self._pipes.items() if key not in gone}
+        self._database.channels.forget(gone)
 
 
-def follow_elsewhere(database: Database, cursor: duckdb.DuckDBPyConnection, change: Rename) -> None:
-    """Let the stages of another database follow, whose file format was renamed with its place."""
-    with database.write_lock:
-        followers: list[Callable[[], None]] = []
-        transact(cursor, lambda: followers.append(database.stages.follow(change)))
-        for follow in followers:
-            follow()
+def _new_key() -> str:
+    return base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 # -- The tables of one database: created, changed, renamed and dropped with what depends on them ---------
@@ -90,7 +179,6 @@ class Tables:
     Threading: writes hold the database's write lock; the dictionary is changed under it and read without it.
 
     :param database: whose pipes, stages and load history follow the tables.
-    :param cursor: the database's own cursor.
     """
 
     def __init__(self, database: Database, cursor: duckdb.DuckDBPyConnection) -> None:
@@ -263,8 +351,6 @@ class Tables:
         self._database.store.remove_table(self._cursor, table.schema, table.name)
 
 
-# -- One Snowflake database: its DuckDB file, what is inside it, and the lock that orders writes ---------
-
 log = logging.getLogger(__name__)
 
 
@@ -277,9 +363,6 @@ class Database:
     :param engine_name: name under which the file is attached; it never changes.
     :param name: exact name, unless the file says that it was renamed.
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
-    :param faults: faults for tests.
-    :param limits: limits of channels and pipes.
-    :param clock: the service's clock.
     :param storage: files of stages.
     :param spool: bodies in flight on disk; None keeps them in memory.
     :param file: the DuckDB file; None for one that needs no room on a disk.
@@ -407,12 +490,34 @@ class Database:
             self.names.reload()
 
     def rename(self, change: Rename) -> None:
-        """Give the database or one of its schemas another name; the caller holds load lock and write lock.
+        """Rename the database, or one of its schemas, in one transaction, then in memory.
+
+        Rows, tokens, queued appends and open sessions of channels stay; a commit before and one after it
+        write to the same table. The caller holds load lock and write lock.
 
         :raises SqlError: 002002 when the name is taken, 002003 when there is no such schema.
         """
-        rename(self, self._cursor, change)
+        self.names.check_free(change)
+        followers: list[Callable[[], None]] = []
+
+        def write() -> None:
+            self.names.write(change)
+            followers.extend(room.follow(change) for room in (self.stages, self.file_pipes, self.objects))
+            self.reach("before-rename-commit")
+
+        transact(self._cursor, write)
+        self.reach("after-rename-commit")
+        for follow in (self.tables.follow, self.pipes.follow, self.channels.follow):
+            follow(change)
+        for follow_in_memory in followers:
+            follow_in_memory()
+        self.names.follow(change)
+        self.dirty = True
 
     def follow(self, change: Rename) -> None:
-        """Follow the new name of another database, or of a schema there."""
-        follow_elsewhere(self, self._cursor, change)
+        """Let stages follow the new name of another database or a schema there, where their format is."""
+        with self.write_lock:
+            followers: list[Callable[[], None]] = []
+            transact(self._cursor, lambda: followers.append(self.stages.follow(change)))
+            for follow in followers:
+                follow()

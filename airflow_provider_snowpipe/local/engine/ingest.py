@@ -8,8 +8,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import duckdb
 import numpy as np
@@ -17,11 +16,16 @@ import numpy as np
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.engine.append import Append, RejectedLine, arrow_lines
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, ROW_SEQ_GAP, Channel, Committed, advance
-from airflow_provider_snowpipe.local.engine.conversions import NOT_AN_OBJECT, column_reasons, insert, required
-from airflow_provider_snowpipe.local.engine.pipe import PipeDefinition
+from airflow_provider_snowpipe.local.engine.conversions import (
+    AS_OBJECT,
+    NOT_AN_OBJECT,
+    column_reasons,
+    insert,
+    required,
+)
+from airflow_provider_snowpipe.local.engine.names import PipeDefinition
 from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import BOOLEAN, NUMBER, TEXT, ColumnType
+from airflow_provider_snowpipe.local.tables import BOOLEAN, NUMBER, TEXT, Column, ColumnType, Table
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.engine.database import Database
@@ -63,8 +67,7 @@ def transforming_stage(table: Table, definition: PipeDefinition, source: str, ta
         f"SELECT *, CASE {' '.join(reasons)} END AS reason, "
         f"CASE WHEN reason IS NOT NULL THEN l END AS payload FROM "
         f"(SELECT i, l, j{values} FROM "
-        f"(SELECT i, l, CASE WHEN json_valid(l) THEN CASE WHEN json_type(l) = 'OBJECT' THEN l::JSON END END "
-        f"AS j FROM {source} OFFSET 0) OFFSET 0)"
+        f"(SELECT i, l, {AS_OBJECT} AS j FROM {source} OFFSET 0) OFFSET 0)"
     )
 
 
@@ -114,10 +117,7 @@ def plan(cursor: duckdb.DuckDBPyConnection, table: Table, source: str, *, exact:
     :param exact: keys are compared with the case of columns (MATCH_BY_COLUMN_NAME = CASE_SENSITIVE).
     :raises EvolutionError: for a name that no column can have, or too many new columns.
     """
-    objects = (
-        f"(SELECT CASE WHEN json_valid(l) THEN CASE WHEN json_type(l) = 'OBJECT' THEN l::JSON END END AS j "
-        f"FROM {source})"
-    )
+    objects = f"(SELECT {AS_OBJECT} AS j FROM {source})"
     added = _added(cursor, table, objects, exact)
     relaxed = _relaxed(cursor, table, objects, exact)
     if not added and not relaxed:
@@ -198,8 +198,6 @@ def _relaxed(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exac
     return [column.name for column, full in zip(required, row, strict=True) if full is False]
 
 
-# -- One commit: rows of a group, tokens and counters of its channels, rejected rows; all or nothing -----
-
 log = logging.getLogger(__name__)
 
 _SOURCE = "_lines"
@@ -218,11 +216,8 @@ class _StrictPathError(Exception):
         self.table = table
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """Rejected rows of each append, by position in the group."""
-
-    rejected: dict[int, list[RejectedLine]] = field(default_factory=dict)
+# Rejected rows of each append, by position in the group.
+_Rejected: TypeAlias = dict[int, list[RejectedLine]]
 
 
 def commit_group(database: Database, group: Sequence[Append]) -> None:
@@ -332,10 +327,7 @@ def _commit(database: Database, group: Sequence[Append]) -> dict[Channel, Commit
 
 def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Committed]:
     cursor = database.committer_cursor
-    outcome = _Outcome()
-    for position, append in enumerate(group):
-        if append.lines.rejected:
-            outcome.rejected[position] = list(append.lines.rejected)
+    outcome = {n: list(append.lines.rejected) for n, append in enumerate(group) if append.lines.rejected}
     cursor.execute("BEGIN")
     try:
         for (table, definition), positions in _by_target(database, group).items():
@@ -371,7 +363,7 @@ def _insert(
     definition: PipeDefinition | None,
     group: Sequence[Append],
     positions: list[int],
-    outcome: _Outcome,
+    outcome: _Rejected,
 ) -> None:
     cursor = database.committer_cursor
     # A default pipe applies the clustering key by itself, a custom pipe when it says so.
@@ -430,7 +422,7 @@ def _insert_isolated(cursor: duckdb.DuckDBPyConnection, table: Table, exact: boo
 
 
 def _note_rejected(
-    cursor: duckdb.DuckDBPyConnection, group: Sequence[Append], positions: list[int], outcome: _Outcome
+    cursor: duckdb.DuckDBPyConnection, group: Sequence[Append], positions: list[int], outcome: _Rejected
 ) -> None:
     bad = cursor.execute(
         f"SELECT i, reason, payload FROM {_STAGED} WHERE reason IS NOT NULL ORDER BY i"
@@ -440,13 +432,13 @@ def _note_rejected(
         nth = int(np.searchsorted(ends, row, side="right"))
         start = int(ends[nth - 1]) if nth else 0
         line = RejectedLine(row - start, payload.rstrip("\r\n").encode(), reason)
-        outcome.rejected.setdefault(positions[nth], []).append(line)
+        outcome.setdefault(positions[nth], []).append(line)
 
 
-def _advance(group: Sequence[Append], outcome: _Outcome, now_ms: int) -> dict[Channel, Committed]:
+def _advance(group: Sequence[Append], outcome: _Rejected, now_ms: int) -> dict[Channel, Committed]:
     states: dict[Channel, Committed] = {}
     for position, append in enumerate(group):
-        rejected = outcome.rejected.get(position, [])
+        rejected = outcome.get(position, [])
         before = states.get(append.channel, append.channel.committed)
         states[append.channel] = advance(
             before, append, len(rejected), rejected[-1].reason if rejected else None, now_ms=now_ms
@@ -454,7 +446,7 @@ def _advance(group: Sequence[Append], outcome: _Outcome, now_ms: int) -> dict[Ch
     return states
 
 
-def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Outcome) -> list[list[Any]]:
+def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Rejected) -> list[list[Any]]:
     now_ms = database.clock.now_ms()
     return [
         [
@@ -471,7 +463,7 @@ def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Outcom
         ]
         for position, append in enumerate(group)
         if _logs_errors(database, append)
-        for line in outcome.rejected.get(position, [])
+        for line in outcome.get(position, [])
     ]
 
 

@@ -1,23 +1,122 @@
-"""Names of one database and its schemas, apart from the engine's names for them, which never change.
-
-A new name is one row in a hidden table, so that a rename is one transaction in one file and moves neither
-rows nor files: DuckDB can neither rename a schema nor move a table to another one (DuckDB 2.0.0).
-"""
-
 # ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+"""Names of one database, its schemas and its streaming pipes, and what a new name changes.
+
+The engine's names for databases and schemas never change. A new name is one row in a hidden table, so that a
+rename is one transaction in one file and moves neither rows nor files: DuckDB can neither rename a schema nor
+move a table to another one (DuckDB 2.0.0).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain, count
 
 import duckdb
 
-from airflow_provider_snowpipe.local.engine.rename import Rename
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
 from airflow_provider_snowpipe.local.identifiers import find_name, quote_path
 
+# -- The change of a database's or schema's name, as everything that holds such a name sees it -----------
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """A database or a schema gets another name.
+
+    :param old: exact path as it was: database, or database and schema.
+    :param new: exact path as it is to be, of the same length.
+    """
+
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """``DATABASE`` or ``SCHEMA``."""
+        return "DATABASE" if len(self.old) == 1 else "SCHEMA"
+
+    def moved(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        """Return where a path from the database down is afterwards."""
+        if path[: len(self.old)] != self.old:
+            return path
+        return self.new + path[len(self.old) :]
+
+    def moved_object(self, path: tuple[str, str, str]) -> tuple[str, str, str]:
+        """Return where an object of a schema is afterwards."""
+        database, schema, name = self.moved(path)
+        return database, schema, name
+
+
+# -- What a custom streaming pipe does with a row: transformations, or columns matched by name -----------
+
+
+@dataclass(frozen=True, slots=True)
+class PipeDefinition:
+    """The COPY statement of a custom pipe, compiled.
+
+    :param text: the statement as it was written.
+    :param columns: columns that the expressions fill, in order; empty for a pipe that matches names.
+    :param expressions: one DuckDB expression a column, over the row ``j`` as JSON.
+    :param case_sensitive: a matching pipe compares names with their case.
+    :param cluster_at_ingest_time: rows of a commit are sorted by the clustering key of the table.
+    """
+
+    text: str
+    columns: tuple[str, ...] = ()
+    expressions: tuple[str, ...] = ()
+    case_sensitive: bool = False
+    cluster_at_ingest_time: bool = False
+
+    def to_json(self) -> str:
+        """Return the form that the hidden table keeps."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> PipeDefinition:
+        """Read the form that :meth:`to_json` writes."""
+        stored = json.loads(text)
+        lists = {name: tuple(stored[name]) for name in ("columns", "expressions")}
+        return cls(**{**stored, **lists})
+
+
+DEFAULT_PIPE_SUFFIX = "-STREAMING"
+
+
+@dataclass(frozen=True, slots=True)
+class PipeKey:
+    """Exact schema and name of a pipe inside one database."""
+
+    schema: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """A pipe and the table it fills.
+
+    :param key: schema and name.
+    :param table: exact name of the table, in the same schema.
+    :param encryption_key: base64 of the 32-byte AES key for file mode.
+    :param created_on_ms: creation time, epoch milliseconds.
+    :param definition: what a custom pipe does; None for a default pipe.
+    """
+
+    key: PipeKey
+    table: str
+    encryption_key: str = field(repr=False)
+    created_on_ms: int
+    definition: PipeDefinition | None = None
+
+
+# -- Names of one database and its schemas, apart from the engine's names for them, which never change ---
+#
+# A new name is one row in a hidden table, so that a rename is one transaction in one file and moves neither
+# rows nor files: DuckDB can neither rename a schema nor move a table to another one (DuckDB 2.0.0).
+
+HIDDEN_SCHEMA = "_snowpipe"
 # Nobody's to give: Snowflake's own schema of every database, and the hidden one here.
 _RESERVED_SCHEMAS = ("INFORMATION_SCHEMA", HIDDEN_SCHEMA)
 _DDL = """
@@ -35,7 +134,6 @@ class Names:
 
     :param engine: the engine's name of the attached database.
     :param default: the database's name, unless it was renamed.
-    :param cursor: the database's own cursor.
     """
 
     def __init__(self, engine: str, default: str, cursor: duckdb.DuckDBPyConnection) -> None:

@@ -50,11 +50,6 @@ def is_invalidated(error: BaseException) -> bool:
     return isinstance(error, duckdb.Error) and "has been invalidated" in str(error)
 
 
-# Bodies in flight on disk: each file is sealed with AES-256-GCM under the newest key of the data directory
-#
-# It covers what waits for its commit outside of memory: uploads of the SDK's file mode and queued appends
-# above the bound of memory. Committed rows are in the database files, which are not encrypted.
-
 _MAGIC = b"SPB1"
 _KEY_ID_BYTES, _NONCE_BYTES = 8, 12
 _HEADER_BYTES = len(_MAGIC) + _KEY_ID_BYTES

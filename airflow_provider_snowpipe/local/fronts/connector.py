@@ -6,7 +6,6 @@ Every failure is HTTP 200 with ``success: false``: the connector retries any 5xx
 from __future__ import annotations
 
 import base64
-import contextlib
 import hmac
 import itertools
 import json
@@ -19,18 +18,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.local.access.credentials import is_access_token
-from airflow_provider_snowpipe.local.accounts import Account, Password
+from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, unsupported
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, answer_to
-from airflow_provider_snowpipe.local.fronts.sessions import Sessions
+from airflow_provider_snowpipe.local.fronts.sessions import Sessions, open_session
 from airflow_provider_snowpipe.local.fronts.sql_api import row_type
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
-from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
 from airflow_provider_snowpipe.local.sql.execution import (
     Batch,
     Execution,
@@ -39,7 +35,6 @@ from airflow_provider_snowpipe.local.sql.execution import (
     in_background,
 )
 from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
-from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.sql.reader import check_count, shares, split_statements
 from airflow_provider_snowpipe.local.sql.results import (
     SELECT,
@@ -50,197 +45,13 @@ from airflow_provider_snowpipe.local.sql.results import (
     encode_streams,
 )
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.show import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.sql.stages import staged_bindings
-
-# -- Logins of the connector protocol: credentials, role, and the names that a session starts with -------
-
-_SQLSTATE = "08001"
-_PASSWORD_AUTHENTICATORS = frozenset({"", "SNOWFLAKE", "USERNAME_PASSWORD_MFA"})
-_PAT = "PROGRAMMATIC_ACCESS_TOKEN"
-_TOKEN_REFUSED = {
-    "OAUTH": ("390303", "Invalid OAuth access token."),
-    _PAT: ("394400", "Programmatic access token is invalid."),
-}
-
-
-class Login:
-    """Opens sessions for those whose credentials are right.
-
-    :param account: verifies keys, tokens and the passwords of declared users.
-    :param password: verifies the password of the service's own user.
-    :param catalog: databases.
-    """
-
-    def __init__(self, account: Account, password: Password, catalog: Catalog) -> None:
-        self._account = account
-        self._password = password
-        self._catalog = catalog
-
-    def open(self, data: Mapping[str, Any], query: Mapping[str, str], client_ip: str = "") -> Session:
-        """Open the session of a login request, and keep the login in the query history.
-
-        :param data: ``data`` of the request.
-        :param query: its query parameters, with the names that the session starts with.
-        :param client_ip: address at the other end.
-        :raises SqlError: with Snowflake's code for wrong credentials; neither connector retries it.
-        """
-        access, client = self._catalog.access, str(data.get("CLIENT_APP_ID") or "")[:256]
-        try:
-            session = self._open(data, query)
-        except SqlError as error:
-            user, failure = str(data.get("LOGIN_NAME") or "").upper()[:256], (error.code, error.message)
-            self._catalog.queries.login(access.now_ms(), user, client_ip, client, None, failure)
-            raise
-        self._catalog.queries.login(access.now_ms(), session.user, client_ip, client, session.session_id)
-        return session
-
-    def _open(self, data: Mapping[str, Any], query: Mapping[str, str]) -> Session:
-        user, restricted = self._verify(data)
-        session = Session(self._catalog, user, moves_files=True, client=_client(data))
-        parameters = data.get("SESSION_PARAMETERS")
-        given = parameters if isinstance(parameters, dict) else {}
-        for name, value in given.items():
-            session.set_parameter(str(name).upper(), value)
-        role = restricted or _exact(query.get("roleName", ""))
-        if role:
-            try:
-                use_role(session, role)
-            except SqlError as error:
-                raise SqlError(
-                    "390189",
-                    _SQLSTATE,
-                    f"Role '{role}' specified in the connect string does not exist or not authorized. "
-                    "Contact your local system administrator, or attempt to login with another role, "
-                    "e.g. PUBLIC.",
-                ) from error
-        _apply_names(session, query)
-        if str(session.parameters.get("CLIENT_VALIDATE_DEFAULT_PARAMETERS", "")).lower() == "true":
-            _check_names(session, query)
-        return session
-
-    def _verify(self, data: Mapping[str, Any]) -> tuple[str, str | None]:
-        """Return the user whose credentials the login holds, and the role that they are restricted to."""
-        authenticator = str(data.get("AUTHENTICATOR") or "").upper()
-        if authenticator in _PASSWORD_AUTHENTICATORS:
-            return self._by_password(data)
-        if authenticator == "SNOWFLAKE_JWT":
-            token = str(data.get("TOKEN", ""))
-            try:
-                return self._account.verify_key_pair(token), self._account.role_in(token)
-            except Refusal as refusal:
-                raise SqlError("390144", _SQLSTATE, refusal.message) from refusal
-        if authenticator in _TOKEN_REFUSED:
-            return self._by_token(data, str(data.get("TOKEN", "")), authenticator)
-        raise SqlError(
-            "390190",
-            _SQLSTATE,
-            f"The local service does not know the authenticator {authenticator}; use a password, a key pair "
-            "(SNOWFLAKE_JWT), a PROGRAMMATIC_ACCESS_TOKEN or OAUTH.",
-        )
-
-    def _by_password(self, data: Mapping[str, Any]) -> tuple[str, str | None]:
-        name, password = str(data.get("LOGIN_NAME") or ""), str(data.get("PASSWORD") or "")
-        # A programmatic access token may take the place of the password.
-        if is_access_token(password):
-            return self._by_token(data, password, _PAT)
-        if self._password.matches(name, password):
-            return self._password.user, None
-        user = self._account.verify_password(name, password)
-        if user is None:
-            raise SqlError("390100", _SQLSTATE, "Incorrect username or password was specified.")
-        return user, None
-
-    def _by_token(self, data: Mapping[str, Any], token: str, authenticator: str) -> tuple[str, str | None]:
-        code, message = _TOKEN_REFUSED[authenticator]
-        try:
-            user, _ = self._account.verify_original(token, authenticator)
-            role = self._account.role_in(token)
-        except Refusal as refusal:
-            raise SqlError(code, _SQLSTATE, f"{message} {refusal.message}.") from refusal
-        name = str(data.get("LOGIN_NAME") or user).upper()
-        known = self._catalog.access.state.users[user]
-        if name not in {user.upper(), known.login_name.upper()}:
-            raise SqlError(
-                "390309",
-                _SQLSTATE,
-                "The user you were trying to authenticate as differs from the user tied to the access token.",
-            )
-        return user, role
-
-
-def _client(data: Mapping[str, Any]) -> str:
-    """Return which of the clients that read Arrow logs in; empty for any other.
-
-    Snowpark and SQLAlchemy give names of their own as CLIENT_APP_ID; the Python connector below them tells
-    the version of Python (observed with 4.8.1).
-    """
-    name, environment = str(data.get("CLIENT_APP_ID") or ""), data.get("CLIENT_ENVIRONMENT")
-    is_python = isinstance(environment, dict) and "PYTHON_VERSION" in environment
-    if is_python or name.startswith("Python"):
-        return "PYTHON"
-    return "JDBC" if name == "JDBC" else ""
-
-
-def _apply_names(session: Session, query: Mapping[str, str]) -> None:
-    """Take database, schema and warehouse of the login, or the user's defaults.
-
-    A wrong or hidden name is no error, as in Snowflake; it leaves the session without that name.
-    """
-    known = session.catalog.access.state.users.get(session.user)
-    session.warehouse = _exact(query.get("warehouse", "")) or (known.default_warehouse if known else None)
-    database, schema = _exact(query.get("databaseName", "")), _exact(query.get("schemaName", ""))
-    if not database and known is not None and known.default_namespace:
-        with contextlib.suppress(SqlError):
-            database, *more = read_path(known.default_namespace)[0]
-            schema = schema or (more[0] if more else "")
-    if database:
-        with contextlib.suppress(SqlError):
-            use_schema(session, database, None)
-            session.schema = None if schema else session.schema
-            use_schema(session, database, schema or None)
-
-
-def _check_names(session: Session, query: Mapping[str, str]) -> None:
-    """Refuse a login with a wrong name, for a client that wants its names validated.
-
-    :raises SqlError: 390201.
-    """
-    found = {
-        "database": session.database,
-        "schema": session.schema,
-        "warehouse": session.warehouse
-        if session.warehouse in session.catalog.access.state.warehouses
-        else None,
-    }
-    for kind, parameter in (
-        ("database", "databaseName"),
-        ("schema", "schemaName"),
-        ("warehouse", "warehouse"),
-    ):
-        if query.get(parameter) and found[kind] != _exact(query[parameter]):
-            raise SqlError(
-                "390201",
-                _SQLSTATE,
-                f"The requested {kind} '{query[parameter]}' does not exist or not authorized.",
-            )
-
-
-def _exact(name: str) -> str:
-    """Return a name of the login under Snowflake's case rules."""
-    return name[1:-1].replace('""', '"') if name[:1] == name[-1:] == '"' and len(name) > 2 else name.upper()
-
-
-# -- Connector protocol: what snowflake-connector-python 4.8 and 5.2 and the Airflow hooks on top of them use
-#
-# Every failure is HTTP 200 with ``success: false``: the connector retries any 5xx.
 
 _VALIDITY_SECONDS = 4 * 3600
 _SESSION_GONE = "390111"
 # The session parameters by which the clients that read Arrow ask for text instead.
-_FORMAT_PARAMETERS = {
-    "PYTHON": "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT",
-    "JDBC": "JDBC_QUERY_RESULT_FORMAT",
-}
+_FORMAT_PARAMETERS = {"PYTHON": "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT", "JDBC": "JDBC_QUERY_RESULT_FORMAT"}
 _THRESHOLD = "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"
 # JDBC writes times as text by these; without them by a format of its own (observed with 3.24.2).
 _OUTPUT_FORMATS = tuple(name for name in DEFAULT_PARAMETERS if name.endswith("_OUTPUT_FORMAT"))
@@ -272,25 +83,21 @@ _IN_PROGRESS_SYNC = "333333"
 class ConnectorFront:
     """Handlers of the connector protocol.
 
-    :param account: verifies key pairs.
-    :param password: verifies passwords.
-    :param catalog: databases.
     :param files: tells clients how to move files.
-    :param faults: answers and delays that a test asked for.
     :param limits: when sessions end.
     """
 
     def __init__(
         self,
         account: Account,
-        password: Password,
         catalog: Catalog,
         files: StageFilesFront,
         faults: Faults | None = None,
         limits: Limits = DEFAULTS,
     ) -> None:
         self._faults = faults or Faults()
-        self._opener = Login(account, password, catalog)
+        self._account = account
+        self._catalog = catalog
         self._files = files
         self._sessions = Sessions(catalog.access, limits.session_idle_seconds)
         self._executions = Executions()
@@ -344,7 +151,7 @@ class ConnectorFront:
         if not isinstance(data, dict):
             return _failure("390102", "08001", "The login request has no data.")
         try:
-            session = self._opener.open(data, request.query, request.client_ip)
+            session = open_session(self._account, self._catalog, data, request.query, request.client_ip)
         except SqlError as error:
             return _failure(error.code, error.sqlstate, error.message)
         token, master = self._sessions.add(session)
@@ -359,7 +166,12 @@ class ConnectorFront:
                 "serverVersion": "10.0.0",
                 "firstLogin": False,
                 "parameters": _parameters(session),
-                "sessionInfo": _session_info(session),
+                "sessionInfo": {
+                    "databaseName": session.database,
+                    "schemaName": session.schema,
+                    "warehouseName": session.warehouse,
+                    "roleName": session.role,
+                },
             }
         )
 
@@ -431,7 +243,7 @@ class ConnectorFront:
                 ),
             )
         except SqlError as error:
-            return Response.of_json(_error_answer(error, str(uuid.uuid4())))
+            return _failed(error)
         if body.get("asyncExec"):
             if is_new:
                 in_background(execution.run)
@@ -444,7 +256,6 @@ class ConnectorFront:
         self, session: Session, request: Request, text: str, wanted: int, *, in_the_background: bool
     ) -> Response:
         """Run several statements, one after the other until one fails; each result has an id of its own."""
-        query_id = str(uuid.uuid4())
         try:
             statements = split_statements(text)
             check_count(statements, wanted)
@@ -456,7 +267,7 @@ class ConnectorFront:
                 session.session_id, request.query.get("requestId"), content, lambda: Batch(parts)
             )
         except SqlError as error:
-            return Response.of_json(_error_answer(error, query_id))
+            return _failed(error)
         for part in batch.parts if is_new else ():
             self._executions.add(part)
         if in_the_background:
@@ -471,7 +282,7 @@ class ConnectorFront:
         if not batch.wait(_ANSWER_SECONDS):
             return _in_progress(batch, _IN_PROGRESS_SYNC)
         if batch.error is not None:
-            return Response.of_json(_error_answer(batch.error, batch.query_id))
+            return _failed(batch.error, batch.query_id)
         results = [part.result for part in batch.parts if part.result is not None]
         assert batch.result is not None  # noqa: S101 - it has ended without an error
         data = _result_data(session, batch.result, batch.query_id) | {
@@ -486,8 +297,8 @@ class ConnectorFront:
 
         Connector 4.8.1 asks for their results itself when it reads that row (observed).
         """
-        execution = self._executions.find(query_id)
-        if isinstance(execution, Batch) and execution.session.user == session.user:
+        execution = self._of_user(session, query_id)
+        if isinstance(execution, Batch):
             execution.wait(_ANSWER_SECONDS)
             result = execution.result
             if execution.is_done and execution.error is None and result is not None:
@@ -495,10 +306,14 @@ class ConnectorFront:
         return self._stored(session, query_id, request)
 
     def _stored(self, session: Session, query_id: str, request: Request) -> Response:
-        execution = self._executions.find(query_id)
-        if execution is None or execution.session.user != session.user:
+        execution = self._of_user(session, query_id)
+        if execution is None:
             return _failure("000709", "02000", f"Statement {query_id} not found")
         return self._finished(session, execution, request)
+
+    def _of_user(self, session: Session, query_id: str) -> Execution | Batch | None:
+        found = self._executions.find(query_id)
+        return found if found is not None and found.session.user == session.user else None
 
     def _finished(self, session: Session, execution: Execution | Batch, request: Request) -> Response:
         if isinstance(execution, Batch):
@@ -507,12 +322,11 @@ class ConnectorFront:
             return _in_progress(execution, _IN_PROGRESS_SYNC)
         if execution.result is None:
             assert execution.error is not None  # noqa: S101 - an ended statement has one of both
-            return Response.of_json(_error_answer(execution.error, execution.query_id))
+            return _failed(execution.error, execution.query_id)
         if execution.result.transfer is not None and _ROWS_ONLY in request.headers.get("accept", ""):
             # The driver took the statement for another one and would not move the files (observed by users
             # of Snowflake's drivers for Go and Node).
-            refused = unsupported("unsupported_requested_format:snowflake")
-            return Response.of_json(_error_answer(refused, execution.query_id))
+            return _failed(unsupported("unsupported_requested_format:snowflake"), execution.query_id)
         data = _result_data(session, execution.result, execution.query_id, own=execution.parameters)
         if "rowset" not in data and "rowsetBase64" not in data:
             data |= _in_chunks(session, execution, execution.result, request.headers.get("host", ""))
@@ -542,8 +356,8 @@ class ConnectorFront:
         return _success(None)
 
     def _abort(self, session: Session, query_id: str) -> Response:
-        execution = self._executions.find(query_id)
-        if execution is None or execution.session.user != session.user or not execution.cancel():
+        execution = self._of_user(session, query_id)
+        if execution is None or not execution.cancel():
             return _failure("000605", "02000", "Identified SQL statement is not currently executing.")
         return _success(None)
 
@@ -560,8 +374,8 @@ class ConnectorFront:
         else:
             other = session.catalog.sessions.get(int(name)) if name.isdigit() else None
             if other is None or not self._may_cancel(session, other):
-                error = SqlError("000606", "57014", f"Session '{name}' does not exist or not authorized.")
-                return Response.of_json(_error_answer(error, str(uuid.uuid4())))
+                message = f"Session '{name}' does not exist or not authorized."
+                return _failed(SqlError("000606", "57014", message))
             self._executions.cancel_all(lambda made: made.session is other)
             said = f"all queries of session [{name}] terminated."
         result = Result((ResultColumn(call.upper()),), [(said,)])
@@ -572,8 +386,8 @@ class ConnectorFront:
         return session.user == other.user or session.role == "ACCOUNTADMIN"
 
     def _monitor(self, session: Session, query_id: str) -> Response:
-        execution = self._executions.find(query_id)
-        if execution is None or execution.session.user != session.user:
+        execution = self._of_user(session, query_id)
+        if execution is None:
             return _success({"queries": []})
         described: dict[str, Any] = {"id": query_id, "sqlText": execution.statement, "status": "RUNNING"}
         if execution.error is not None:
@@ -625,7 +439,7 @@ def _described(session: Session, text: str) -> Response:
     try:
         description = describe(session, text)
     except SqlError as error:
-        return Response.of_json(_error_answer(error, query_id))
+        return _failed(error, query_id)
     return _success(_result_data(session, description.result, query_id, description.binds))
 
 
@@ -738,15 +552,6 @@ def _in_progress(execution: Execution | Batch, code: str) -> Response:
     return Response.of_json({"data": data, "code": code, "message": None, "success": True})
 
 
-def _session_info(session: Session) -> dict[str, Any]:
-    return {
-        "databaseName": session.database,
-        "schemaName": session.schema,
-        "warehouseName": session.warehouse,
-        "roleName": session.role,
-    }
-
-
 def _parameters(session: Session) -> list[dict[str, Any]]:
     values: dict[str, Any] = {
         "AUTOCOMMIT": session.autocommit,
@@ -766,15 +571,16 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _error_answer(error: SqlError, query_id: str) -> dict[str, Any]:
-    data = {"internalError": False, "errorCode": error.code, "sqlState": error.sqlstate, "queryId": query_id}
-    return {"data": data, "code": error.code, "message": error.message, "success": False}
+def _failed(error: SqlError, query_id: str | None = None) -> Response:
+    """Answer a failed statement; without an id a statement that never was one, or another call."""
+    described = {"internalError": False, "queryId": query_id or str(uuid.uuid4())}
+    return _failure(error.code, error.sqlstate, error.message, **described)
 
 
 def _success(data: Any) -> Response:
     return Response.of_json({"data": data, "code": None, "message": None, "success": True})
 
 
-def _failure(code: str, sqlstate: str, message: str) -> Response:
-    data = {"errorCode": code, "sqlState": sqlstate}
+def _failure(code: str, sqlstate: str, message: str, **more: Any) -> Response:
+    data = {"errorCode": code, "sqlState": sqlstate, **more}
     return Response.of_json({"data": data, "code": code, "message": message, "success": False})

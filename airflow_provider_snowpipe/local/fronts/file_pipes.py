@@ -17,16 +17,15 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import PipeKey
+from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
 from airflow_provider_snowpipe.local.identifiers import read_path
-from airflow_provider_snowpipe.local.loading.auto_ingest import arrived_in_bucket, split_by_pattern
-from airflow_provider_snowpipe.local.loading.file_pipes import FilePipe
-from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, LoadEvent
-from airflow_provider_snowpipe.local.sql.system_functions import iso
+from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, FilePipe, LoadEvent
+from airflow_provider_snowpipe.local.loading.pipe_loads import arrived_in_bucket, split_by_pattern
+from airflow_provider_snowpipe.local.sql.pipes import iso
 
 # -- Bodies that name files: lists for insertFiles, and events of S3 -------------------------------------
 
@@ -95,11 +94,6 @@ def created_objects(request: Request) -> list[tuple[str, str, int | None]]:
     return found
 
 
-# -- Snowpipe REST API: insertFiles, insertReport, loadHistoryScan, and events of S3 buckets -------------
-#
-# Shapes are those of the documentation page "Snowpipe REST API"; snowflake-ingest 1.0.13 works with them
-# (observed).
-
 MAX_FILES = 5000
 MAX_PATH_BYTES = 1024
 MAX_EVENTS = 10_000
@@ -111,7 +105,6 @@ class FilePipesFront:
     """Handlers of the Snowpipe REST API.
 
     :param account: verifies key-pair tokens; no other credential is accepted.
-    :param catalog: databases.
     :param faults: answers that a test asked for.
     """
 
@@ -139,11 +132,8 @@ class FilePipesFront:
                 return self._history_scan(request, *self._pipe(name, roles, {"MONITOR", "OPERATE"}))
             case "POST", ("v1", "notifications", "s3"):
                 return self._bucket_events(request, roles)
-        raise Refusal(
-            404,
-            _MISSING,
-            f"{request.method} /{'/'.join(request.segments)} is no call of the Snowpipe REST API",
-        )
+        why = f"{request.method} /{'/'.join(request.segments)} is no call of the Snowpipe REST API"
+        raise Refusal(404, _MISSING, why)
 
     def _pipe(self, name: str, roles: frozenset[str], needed: set[str]) -> tuple[Database, FilePipe]:
         """Return a pipe by its fully qualified name; a missing privilege looks like a missing pipe."""
@@ -176,11 +166,8 @@ class FilePipesFront:
             )
         for path, _ in files:
             if not path or len(path.encode()) > MAX_PATH_BYTES:
-                raise Refusal(
-                    400,
-                    WRONG,
-                    f"the path '{path[:60]}' is empty or longer than {MAX_PATH_BYTES} bytes of UTF-8",
-                )
+                why = f"the path '{path[:60]}' is empty or longer than {MAX_PATH_BYTES} bytes of UTF-8"
+                raise Refusal(400, WRONG, why)
         try:
             accepted, unmatched = split_by_pattern(pipe, files)
         except SqlError as error:

@@ -61,54 +61,48 @@ def decode_zstd(body: bytes, most: int | None = None) -> bytes:
     :raises zstandard.ZstdError: for anything else, and for a frame that does not end.
     """
     limit = MAX_DECODED_BYTES if most is None else most
-    parts: list[bytes] = []
-    view, position, size = memoryview(body), 0, 0
-    decompressor = zstandard.ZstdDecompressor()
-    frame = None
     step = _ZSTD_INPUT_BYTES if limit > _FREE_BYTES else _ZSTD_FEW_INPUT_BYTES
-    while position < len(view):
-        frame = frame or decompressor.decompressobj()
-        chunk = view[position : position + step]
-        part = frame.decompress(chunk)
-        size = _checked(size + len(part), limit)
-        parts.append(part)
-        position += len(chunk)
-        if frame.eof:
-            position -= len(frame.unused_data)
-            frame = None
-    if frame is not None:
-        raise zstandard.ZstdError("the last frame is incomplete")
-    return b"".join(parts)
+    new = zstandard.ZstdDecompressor().decompressobj
+    return _joined(body, limit, new, step, step, zstandard.ZstdError("the last frame is incomplete"))
 
 
 def _decode_gzip(body: bytes, limit: int) -> bytes:
+    incomplete = EOFError("the last member is incomplete")
+
+    def new() -> Any:
+        return zlib.decompressobj(wbits=31)
+
+    return _joined(body, limit, new, _GZIP_FIRST_BYTES, _GZIP_MOST_BYTES, incomplete, limit + 1)
+
+
+def _joined(
+    body: bytes, limit: int, new: Callable[[], Any], first: int, most: int, incomplete: Exception, *bound: int
+) -> bytes:
+    """Join what the frames or members of a body stand for.
+
+    :param first: bytes given to a new one at first, doubled from call to call up to ``most``.
+    :param bound: further argument of each call.
+    """
     parts: list[bytes] = []
     view, position, size = memoryview(body), 0, 0
-    member, step = None, _GZIP_FIRST_BYTES
+    member, step = None, first
     while position < len(view):
         if member is None:
-            member, step = zlib.decompressobj(wbits=31), _GZIP_FIRST_BYTES
+            member, step = new(), first
         chunk = view[position : position + step]
-        part = member.decompress(chunk, limit + 1)
-        size = _checked(size + len(part), limit)
-        parts.append(part)
+        parts.append(member.decompress(chunk, *bound))
+        size += len(parts[-1])
+        if size > limit:
+            raise Refusal(413, "REQUEST_TOO_LARGE", f"the decoded body has more than {limit} bytes")
         position += len(chunk)
-        step = min(step * 2, _GZIP_MOST_BYTES)
+        step = min(step * 2, most)
         if member.eof:
             position -= len(member.unused_data)
             member = None
     if member is not None:
-        raise EOFError("the last member is incomplete")
+        raise incomplete
     return b"".join(parts)
 
-
-def _checked(size: int, limit: int) -> int:
-    if size > limit:
-        raise Refusal(413, "REQUEST_TOO_LARGE", f"the decoded body has more than {limit} bytes")
-    return size
-
-
-# -- Requests and responses of the bare ASGI routes: bodies, encodings, JSON errors ----------------------
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

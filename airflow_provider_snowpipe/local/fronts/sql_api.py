@@ -12,8 +12,7 @@ from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError, unsupported
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, answer_to
-from airflow_provider_snowpipe.local.fronts.tokens import TOKEN_TYPE_HEADER
-from airflow_provider_snowpipe.local.sql.current import use_role, use_schema
+from airflow_provider_snowpipe.local.fronts.sessions import TOKEN_TYPE_HEADER
 from airflow_provider_snowpipe.local.sql.execution import (
     Batch,
     Execution,
@@ -23,8 +22,8 @@ from airflow_provider_snowpipe.local.sql.execution import (
 )
 from airflow_provider_snowpipe.local.sql.reader import check_count, split_statements
 from airflow_provider_snowpipe.local.sql.results import Result, encode
-from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.sql.session import Session, use_role, use_schema
+from airflow_provider_snowpipe.local.tables import ColumnType
 
 # Snowflake answers a synchronous request with 202 when the statement takes longer.
 _ANSWER_SECONDS = 45.0
@@ -53,12 +52,7 @@ class Submission(Batch):
 
 
 class SqlApiFront:
-    """Handlers of the SQL API.
-
-    :param account: verifies credentials.
-    :param catalog: databases.
-    :param faults: answers and delays that a test asked for.
-    """
+    """Handlers of the SQL API."""
 
     def __init__(self, account: Account, catalog: Catalog, faults: Faults | None = None) -> None:
         self._account = account

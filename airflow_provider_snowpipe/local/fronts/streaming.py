@@ -19,17 +19,16 @@ from airflow_provider_snowpipe.local.accounts import INGEST_HOST, Account
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.append import Append, Lines, split_lines
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, Channel
-from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, TABLE_MISSING, Database
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
-from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe
-from airflow_provider_snowpipe.local.engine.pipes import PIPE_MISSING, TABLE_MISSING
+from airflow_provider_snowpipe.local.engine.names import DEFAULT_PIPE_SUFFIX, Pipe
 from airflow_provider_snowpipe.local.engine.spool import SpoolError
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.fronts import tokens
+from airflow_provider_snowpipe.local.fronts import sessions
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
-from airflow_provider_snowpipe.local.fronts.stage_upload import Fragment, Stage, read_fragment
+from airflow_provider_snowpipe.local.fronts.stage_files import UPLOAD_BUCKET, Fragment, Stage, read_fragment
 from airflow_provider_snowpipe.local.identifiers import UrlName
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 
@@ -102,10 +101,6 @@ def _missing(code: str, named: str) -> Refusal:
     return Refusal(404, code, f"{named} does not exist or not authorized")
 
 
-# -- Snowpipe Streaming REST API v2: hostname, token, pipe-info, channels, rows --------------------------
-#
-# Shapes are those that SDK 1.9.1 needs (observed); a comment marks where the documentation differs.
-
 _ELASTIC_WAIT_SECONDS = 25.0
 _STAGE_LIFETIME_MS = 7 * 24 * 3600 * 1000
 _CHANNEL_TOKENS = ("offsetToken", "startOffsetToken", "endOffsetToken", "continuationToken")
@@ -115,12 +110,8 @@ _NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic ca
 class StreamingFront:
     """Handlers of the streaming REST API.
 
-    :param account: verifies credentials.
-    :param catalog: databases.
     :param stage: store of files uploaded in file mode.
-    :param faults: faults for tests.
     :param port: port of the service, which the stage location names.
-    :param limits: limits of requests.
     """
 
     def __init__(
@@ -149,29 +140,18 @@ class StreamingFront:
             return injected
         match request.method, request.segments:
             case "GET", ("v2", "streaming", "hostname"):
-                declared = request.headers.get(tokens.TOKEN_TYPE_HEADER)
+                declared = request.headers.get(sessions.TOKEN_TYPE_HEADER)
                 self._account.verify_original(request.bearer(), declared)
                 return Response.of_text(INGEST_HOST)
             case "POST", ("oauth", "token"):
-                return tokens.exchange(self._account, request)
+                return sessions.exchange(self._account, request)
             case "POST", ("oauth", "token-request"):
-                return tokens.access_token(self._account, request)
+                return sessions.access_token(self._account, request)
             case "POST", ("telemetry", "send", "sessionless"):
                 return Response.of_json({"data": "", "code": None, "message": None, "success": True})
             case _, (
-                "v2",
-                "streaming",
-                "data",
-                "databases",
-                d,
-                "schemas",
-                s,
-                "pipes",
-                p,
-                "channels",
-                c,
-                kind,
-            ):
+                "v2", "streaming", "data", "databases", d, "schemas", s, "pipes", p, "channels", c, kind
+            ):  # fmt: skip
                 return self._append(request, _path(d, s, p), c, kind)
             case "POST", ("v2", "streaming", "data", "databases", d, "schemas", s, "tables", t, "rows"):
                 return self._append(request, _path(d, s, t, DEFAULT_PIPE_SUFFIX), ELASTIC, "rows")
@@ -202,9 +182,9 @@ class StreamingFront:
         prefix = f"{secrets.token_hex(8)}/"
         location = {
             "location_type": "S3",
-            "bucket_name": self._stage.bucket,
+            "bucket_name": UPLOAD_BUCKET,
             "path_prefix": prefix,
-            "location": f"{self._stage.bucket}/{prefix}",
+            "location": f"{UPLOAD_BUCKET}/{prefix}",
             "region": "us-east-1",
             "use_s3_regional_url": False,
             "storage_endpoint": f"{INGEST_HOST}:{self._port}",
@@ -235,9 +215,7 @@ class StreamingFront:
         most = self._limits.names_per_status
         if len(names) > most:
             raise Refusal(
-                400,
-                "TOO_MANY_CHANNELS",
-                f"{len(names)} names; at most {most} are allowed a request",
+                400, "TOO_MANY_CHANNELS", f"{len(names)} names; at most {most} are allowed a request"
             )
         found = {name: database.channels.find(pipe, name) for name in names}
         statuses = {name: channel.status() for name, channel in found.items() if channel is not None}

@@ -1,15 +1,19 @@
-"""Records of one staged file on their way into DuckDB: Arrow chunks, and where each record stands."""
+"""Records of staged files as Arrow chunks, and where each stands: what all formats share, and JSON."""
 
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from airflow_provider_snowpipe.local.engine.append import split_lines
 from airflow_provider_snowpipe.local.errors import compilation_error
 
 # -- Text of staged files as UTF-8 blocks: encodings, byte order marks, invalid characters ---------------
@@ -71,8 +75,7 @@ def overwritten(block: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
     return bytes(changed)
 
 
-# -- Records of one staged file on their way into DuckDB: Arrow chunks, and where each record stands -----
-
+Positions = npt.NDArray[np.int64]
 CSV, JSON, COLUMNS = "CSV", "JSON", "COLUMNS"
 
 
@@ -116,3 +119,193 @@ class Chunk:
     shape: FileShape
     table: pa.Table
     locate: Callable[[int, int | None], Position] = field(repr=False)
+
+
+def find(block: bytes, data: npt.NDArray[np.uint8], token: bytes) -> Positions:
+    """Return the offsets of a token; overlapping ones count from the left."""
+    if not token:
+        return np.empty(0, np.int64)
+    if len(token) == 1:
+        return np.flatnonzero(data == token[0]).astype(np.int64)
+    return np.array([match.start() for match in re.finditer(re.escape(token), block)], dtype=np.int64)
+
+
+def active_escapes(escapes: Positions) -> Positions:
+    """Return the escapes that are not escaped themselves: every second one of a run."""
+    if not escapes.size:
+        return escapes
+    order = np.arange(escapes.size)
+    begins = np.concatenate(([True], np.diff(escapes) != 1))
+    in_run = order - np.maximum.accumulate(np.where(begins, order, 0))
+    return np.compress(in_run % 2 == 0, escapes)
+
+
+# -- JSON files as Arrow chunks of one document a record: lines, concatenated documents, or an outer array --
+
+_SHAPE = FileShape(JSON)
+_BLANKS = b" \t\r\n"
+_BLANK_LINE = re.compile(rb"(?m)^[ \t\r]+$")
+"""White space between documents."""
+
+
+def read_json(blocks: Iterable[bytes], options: Mapping[str, Any]) -> Iterator[Chunk]:
+    """Yield the documents of a JSON file.
+
+    A file whose first line is a whole document is read line by line, so that a broken line spoils no other;
+    any other file is cut where its brackets close.
+
+    :param blocks: decompressed content.
+    :param options: of the file format.
+    """
+    strip_array = bool(options.get("STRIP_OUTER_ARRAY", False))
+    forgiving = bool(options.get("REPLACE_INVALID_CHARACTERS") or options.get("IGNORE_UTF8_ERRORS"))
+    reader: _Lines | _Documents | None = None
+    carry = b""
+    for block in utf8_blocks(blocks, options):
+        text = carry + block
+        if reader is None:
+            reader = _Lines() if _is_lines(text, strip_array) else _Documents(strip_array)
+        if forgiving:
+            # A character that the end of the block cuts is completed by the next block.
+            text = overwritten(text, [span for span in invalid_bytes(text) if span[1] < len(text)])
+        chunk, consumed = reader.read(text, final=False)
+        if chunk is not None:
+            yield chunk
+        carry = text[consumed:]
+    if reader is not None and carry.strip(_BLANKS):
+        chunk, _ = reader.read(carry, final=True)
+        if chunk is not None:
+            yield chunk
+
+
+def _is_lines(text: bytes, strip_array: bool) -> bool:
+    first, _, _ = text.lstrip(_BLANKS).partition(b"\n")
+    if strip_array and first.startswith(b"["):
+        return False
+    try:
+        json.loads(first)
+    except ValueError:
+        return False
+    return True
+
+
+class _Lines:
+    """One document a line."""
+
+    def __init__(self) -> None:
+        self._records = 0
+        self._lines = 0
+
+    def read(self, text: bytes, *, final: bool) -> tuple[Chunk | None, int]:
+        """Return the documents of the complete lines, and how many bytes they take."""
+        consumed = len(text) if final else text.rfind(b"\n") + 1
+        if not consumed:
+            return None, 0
+        body = _BLANK_LINE.sub(b"", text[:consumed])
+        lines = split_lines(body)
+        base, before = self._records, self._lines
+        self._records += lines.parsed
+        self._lines += body.count(b"\n")
+        bad = {line.row: line.reason for line in lines.rejected}
+        good = np.setdiff1d(np.arange(lines.parsed), list(bad)) if bad else np.arange(lines.parsed)
+        offsets = np.concatenate(([0], lines.ends)).astype(np.int64)
+        texts = pa.LargeStringArray.from_buffers(lines.rows, pa.py_buffer(offsets), pa.py_buffer(lines.body))
+        table = _table(base + good, texts)
+        if bad:
+            broken = _table(base + np.array(list(bad)), pa.nulls(len(bad), pa.large_string()))
+            reasons = pa.array([f"Error parsing JSON: {reason}" for reason in bad.values()], pa.string())
+            table = pa.concat_tables([table, broken.set_column(1, "x", reasons)]).sort_by("i")
+
+        def locate(record: int, _field: int | None) -> Position:
+            # Empty lines are no records, but they count as lines.
+            filled = [n for n, line in enumerate(body.split(b"\n")) if line not in (b"", b"\r")]
+            return Position(before + filled[record - base] + 1, 1)
+
+        return Chunk(_SHAPE, table, locate), consumed
+
+
+class _Documents:
+    """Documents one after the other, or in an outer array; they may span lines."""
+
+    def __init__(self, strip_array: bool) -> None:
+        self._strip_array = strip_array
+        self._depth = 0
+        self._records = 0
+        self._lines = 0
+
+    def read(self, text: bytes, *, final: bool) -> tuple[Chunk | None, int]:
+        """Return the documents that end in the text, and how many bytes they take."""
+        opened = len(text) - len(text.lstrip(_BLANKS))
+        if self._strip_array and self._depth == 0 and text[opened : opened + 1] == b"[":
+            self._lines += text.count(b"\n", 0, opened + 1)
+            chunk, consumed = self._cut(text[opened + 1 :], 1, final)
+            return chunk, opened + 1 + consumed
+        return self._cut(text, self._depth, final)
+
+    def _cut(self, text: bytes, depth: int, final: bool) -> tuple[Chunk | None, int]:
+        self._depth = depth
+        starts, stops = _documents(text, depth)
+        # Anything but blanks and commas between documents is no JSON.
+        gaps = np.ones(len(text), dtype=bool)
+        edges = np.zeros(len(text) + 1, dtype=np.int32)
+        edges[starts] += 1
+        edges[stops] -= 1
+        gaps &= np.cumsum(edges[:-1]) == 0
+        data = np.frombuffer(text, dtype=np.uint8)
+        allowed = np.isin(data, np.frombuffer(_BLANKS + (b",]" if depth else b""), dtype=np.uint8))
+        complete = len(text) if final else int(stops[-1]) if len(stops) else 0
+        strange = np.flatnonzero((gaps & ~allowed)[:complete])
+        documents = [text[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        reasons: list[str | None] = [None] * len(documents)
+        places = list(starts)
+        for position in strange[:1]:
+            # What follows the first strange character cannot be trusted to be cut rightly.
+            kept = int(np.searchsorted(starts, position))
+            found = text[position : position + 20].decode(errors="replace")
+            documents, reasons = [*documents[:kept], b""], [*reasons[:kept], f"Error parsing JSON: {found}"]
+            places = [*places[:kept], position]
+            complete = len(text)
+        base, before = self._records, self._lines
+        self._records += len(documents)
+        self._lines += text.count(b"\n", 0, complete)
+        if not documents:
+            return None, complete
+        for number, document in enumerate(documents):
+            if invalid_bytes(document):
+                documents[number], reasons[number] = (
+                    b"",
+                    "Error parsing JSON: the document is not valid UTF-8",
+                )
+        table = _table(
+            base + np.arange(len(documents)), pa.array(documents, pa.large_binary()).cast(pa.large_string())
+        ).set_column(1, "x", pa.array(reasons, pa.string()))
+
+        def locate(record: int, _field: int | None) -> Position:
+            place = int(places[record - base])
+            line = text.count(b"\n", 0, place)
+            return Position(before + line + 1, place - text.rfind(b"\n", 0, place))
+
+        return Chunk(_SHAPE, table, locate), complete
+
+
+def _documents(text: bytes, depth: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return start and end offset of every complete object or array at a depth."""
+    data = np.frombuffer(text, dtype=np.uint8)
+    escaped = active_escapes(find(text, data, b"\\")) + 1
+    quotes = find(text, data, b'"')
+    toggles = np.zeros(len(data) + 1, dtype=np.uint8)
+    toggles[quotes] = 1
+    toggles[escaped] = 0
+    outside = np.bitwise_xor.accumulate(toggles[:-1]) == 0
+    steps = np.zeros(len(data), dtype=np.int32)
+    steps[outside & ((data == ord("{")) | (data == ord("[")))] = 1
+    steps[outside & ((data == ord("}")) | (data == ord("]")))] = -1
+    brackets = np.flatnonzero(steps)
+    levels = depth + np.cumsum(steps[brackets])
+    starts = brackets[(steps[brackets] == 1) & (levels == depth + 1)]
+    stops = brackets[(steps[brackets] == -1) & (levels == depth)] + 1
+    return starts[: len(stops)].astype(np.int64), stops.astype(np.int64)
+
+
+def _table(numbers: npt.NDArray[np.int64], texts: pa.Array) -> pa.Table:
+    return pa.table({"i": pa.array(numbers, pa.int64()), "x": pa.nulls(len(texts), pa.string()), "l": texts})

@@ -18,6 +18,9 @@ from airflow_provider_snowpipe.local.loading.chunks import (
     Chunk,
     FileShape,
     Position,
+    Positions,
+    active_escapes,
+    find,
     invalid_bytes,
     overwritten,
     utf8_blocks,
@@ -78,7 +81,6 @@ def _bytes(value: Any, *, none: bool = True) -> bytes:
 
 # -- Fast splitting of CSV into fields: NumPy finds the delimiters, one copy builds the Arrow strings ----
 
-Positions = npt.NDArray[np.int64]
 _RETURN = 13
 
 
@@ -130,25 +132,6 @@ def split_fields(block: bytes, dialect: CsvDialect) -> Fields | None:
     if not marks.ends.size:
         return Fields(pa.array([], pa.large_string()), *(np.empty(0, np.int64),) * 3, 0)
     return _fields(data, marks, dialect)
-
-
-def find(block: bytes, data: npt.NDArray[np.uint8], token: bytes) -> Positions:
-    """Return the offsets of a token; overlapping ones count from the left."""
-    if not token:
-        return np.empty(0, np.int64)
-    if len(token) == 1:
-        return np.flatnonzero(data == token[0]).astype(np.int64)
-    return np.array([match.start() for match in re.finditer(re.escape(token), block)], dtype=np.int64)
-
-
-def active_escapes(escapes: Positions) -> Positions:
-    """Return the escapes that are not escaped themselves: every second one of a run."""
-    if not escapes.size:
-        return escapes
-    order = np.arange(escapes.size)
-    begins = np.concatenate(([True], np.diff(escapes) != 1))
-    in_run = order - np.maximum.accumulate(np.where(begins, order, 0))
-    return np.compress(in_run % 2 == 0, escapes)
 
 
 def _marks(block: bytes, data: npt.NDArray[np.uint8], dialect: CsvDialect) -> _Marks | None:
@@ -419,9 +402,6 @@ def split_exactly(block: bytes, dialect: CsvDialect, *, final: bool) -> Fields:
         position,
         broken,
     )
-
-
-# -- CSV files as Arrow chunks of text columns -----------------------------------------------------------
 
 
 def read_csv(blocks: Iterable[bytes], options: Mapping[str, Any], width: int) -> Iterator[Chunk]:

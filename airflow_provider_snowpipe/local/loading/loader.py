@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading import history
 from airflow_provider_snowpipe.local.loading.history import LoadEvent
-from airflow_provider_snowpipe.local.loading.plan import ABORT_STATEMENT, CopyPlan
-from airflow_provider_snowpipe.local.loading.staging import RowError, StagedRecords
+from airflow_provider_snowpipe.local.loading.staging import ABORT_STATEMENT, CopyPlan, RowError, StagedRecords
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 
 # -- The transaction of a load: it runs beside commits of channels, and again when one gets in its way ---
@@ -53,20 +53,12 @@ def _attempt(database: Database, cursor: duckdb.DuckDBPyConnection, work: Callab
             database.dirty = True
             database.reach("after-load-commit")
     except BaseException:
-        _roll_back(cursor)
+        # A COMMIT that failed has ended the transaction already.
+        with contextlib.suppress(duckdb.TransactionException):
+            cursor.execute("ROLLBACK")
         raise
     return result
 
-
-def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
-    try:
-        cursor.execute("ROLLBACK")
-    except duckdb.TransactionException:
-        # A COMMIT that failed has ended the transaction already.
-        return
-
-
-# -- Running of COPY INTO: which files are loaded and what becomes of their records, in one transaction --
 
 log = logging.getLogger(__name__)
 
@@ -100,12 +92,6 @@ class FileOutcome:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    load: list[StagedFile]
-    others: list[FileOutcome]
-
-
 def run(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> list[FileOutcome]:
     """Load the files of a statement in the open transaction of a cursor.
 
@@ -115,17 +101,17 @@ def run(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> list[FileOutcome]:
     plan.check_names()
     database = plan.database
     database.history.take_turn(cursor, plan.table.schema, plan.table.name)
-    choice = choose(plan, cursor)
+    files, others = choose(plan, cursor)
     outcomes: list[FileOutcome] = []
     size = 0
-    for file in choice.load:
+    for file in files:
         if plan.size_limit is not None and outcomes and size >= plan.size_limit:
             break
         outcomes.append(load_file(plan, cursor, file))
         size += file.size
     events = [event_of(plan, outcome, database.clock.now_ms()) for outcome in outcomes]
     database.history.record(cursor, events)
-    return outcomes + choice.others
+    return outcomes + others
 
 
 def load_file(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection, file: StagedFile) -> FileOutcome:
@@ -171,7 +157,7 @@ def read_file(plan: CopyPlan, staged: StagedRecords, file: StagedFile) -> None:
         ) from error
 
 
-def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> _Choice:
+def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> tuple[list[StagedFile], list[FileOutcome]]:
     """Return the files that a statement is to load, and outcomes for those it names but does not load.
 
     :raises SqlError: 091016 for a file in FILES that does not exist, with ON_ERROR = ABORT_STATEMENT.
@@ -180,7 +166,7 @@ def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> _Choice:
     if plan.pattern is not None:
         files = plan.location.matching(files, plan.pattern)
     if plan.force:
-        return _Choice(files, missing)
+        return files, missing
     now_ms = plan.database.clock.now_ms()
     old_ms = now_ms - history.COPY_MEMORY_MS
     place = (plan.table.schema, plan.table.name)
@@ -200,7 +186,7 @@ def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> _Choice:
         for file, why in skipped
         if plan.files is not None or why != LOADED_BEFORE
     ]
-    return _Choice(load, missing + others)
+    return load, missing + others
 
 
 def _named(plan: CopyPlan) -> tuple[list[StagedFile], list[FileOutcome]]:

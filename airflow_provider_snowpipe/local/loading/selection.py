@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,8 +150,6 @@ def strptime_format(written: str) -> str:
     return "".join(parts)
 
 
-# -- Which value of a record fills which column: by position, by name, or by the expressions of a statement --
-
 RECORDS = "_records"
 METADATA = (
     "METADATA$FILENAME", "METADATA$FILE_ROW_NUMBER", "METADATA$FILE_CONTENT_KEY",
@@ -193,13 +190,6 @@ class Projection:
     fields: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FileFacts:
-    """What METADATA$... columns tell about a file, as DuckDB expressions by upper-case name."""
-
-    metadata: Mapping[str, str] = field(default_factory=dict)
-
-
 class Selection(Protocol):
     """The choice of values that one COPY statement makes."""
 
@@ -211,8 +201,13 @@ class Selection(Protocol):
     def columns(self) -> tuple[Column, ...]:
         """Columns that the statement fills, in order."""
 
-    def project(self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: FileFacts) -> Projection:
-        """Return the projection of the chunk that is registered under :data:`RECORDS`."""
+    def project(
+        self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: Mapping[str, str]
+    ) -> Projection:
+        """Return the projection of the chunk that is registered under :data:`RECORDS`.
+
+        :param facts: METADATA$... columns of the file, as DuckDB expressions by upper-case name.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +226,9 @@ class ByPosition:
         """As many fields as columns."""
         return len(self.columns)
 
-    def project(self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: FileFacts) -> Projection:
+    def project(
+        self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: Mapping[str, str]
+    ) -> Projection:
         """Return the projection of the registered chunk."""
         if shape.kind == CSV:
             strict = bool(self.options.get("ERROR_ON_COLUMN_COUNT_MISMATCH", True))
@@ -256,7 +253,6 @@ class ByPosition:
 class ByName:
     """MATCH_BY_COLUMN_NAME: fields fill the columns of their name; other columns get their default.
 
-    :param table: the table.
     :param options: of the file format.
     :param exact: names are compared with their case.
     :param included: INCLUDE_METADATA, column to METADATA$... name.
@@ -277,7 +273,9 @@ class ByName:
         """All columns of the table."""
         return self.table.columns
 
-    def project(self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: FileFacts) -> Projection:
+    def project(
+        self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: Mapping[str, str]
+    ) -> Projection:
         """Return the projection of the registered chunk."""
         if shape.kind == CSV and not shape.names:
             raise compilation_error(
@@ -293,7 +291,7 @@ class ByName:
         filled = []
         for column in self.table.columns:
             if column.name in self.included:
-                filled.append(expression(column, facts.metadata[self.included[column.name]]))
+                filled.append(expression(column, facts[self.included[column.name]]))
             else:
                 filled.append(found.get(column.name) or _absent(column))
         return Projection(source, tuple(filled), fields)
@@ -316,34 +314,23 @@ class ByName:
         query = conversions.lenient_keys_query(f"(SELECT l FROM {RECORDS} WHERE l IS NOT NULL)")
         named = [key for (key,) in cursor.execute(query).fetchall()]
         keys = conversions.KeyMap.of(self.table, named, case_sensitive=self.exact)
-        ranks = max((len(spellings) for _, spellings in keys.columns), default=0)
-        structs = ""
-        for rank in range(ranks):
-            at_rank = {s[rank]: column for column, s in keys.columns if len(s) > rank}
-            raw = {k: "JSON" if c.type.is_semi_structured else "VARCHAR" for k, c in at_rank.items()}
-            digits = {k: c.type.duckdb for k, c in at_rank.items() if c.type.kind == "NUMBER"}
-            structs += f", json_transform(j, {literal(json.dumps(raw))}) AS s{rank}"
-            if digits:
-                structs += f", json_transform(j, {literal(json.dumps(digits))}) AS d{rank}"
-        source = f"(SELECT *{structs} FROM {json_source(self.options)} OFFSET 0)"
+        source = f"(SELECT *{conversions.transforms(keys)} FROM {json_source(self.options)} OFFSET 0)"
         return source, {column.name: self._key(column, spelled) for column, spelled in keys.columns}
 
     def _key(self, column: Column, spelled: Sequence[str]) -> Filled:
-        raw = _first(f"s{rank}.{quote(key)}" for rank, key in enumerate(spelled))
-        digits = _first(f"d{rank}.{quote(key)}" for rank, key in enumerate(spelled))
-        present = f"list_has_any(json_keys(j), [{', '.join(literal(key) for key in spelled)}])"
+        raw = conversions.spelled(spelled, "s")
 
         def value(name: str) -> str:
             if column.type.kind == "NUMBER":
                 # The digits come from the JSON itself; its text form went through a floating-point number.
-                converted = digits
+                converted = conversions.spelled(spelled, "d")
             elif column.type.is_semi_structured:
                 converted = _json(column, self.options)(name)
             else:
                 converted = text_value(column, name, self.options)
             if column.default is None:
                 return converted
-            return f"CASE WHEN {present} THEN {converted} ELSE {column.default} END"
+            return f"CASE WHEN {conversions.present(spelled)} THEN {converted} ELSE {column.default} END"
 
         if column.type.is_semi_structured:
             raw = f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END"
@@ -410,8 +397,3 @@ def _json(column: Column, options: Mapping[str, Any]) -> Callable[[str], str]:
 
 def _absent(column: Column) -> Filled:
     return Filled(column, lambda _raw: column.default or "NULL", "CAST(NULL AS VARCHAR)")
-
-
-def _first(parts: Any) -> str:
-    listed = list(parts)
-    return listed[0] if len(listed) == 1 else f"coalesce({', '.join(listed)})"

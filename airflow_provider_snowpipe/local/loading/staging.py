@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - names go through identifiers.quote, values are bound.
-"""Records of one file in a temporary table: converted, and the ones that cannot be loaded marked."""
+"""One COPY INTO on its way: the plan, readers of files, and records converted in a temporary table."""
 
 from __future__ import annotations
 
@@ -19,17 +19,103 @@ import zstandard
 from pyarrow import orc, parquet
 
 from airflow_provider_snowpipe.local.engine import conversions
-from airflow_provider_snowpipe.local.errors import SqlError, unsupported
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, Chunk, FileShape, Position
+from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, Chunk, FileShape, Position, read_json
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
-from airflow_provider_snowpipe.local.loading.json_reader import read_json
-from airflow_provider_snowpipe.local.loading.plan import CopyPlan
-from airflow_provider_snowpipe.local.loading.selection import RECORDS, FileFacts, Filled, Projection
+from airflow_provider_snowpipe.local.loading.selection import RECORDS, Filled, Projection, Selection
+from airflow_provider_snowpipe.local.stages.definition import FileFormat
 from airflow_provider_snowpipe.local.stages.files import StagedFile
-from airflow_provider_snowpipe.local.stages.formats import FileFormat
 from airflow_provider_snowpipe.local.stages.location import StageLocation
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, Table
+
+# -- A COPY INTO statement, ready to run: what is read, what is filled, and what happens with errors -----
+
+CONTINUE, SKIP_FILE, ABORT_STATEMENT = "CONTINUE", "SKIP_FILE", "ABORT_STATEMENT"
+
+
+@dataclass(frozen=True, slots=True)
+class OnError:
+    """ON_ERROR of a COPY statement.
+
+    :param action: CONTINUE, SKIP_FILE or ABORT_STATEMENT.
+    :param count: errors at which SKIP_FILE gives a file up.
+    :param percent: the same, as a share of the file's records; None when a number is meant.
+    """
+
+    action: str = ABORT_STATEMENT
+    count: int = 1
+    percent: float | None = None
+
+    def limit(self, parsed: int) -> int:
+        """Return the number of errors at which a file with so many records is given up."""
+        if self.action == CONTINUE:
+            return parsed
+        if self.percent is not None:
+            return int(parsed * self.percent / 100) + 1
+        return self.count
+
+    def gives_up(self, parsed: int, errors: int) -> bool:
+        """Return True when no row of a file is to be loaded."""
+        return self.action != CONTINUE and errors >= self.limit(parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """One COPY INTO table.
+
+    :param database: where the table is.
+    :param location: where the files are.
+    :param file_format: how they are written.
+    :param selection: which values fill which columns.
+    :param on_error: what happens with records in error.
+    :param files: FILES, relative to the location; None for all.
+    :param pattern: PATTERN, or None.
+    :param size_limit: bytes after which no further file is begun; None for no limit.
+    :param purge: files are removed when they were loaded.
+    :param failed_only: the result shows files with errors only.
+    :param truncate: text that is too long is cut.
+    :param force: files are loaded whether or not they were loaded before.
+    :param load_uncertain: files too old for the history are loaded.
+    """
+
+    database: Database
+    table: Table
+    location: StageLocation
+    file_format: FileFormat
+    selection: Selection
+    on_error: OnError = OnError()
+    files: tuple[str, ...] | None = None
+    pattern: str | None = None
+    size_limit: int | None = None
+    purge: bool = False
+    failed_only: bool = False
+    truncate: bool = False
+    force: bool = False
+    load_uncertain: bool = False
+
+    def check_names(self) -> None:
+        """Raise when the table was dropped or got another name since the statement was compiled.
+
+        :raises SqlError: 002003.
+        """
+        if self.database.tables.find(self.table.schema, self.table.name) is None:
+            raise object_missing("Table", str(self.table))
+
+    def file_key(self, file: StagedFile) -> str:
+        """Return what the load history recognises a file by: its place and its path."""
+        return self.place + file.path
+
+    @property
+    def place(self) -> str:
+        """The bucket or folder of an external location; the identity of an internal stage."""
+        location = self.location
+        if location.is_external:
+            return location.base
+        root = getattr(location.area, "root", None)
+        return f"{root.name if root is not None else location.name}/"
+
 
 # -- Parquet and ORC files as Arrow chunks of their own columns ------------------------------------------
 
@@ -265,8 +351,6 @@ def column_name(table: Table, bad: int, columns: tuple[Column, ...], fields: int
     return f'"{shown}"["{column.name}":{ordinal}]'
 
 
-# -- Records of one file in a temporary table: converted, and the ones that cannot be loaded marked ------
-
 STAGED = "_staged_records"
 LOADED_TYPES = ("CSV", "JSON", "PARQUET", "ORC")
 """Types of files that the service reads."""
@@ -276,7 +360,6 @@ class StagedRecords:
     """The temporary table of one file. Rows move inside DuckDB; Python sees errors only.
 
     :param cursor: cursor of the load.
-    :param plan: the statement.
     :param most_errors: errors to describe; the others are only counted.
     :param with_records: errors hold the text of their record.
     """
@@ -403,20 +486,18 @@ def read_chunks(file_format: FileFormat, file: StagedFile, path: Path, width: in
     return read_json(blocks, file_format)
 
 
-def facts_of(location: StageLocation, file: StagedFile, scan_ms: int) -> FileFacts:
+def facts_of(location: StageLocation, file: StagedFile, scan_ms: int) -> dict[str, str]:
     """Return what METADATA$... columns tell about a file.
 
     :param scan_ms: when the statement began to read, epoch milliseconds.
     """
-    return FileFacts(
-        {
-            "METADATA$FILENAME": literal(location.metadata_name(file)),
-            "METADATA$FILE_ROW_NUMBER": "(i + 1)",
-            "METADATA$FILE_CONTENT_KEY": literal(file.etag),
-            "METADATA$FILE_LAST_MODIFIED": f"make_timestamp({file.modified_ms * 1000})",
-            "METADATA$START_SCAN_TIME": f"(make_timestamp({scan_ms * 1000}) AT TIME ZONE 'UTC')",
-        }
-    )
+    return {
+        "METADATA$FILENAME": literal(location.metadata_name(file)),
+        "METADATA$FILE_ROW_NUMBER": "(i + 1)",
+        "METADATA$FILE_CONTENT_KEY": literal(file.etag),
+        "METADATA$FILE_LAST_MODIFIED": f"make_timestamp({file.modified_ms * 1000})",
+        "METADATA$START_SCAN_TIME": f"(make_timestamp({scan_ms * 1000}) AT TIME ZONE 'UTC')",
+    }
 
 
 def _query(chunk: Chunk, projection: Projection, plan: CopyPlan) -> str:
@@ -439,7 +520,7 @@ def _query(chunk: Chunk, projection: Projection, plan: CopyPlan) -> str:
         f"SELECT i, CAST(bad AS INTEGER) AS bad, CASE WHEN bad IS NULL THEN NULL WHEN bad < 0 THEN x ELSE "
         f"CASE bad // {KINDS} {shown} END END AS shown, "
         f"CAST({'n' if counted else '0'} AS BIGINT) AS n, {names} "
-        f"FROM (SELECT *, CASE {_reasons(projection, plan)} END AS bad "
+        f"FROM (SELECT *, CASE {_reasons(projection)} END AS bad "
         f"FROM (SELECT *, {', '.join(finals)} FROM (SELECT *, {', '.join(values)} "
         f"FROM (SELECT *, {', '.join(raws)} FROM {projection.source} OFFSET 0) OFFSET 0) OFFSET 0) OFFSET 0)"
     )
@@ -451,7 +532,7 @@ def _cut(column: Column, value: str, plan: CopyPlan) -> str:
     return value
 
 
-def _reasons(projection: Projection, plan: CopyPlan) -> str:
+def _reasons(projection: Projection) -> str:
     parts = [f"WHEN x IS NOT NULL THEN {UNREADABLE}"]
     if projection.fields is not None:
         parts.append(f"WHEN n > {projection.fields} THEN {TOO_MANY_FIELDS}")

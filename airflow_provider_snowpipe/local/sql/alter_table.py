@@ -1,4 +1,4 @@
-"""ALTER TABLE: columns, names, clustering keys and comments; its options are in options.py."""
+"""ALTER TABLE: columns, names, clustering keys and comments; options as in CREATE TABLE."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import column_key
+from airflow_provider_snowpipe.local.engine.store import column_key
 from airflow_provider_snowpipe.local.errors import (
-    SqlError,
     compilation_error,
-    object_missing,
+    invalid_identifier,
     unsupported,
 )
 from airflow_provider_snowpipe.local.identifiers import quote
@@ -23,8 +22,7 @@ from airflow_provider_snowpipe.local.sql import ddl, iceberg, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
 
 _DONE = "Statement executed successfully."
 _Place = tuple[Session, Database, Table]
@@ -34,13 +32,9 @@ def alter_table(session: Session, reader: Reader) -> Result:
     """ALTER TABLE [IF EXISTS] name ADD | DROP | RENAME | ALTER | CLUSTER BY | SWAP WITH | SET | UNSET .."""
     session.commit()
     head = reader.target()
-    database, schema, name = session.resolve(head.path)
-    table = database.tables.find(schema, name)
+    database, table = session.table_if_exists(head, "OWNERSHIP")
     if table is None:
-        if head.is_tolerant:
-            return status(_DONE)
-        raise object_missing("Table", f"{database.name}.{schema}.{name}")
-    session.require("OWNERSHIP", "TABLE", database.name, schema, name)
+        return status(_DONE)
     action = reader.accept(*_ACTIONS)
     if not action:
         raise unsupported(f"ALTER TABLE .. {reader.rest()[:40].upper()}")
@@ -103,9 +97,7 @@ def _add(place: _Place, reader: Reader) -> None:
         if any(known.name.upper() == definition.name.upper() for known in columns):
             if is_tolerant:
                 continue
-            raise SqlError(
-                "001430", "42601", f"SQL compilation error:\ncolumn '{definition.name}' already exists"
-            )
+            raise compilation_error(f"column '{definition.name}' already exists", "001430", "42601")
         if iceberg.definition_of(database, table.schema, table.name) is not None:
             iceberg.read_types(tree)
             (column,) = iceberg.check((ddl.read_column(session, database, definition, statements),))
@@ -131,7 +123,7 @@ def _drop(place: _Place, reader: Reader) -> None:
         if known is None:
             if is_tolerant:
                 continue
-            raise _no_column(name)
+            raise invalid_identifier(name)
         if len(columns) == 1:
             raise compilation_error(f"column '{name}' is the only one of table '{table.name}'.")
         columns.remove(known)
@@ -147,7 +139,7 @@ def _rename_column(place: _Place, reader: Reader) -> None:
     reader.end()
     _find(table, old)
     if any(column.name.upper() == new.upper() != old.upper() for column in table.columns):
-        raise SqlError("001430", "42601", f"SQL compilation error:\ncolumn '{new}' already exists")
+        raise compilation_error(f"column '{new}' already exists", "001430", "42601")
     columns = tuple(
         dataclasses.replace(column, name=new) if column.name == old else column for column in table.columns
     )
@@ -167,12 +159,8 @@ def _rename(place: _Place, reader: Reader) -> None:
 
 def _swap(place: _Place, reader: Reader) -> None:
     session, database, table = place
-    target, schema, name = session.resolve(reader.last_path())
-    other = target.tables.find(schema, name)
-    if other is None:
-        raise object_missing("Table", f"{target.name}.{schema}.{name}")
-    session.require("OWNERSHIP", "TABLE", target.name, schema, name)
-    if (target, schema) != (database, table.schema):
+    target, other = session.table(reader.last_path(), "OWNERSHIP")
+    if (target, other.schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. SWAP WITH a table of another schema")
     _refuse_custom_pipes(database, table)
     _refuse_custom_pipes(database, other)
@@ -251,10 +239,8 @@ def _wider(column: Column, written: str) -> ColumnType:
         raise compilation_error(f"'{written[:30]}' is no data type.")
     wanted = ColumnType.from_sqlglot(definition.kind)
     if not _is_wider(column.type, wanted):
-        raise SqlError(
-            "002108",
-            "22000",
-            f"SQL compilation error:\ncannot change column {column.name} from type {column.type} to {wanted}",
+        raise compilation_error(
+            f"cannot change column {column.name} from type {column.type} to {wanted}", "002108", "22000"
         )
     return wanted
 
@@ -271,11 +257,7 @@ def _find(table: Table, name: str) -> Column:
     for column in table.columns:
         if column.name == name:
             return column
-    raise _no_column(name)
-
-
-def _no_column(name: str) -> SqlError:
-    return SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{name}'")
+    raise invalid_identifier(name)
 
 
 def _refuse_custom_pipes(database: Database, table: Table) -> None:

@@ -1,18 +1,109 @@
-"""COPY_HISTORY and LOAD_HISTORY: the loads of the last 14 days."""
-
 # ruff: noqa: S608 - names and texts go through identifiers.literal.
+# ruff: noqa: S608 - nothing of a statement goes into these texts.
+"""COPY_HISTORY and LOAD_HISTORY of databases and of the account, and ERROR_TABLE(t)."""
 
 from __future__ import annotations
+
+import functools
 
 import sqlglot
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.access import access as changes
+from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT, insufficient
+from airflow_provider_snowpipe.local.access.model import (
+    ACCOUNTADMIN,
+    SHARED,
+    SHARED_DATABASE,
+    SHARED_ROLES,
+    shared_role,
+)
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
+from airflow_provider_snowpipe.local.errors import compilation_error, missing_account_object, object_missing
 from airflow_provider_snowpipe.local.identifiers import literal, read_path
 from airflow_provider_snowpipe.local.loading.history import DAY_MS
+from airflow_provider_snowpipe.local.sql import query_history
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.relations import is_service_function
+from airflow_provider_snowpipe.local.sql.results import Result, status
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
+
+# -- ERROR_TABLE(t): the rejected rows of a table with ERROR_LOGGING = TRUE ------------------------------
+
+# Numbers of the errors that these reasons have in Snowflake's other loads.
+_CODES = """CASE WHEN error_message LIKE '%not a JSON object%' THEN 100069
+    WHEN error_message LIKE '%not valid UTF-8%' THEN 100069
+    WHEN error_message LIKE '%(NOT NULL)%' THEN 100072 WHEN error_message LIKE '%longer than%' THEN 100078
+    ELSE 100038 END"""
+_QUERY = """SELECT make_timestamp(recorded_on_ms * 1000) AT TIME ZONE 'UTC' AS "TIMESTAMP",
+    CAST(NULL AS VARCHAR) AS "QUERY_ID",
+    code AS "ERROR_CODE",
+    json_object('service', 'snowpipe_streaming', 'error_code', code, 'error_message', error_message,
+        'error_source', nullif(regexp_extract(error_message, '^column "((?:[^"]|"")*)"', 1), ''),
+        'details', json_object('pipe_name', pipe_name, 'channel_name', channel_name,
+            'offset_token_lower_bound', offset_token_lower_bound,
+            'offset_token_upper_bound', offset_token_upper_bound,
+            'error_data_truncated', false, 'error_data_content_type', kind)) AS "ERROR_METADATA",
+    json_object('$1', CASE kind WHEN 'json' THEN CAST(written AS JSON) WHEN 'json-invalid'
+        THEN to_json(written) ELSE to_json(to_base64(payload)) END) AS "ERROR_DATA"
+    FROM (SELECT *, {codes} AS code, CASE WHEN written IS NULL THEN 'binary-base64' WHEN json_valid(written)
+            THEN 'json' ELSE 'json-invalid' END AS kind
+        FROM (SELECT *, TRY(decode(payload)) AS written FROM {source}
+            WHERE schema_name = {schema} AND table_name = {table})
+        ORDER BY recorded_on_ms, offset_token_upper_bound, row_in_append)"""
+
+
+def is_error_table(table: exp.Table) -> bool:
+    """Return True for ``ERROR_TABLE(..)`` where a query names a table."""
+    return isinstance(table.this, exp.Anonymous) and table.this.name.upper() == "ERROR_TABLE"
+
+
+def subquery(session: Session, table: exp.Table) -> exp.Expr:
+    """Return the DuckDB subquery that stands for ``ERROR_TABLE(name)``.
+
+    :raises SqlError: when the table does not exist or does not log errors.
+    """
+    arguments = table.this.expressions
+    if len(arguments) != 1 or not isinstance(arguments[0], exp.Column):
+        raise compilation_error("ERROR_TABLE needs the name of one table.")
+    database, named = _logging_table(session, tuple(part.name for part in arguments[0].parts), "SELECT")
+    query = _QUERY.format(
+        codes=_CODES,
+        source=database.names.hidden("rejected_rows"),
+        schema=literal(named.schema),
+        table=literal(named.name),
+    )
+    alias = table.alias or "ERROR_TABLE"
+    parsed = sqlglot.parse_one(query, dialect="duckdb")
+    return exp.Subquery(this=parsed, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+
+
+def truncate(session: Session, reader: Reader) -> Result:
+    """TRUNCATE ERROR_TABLE(name)."""
+    reader.expect("ERROR_TABLE")
+    reader.expect_sign("(")
+    path = reader.path()
+    reader.expect_sign(")")
+    reader.end()
+    session.commit()
+    database, table = _logging_table(session, path, "TRUNCATE")
+    database.tables.clear_rejected_rows(table.schema, table.name)
+    return status("Statement executed successfully.")
+
+
+def _logging_table(session: Session, path: tuple[str, ...], privilege: str) -> tuple[Database, Table]:
+    database, table = session.table(path, privilege)
+    if not table.error_logging:
+        raise compilation_error(
+            f"Table '{table}' has no error table; run ALTER TABLE {table.name} SET ERROR_LOGGING = TRUE.",
+            "002003",
+            "02000",
+        )
+    return database, table
+
+
+# -- COPY_HISTORY and LOAD_HISTORY: the loads of the last 14 days ----------------------------------------
 
 SHOWN_MS = 14 * DAY_MS
 _ARGUMENTS = ("TABLE_NAME", "START_TIME", "END_TIME", "PIPE_NAME")
@@ -148,3 +239,77 @@ def _string(arguments: dict[str, exp.Expr], name: str) -> str:
     if not isinstance(value, exp.Literal) or not value.is_string:
         raise compilation_error(f"COPY_HISTORY needs {name} as a string.")
     return str(value.this)
+
+
+# -- SNOWFLAKE.ACCOUNT_USAGE: loads and statements of the whole account, for roles that were given the right -
+#
+# Everything in the database SNOWFLAKE is read-only. The views have no latency here, know no numbers of
+# objects (``TABLE_ID`` and the like are NULL), and are named in full only.
+
+SCHEMA = "ACCOUNT_USAGE"
+_USAGE_MS = 365 * DAY_MS
+_ID = "CAST(NULL AS DECIMAL(38, 0))"
+# Columns of the documentation pages "COPY_HISTORY view" and "LOAD_HISTORY view" (account usage).
+_VIEWS = {
+    "COPY_HISTORY": f"""SELECT {COPY_COLUMNS}, {_ID} AS "TABLE_ID", {_ID} AS "TABLE_SCHEMA_ID",
+        {_ID} AS "TABLE_CATALOG_ID" FROM {{relation}} WHERE loaded_on_ms >= {{since}} AND {{condition}}""",
+    "LOAD_HISTORY": f"""SELECT {_ID} AS "TABLE_ID", {_ID} AS "SCHEMA_ID", {_ID} AS "CATALOG_ID",
+        {{database}} AS "CATALOG_NAME", {LOAD_COLUMNS} FROM {{relation}} WHERE loaded_on_ms >= {{since}}
+        AND pipe_name IS NULL AND {{condition}}""",
+}
+_NOT_TEMPORARY = f"NOT contains(table_name, chr({ord(TEMPORARY)}))"
+
+
+def relation(session: Session, schema: str, name: str) -> exp.Expr:
+    """Return a query for one view of the database SNOWFLAKE.
+
+    :raises SqlError: 002003 for roles without the right to it, and for what the local service does not have.
+    """
+    if not session.catalog.access.sees_usage(session.roles):
+        raise object_missing("Database", SHARED_DATABASE)
+    if schema != SCHEMA:
+        raise object_missing("Schema", f"{SHARED_DATABASE}.{schema}")
+    if name in query_history.USAGE_VIEWS:
+        return query_history.usage_relation(session, name)
+    if name not in _VIEWS:
+        raise object_missing("Object", f"{SHARED_DATABASE}.{schema}.{name}")
+    parts = [
+        query(database, _VIEWS[name], _NOT_TEMPORARY, place, _USAGE_MS)
+        for database in session.catalog.databases
+        for place in _places(database, name)
+    ]
+    return functools.reduce(lambda one, other: exp.union(one, other, distinct=False, copy=False), parts)
+
+
+def _places(database: Database, view: str) -> tuple[str, ...]:
+    """Where loads are kept; LOAD_HISTORY forgets those of dropped tables, as its page says."""
+    history = database.history
+    return (history.relation, history.of_dropped_tables) if view == "COPY_HISTORY" else (history.relation,)
+
+
+def grant_viewer(session: Session, reader: Reader) -> Result:
+    """GRANT DATABASE ROLE SNOWFLAKE.name TO ROLE r, and REVOKE .. FROM ROLE r."""
+    path = reader.path()
+    if len(path) != 2:
+        raise compilation_error("expected GRANT DATABASE ROLE SNOWFLAKE.name TO ROLE name.")
+    reader.expect("TO ROLE" if reader.verb == "GRANT" else "FROM ROLE")
+    role = reader.name()
+    reader.end()
+    session.commit()
+    if path[0] != SHARED_DATABASE or path[1] not in SHARED_ROLES:
+        raise object_missing("Database role", ".".join(path))
+    access = session.catalog.access
+    if role not in access.state.roles:
+        raise missing_account_object()
+    if ACCOUNTADMIN not in session.roles and not access.allows(
+        session.roles, "MANAGE GRANTS", ACCOUNT_OBJECT
+    ):
+        raise insufficient(SHARED)
+    with access.change() as state:
+        if reader.verb == "GRANT":
+            changes.grant(
+                state, ["USAGE"], shared_role(path[1]), role, session.role, access.now_ms(), option=False
+            )
+        else:
+            changes.revoke(state, ["USAGE"], shared_role(path[1]), role)
+    return status("Statement executed successfully.")

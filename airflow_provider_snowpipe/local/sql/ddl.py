@@ -11,27 +11,29 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject, column_key
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
+from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS, SchemaObject, column_key
+from airflow_provider_snowpipe.local.errors import (
+    compilation_error,
+    invalid_identifier,
+    object_missing,
+    unsupported,
+)
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql import (
+    copy_history,
     engine_errors,
-    error_table,
     functions,
     iceberg,
-    sequences,
     translate,
+    views,
 )
 from airflow_provider_snowpipe.local.sql import query as lengths
-from airflow_provider_snowpipe.local.sql.current import use_schema
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import Result, status
-from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from airflow_provider_snowpipe.local.sql.stages import with_settings
-from airflow_provider_snowpipe.local.stages.definition import StageDefinition
-from airflow_provider_snowpipe.local.stages.settings import Setting, invalid_value
-from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.stages.definition import Setting, StageDefinition, invalid_value
+from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, ColumnType, Table
 
 # -- Options of tables at CREATE TABLE and by ALTER TABLE SET: errors, evolution, stage options, comment --
 #
@@ -207,7 +209,7 @@ def _check_columns(table: Table, tree: exp.Expr) -> None:
     known = {column.name for column in table.columns}
     for column in tree.find_all(exp.Column):
         if column.name not in known or column.table:
-            raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{column.name}'")
+            raise invalid_identifier(column.name)
 
 
 # -- CREATE TABLE .. LIKE and CREATE TABLE .. CLONE ------------------------------------------------------
@@ -222,11 +224,7 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
     reader.accept("COPY GRANTS")
     reader.end()
     session.commit()
-    origin, schema, name = session.resolve(source_path)
-    source = origin.tables.find(schema, name)
-    if source is None:
-        raise object_missing("Table", f"{origin.name}.{schema}.{name}")
-    session.require("SELECT", "TABLE", origin.name, schema, name)
+    origin, source = session.table(source_path, "SELECT")
     database, schema, name = session.place_new_table(head.path, temporary=reader.is_temporary)
     session.require("CREATE TABLE", "SCHEMA", database.name, schema)
     known = database.tables.find(schema, name)
@@ -369,24 +367,20 @@ def _drop(session: Session, database: Database, schema: str, name: str) -> None:
 def truncate_table(session: Session, reader: Reader) -> Result:
     """TRUNCATE TABLE [IF EXISTS] name: DML ("Transactions", "Terminology"); channels keep their tokens."""
     if reader.word == "ERROR_TABLE" and reader.is_sign("(", ahead=1):
-        return error_table.truncate(session, reader)
+        return copy_history.truncate(session, reader)
     head = reader.last_target()
-    database, schema, name = session.resolve(head.path)
-    table = database.tables.find(schema, name)
+    database, table = session.table_if_exists(head, "TRUNCATE")
     if table is None:
-        if head.is_tolerant:
-            return status("Statement executed successfully.")
-        raise object_missing("Table", f"{database.name}.{schema}.{name}")
-    session.require("TRUNCATE", "TABLE", database.name, schema, name)
+        return status(_DONE)
 
     def empty() -> int:
         [(count,)] = session.cursor.execute(f"DELETE FROM {table.path}").fetchall()
-        database.history.forget_table(session.cursor, schema, name)
+        database.history.forget_table(session.cursor, table.schema, table.name)
         return int(count)
 
     with database.write_lock:
         deleted = session.change(empty)
-    return dataclasses.replace(status("Statement executed successfully."), changed={"deleted": deleted})
+    return dataclasses.replace(status(_DONE), changed={"deleted": deleted})
 
 
 def create_table(session: Session, reader: Reader) -> Result:
@@ -481,7 +475,7 @@ def read_column(
         if isinstance(kind, exp.NotNullColumnConstraint):
             nullable = bool(kind.args.get("allow_null"))
         elif isinstance(kind, exp.DefaultColumnConstraint):
-            counted = sequences.default_of(session, kind.this)
+            counted = views.default_of(session, kind.this)
             default = counted or _default(kind.this)
             written = kind.this.sql(dialect="snowflake")
         elif isinstance(kind, (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnConstraint)):
@@ -533,7 +527,7 @@ def _as_select(
     body = tree.this.copy()
     given = [part for part in body.expressions if isinstance(part, (exp.ColumnDef, exp.Identifier))]
     if len(given) != len(found):
-        raise SqlError("002026", "42601", "SQL compilation error:\nInvalid column definition list")
+        raise compilation_error("Invalid column definition list", "002026", "42601")
     # A type may be left out, then it is that of the query ("CREATE TABLE", "Variant syntax": AS SELECT).
     for part, column in zip(given, found, strict=True):
         definition = part if isinstance(part, exp.ColumnDef) else exp.ColumnDef(this=part.copy())

@@ -14,8 +14,8 @@ import duckdb
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import spool
-from airflow_provider_snowpipe.local.errors import SqlError, unsupported
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.tables import ColumnType
 
 # -- What a statement may reach: its tables and Snowflake's functions, nothing of the engine beneath -----
 
@@ -50,7 +50,7 @@ def check(tree: exp.Expr) -> None:
 
 def unknown_function(name: str) -> SqlError:
     """Return the error for a function that does not exist (002140)."""
-    return SqlError("002140", "42601", f"SQL compilation error:\nUnknown function {name.upper()}")
+    return compilation_error(f"Unknown function {name.upper()}", "002140", "42601")
 
 
 def is_common(table: exp.Table) -> bool:
@@ -119,365 +119,147 @@ _FUNCTIONS = {
     "json_object": "OBJECT_CONSTRUCT", "string_agg": "LISTAGG", "struct_pack": "OBJECT_CONSTRUCT",
     "!~~": "LIKE", "~~*": "ILIKE",
 }  # fmt: skip
-# Pattern, number, SQLSTATE and words. In the words stand the pattern's groups: ``v`` and ``w`` as they are,
-# ``f`` a function, ``t`` and ``u`` types. The first pattern that is found counts.
+# Number and SQLSTATE, words, and the pattern of the engine's text. In the words stand the groups:
+# ``v`` and ``w`` as they are, ``f`` a function, ``t`` and ``u`` types. The first that is found counts.
+_DECLARED = (
+    ("001037 22023", "Invalid collation specification: '{v}'",
+     r"\ACollation with name (?P<v>\S+) does not exist"),
+    ("001003 42601", "'{v}' is not a valid date or time part", r"specifier \"(?P<v>[^\"]+)\" not recognized"),
+    ("000603 XX000",
+     "The statement needs more memory than the local service may use: ask for less at a time, or "
+     "start the service with --limits engine-bytes=..",
+     r"failed to (?:allocate|pin|offload)|Out of Memory|could not allocate"),
+    # Texts and numbers that have no room.
+    ("100078 22000", "{v}", r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)"),
+    ("100078 22000", "String is too long and would be truncated", r"too long and would be truncated"),
+    ("100039 22003", "Numeric value '{v}' is out of range",
+     r"\ACould not convert string ['\"](?P<v> *[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)? *)['\"] to (?:DEC|"
+     r"\w*INT)"),
+    ("100046 22003", "Number out of representable range: type FIXED({w}), value {v}",
+     r"\A(?:Casting value \"|"
+     r"Could not cast value )(?P<v>[^\" ]+)\"? to (?:type )?DECIMAL\((?P<w>\d+, ?\d+)\)"),
+    ("100046 22003", "Number out of representable range",
+     r"can't be cast because the value is out of range|\AOverflow in |shift value .* out of range|"
+     r"\AValue out of range"),
+    ("100054 22003", "Invalid floating point operation: {v}", r"cannot take (?P<v>square root|logarithm) of"),
+    ("100051 22012", "Division by zero", r"Division by zero"),
+    # Values that are not recognized.
+    ("100037 22018", "Boolean value '{v}' is not recognized",
+     r"\ACould not convert string (['\"])(?P<v>.*)\1 to BOOL"),
+    ("100038 22018", "Numeric value '{v}' is not recognized",
+     r"\ACould not convert string (['\"])(?P<v>.*)\1 to (?:DECIMAL|U?(?:HUGE)?INT|DOUBLE|FLOAT)"),
+    ("100035 22007", "Timestamp '{v}' is not recognized",
+     r"\A(?:timestamp field value out of range|invalid timestamp field format): \"(?P<v>.*?)\"(?:, exp|"
+     r"\Z)"),
+    ("100035 22007", "Timestamp '{v}' is not recognized",
+     r"\Atimestamp field value \"(?P<v>.*?)\" has a timestamp that is not UTC"),
+    ("100040 22007", "Date '{v}' is not recognized",
+     r"\A(?:date field value out of range|invalid date field format): \"(?P<v>.*?)\"(?:, exp|\Z)"),
+    ("100108 22007", "Time '{v}' is not recognized",
+     r"\A(?:invalid )?time field (?:format|value out of range): \"(?P<v>.*?)\"(?:, exp|\Z)"),
+    ("100108 22007", "Time '{v}' is not recognized", r"\ATime out of range: (?P<v>.*)"),
+    ("100040 22007", "Date '{v}' is not recognized", r"\ADate out of range: (?P<v>.*)"),
+    ("100096 22007", "Can't parse '{v}' with the given format",
+     r"\ACould not parse string \"(?P<v>.*?)\" according to format"),
+    ("100100 22023", "Unknown time zone: '{v}'", r"\AUnknown TimeZone '(?P<v>.*?)'"),
+    ("100116 22000", "The following string is not a legal base64-encoded value: '{v}'",
+     r"Could not decode string \"(?P<v>.*)\" as base64"),
+    ("100115 22000", "The following string is not a legal hex-encoded value",
+     r"Invalid input for hex digit|unhex"),
+    ("100069 22P02", "Error parsing JSON: {v}", r"\AMalformed JSON at (?P<v>.*)"),
+    ("100071 22000", "Failed to cast variant value {w} to {v}",
+     r"\AFailed to cast variant value (?P<w>.*) to (?P<v>OBJECT)"),
+    ("100071 22000", "Failed to cast variant value {w} to {v}",
+     r"\AExpected (?P<v>ARRAY|OBJECT), but got \w+: (?P<w>.*)"),
+    ("100048 2201B", "Invalid regular expression: {v}",
+     r"\A(?P<v>(?:missing|invalid perl operator|no argument for repetition|invalid escape|bad repetition|"
+     r"invalid character class|invalid repetition|trailing \\|invalid named capture|unexpected \)).*)"),
+    ("100051 22023", "Invalid Unicode code point: {v}", r"Invalid UTF8 Codepoint (?P<v>-?\d+)"),
+    ("100072 22000", "NULL result in a non-nullable column '{v}'",
+     r"NOT NULL constraint failed: (?:.*\.)?(?P<v>.+)\Z"),
+    ("100090 42P18", "Duplicate row detected during DML action",
+     r"MERGE INTO command cannot affect the same target row"),
+    ("090150 22000", "Single-row subquery returns more than one row.",
+     r"\AMore than one row returned by a subquery"),
+    # Names.
+    ("000904 42000", "invalid identifier '{v}'",
+     r"\AReferenced (?:update )?column \"?(?P<v>[^\"]+?)\"? (?:was )?not found"),
+    ("000904 42000", "invalid identifier '{v}'", r"\AReferenced table \"(?P<v>[^\"]+)\" not found"),
+    ("000904 42000", "invalid identifier '{v}'",
+     r"does not have a column (?:named|with name) \"(?P<v>(?:[^\"]|\"\")+)\""),
+    ("000904 42000", "invalid identifier '{v}'",
+     r"Column \"(?P<v>[^\"]+)\" (?:in \w+ list not found|does not exist on)"),
+    ("000904 42000", "invalid identifier '{w}.{v}'",
+     r"Cannot extract field '(?P<v>[^']+)' from expression \"(?P<w>[^\"]+)\""),
+    ("002028 42601", "ambiguous column name '{v}'",
+     r"\AAmbiguous reference to column name \"(?P<v>[^\"]+)\""),
+    ("002012 42601", "duplicate alias '{v}{w}'",
+     r"Ambiguous reference to table \"(?P<v>[^\"]+)\"|Duplicate CTE name \"(?P<w>[^\"]+)\""),
+    ("002025 42S21", "duplicate column name '{v}'", r"Duplicate column name \"(?P<v>[^\"]+)\""),
+    ("002049 42601", "Bind variable {v} not set.",
+     r"Values were not provided for the following parameters: (?P<v>\d+)"),
+    ("002211 02000", "Session variable '${v}' does not exist",
+     r"Values were not provided for the following parameters: (?P<v>.+)"),
+    # Types of operands and arguments.
+    ("001044 42P13", "Invalid argument types for function '{f}'",
+     r"\AMacro \"?(?P<f>\w+)\(\) does not support the supplied arguments"),
+    ("001044 42P13", "Invalid argument types for function '{f}'",
+     r"(?:function call|argument types) [\"'](?P<f>[^(]+)\("),
+    ("001044 42P13", "Invalid argument types for function '{f}'",
+     r"\A(?P<f>json_object)\(\) keys must be VARCHAR"),
+    ("001065 22023", "a value of type {t} cannot be cast to {u}",
+     r"Unimplemented type for cast \((?P<t>.+) -> (?P<u>.+)\)"),
+    ("001045 22023", "Can not convert parameter of type [{t}] into expected type [{u}]",
+     r"Cannot (?:mix values of type|combine types of|"
+     r"compare values of type) (?P<t>.+?) and (?:type )?(?P<u>.+?)(?: in .*)? - an explicit cast"),
+    ("001065 22023", "a value of type {t}{v} cannot be cast to {u}",
+     r"Cannot cast .*from type (?P<t>.+) to (?P<u>.+)|Type (?P<v>.+) with value"),
+    ("001031 22023",
+     "Invalid precision or scale: a NUMBER has 1 to 38 digits, no more of them behind the "
+     "point",
+     r"DECIMAL type (?:width|scale)"),
+    # Clauses.
+    ("000979 42601", "[{v}] is not a valid group by expression",
+     r"column \"?(?P<v>[^\"]+?)\"? must appear in the GROUP BY clause"),
+    ("002035 42601", "Invalid aggregate function in {v}{w} clause",
+     r"(?P<v>WHERE|GROUP BY|JOIN|QUALIFY|RETURNING) clause cannot contain aggregates|"
+     r"aggregate function calls cannot (?P<w>be nested)"),
+    ("002303 42601", "a window function stands in SELECT, QUALIFY and ORDER BY only, and QUALIFY needs one",
+     r"clause cannot contain window functions|at least one window function must appear"),
+    ("002303 42601", "a window function requires an OVER clause", r"Window functions are not supported here"),
+    ("002303 42601", "invalid window frame", r"\AFrame (?:starting|ending|end)"),
+    ("000979 42601", "{v}: there is no column of this number", r"(?P<v>ORDER|GROUP BY) term out of range"),
+    ("001003 42601", "invalid row count in LIMIT or OFFSET", r"LIMIT/OFFSET cannot be negative|LIMIT/OFFSET"),
+    ("001789 42601", "a subquery in an expression must have one column", r"Subquery returns \d+ columns"),
+    ("001789 42601", "invalid number of result columns for set operator input branches",
+     r"Set operations can only apply to expressions with the same number"),
+    ("002020 21S01", "Insert value list does not match column list: {v}",
+     r"Column name/value mismatch for insert.*: (?P<v>expected \d+ columns but \d+)"),
+    ("002020 21S01", "Insert value list does not match column list: expected {v} columns but {w}",
+     r"has (?P<v>\d+) columns but (?P<w>\d+) values were supplied"),
+    ("002020 21S01", "Insert value list does not match column list: expected {v} columns but {w}",
+     r"table \"_new\" has (?P<w>\d+) columns available but (?P<v>\d+)"),
+    ("002020 21S01", "the alias '{v}' names more columns than the {w} that there are",
+     r"table \"(?P<v>[^\"]+)\" has (?P<w>\d+) columns available"),
+    ("001003 42601", "the rows of VALUES must have the same number of values",
+     r"VALUES lists must all be the same length"),
+    ("001003 42601", "SAMPLE takes 0 to 100 percent", r"Sample sample_size"),
+    ("001003 42601", "syntax error: unexpected '*'.", r"STAR expression|COLUMNS\("),
+    ("000979 42601", "GROUPING needs a GROUP BY clause", r"GROUPING statement cannot"),
+    ("001015 22023", "the percentile must be between 0 and 1", r"PERCENTILEs? can only|QUANTILE can only"),
+    ("001015 22023", "the argument of NTILE must be greater than 0", r"Argument for ntile"),
+    ("001003 42000", "syntax error in the statement.", r"syntax error at or near"),
+)  # fmt: skip
+
+
+def _beginning(number: str) -> str:
+    """Numbers below 003000 are the compiler's, but for the internal error."""
+    return _COMPILATION if number < "003000" and number != "000603" else ""
+
+
 _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
-    (re.compile(pattern, re.DOTALL), code, sqlstate, words)
-    for pattern, code, sqlstate, words in (
-        (
-            r"\ACollation with name (?P<v>\S+) does not exist",
-            "001037",
-            "22023",
-            _COMPILATION + "Invalid collation specification: '{v}'",
-        ),
-        (
-            r"specifier \"(?P<v>[^\"]+)\" not recognized",
-            "001003",
-            "42601",
-            _COMPILATION + "'{v}' is not a valid date or time part",
-        ),
-        (
-            r"failed to (?:allocate|pin|offload)|Out of Memory|could not allocate",
-            "000603",
-            "XX000",
-            "The statement needs more memory than the local service may use: ask for less at a time, or "
-            "start the service with --limits engine-bytes=..",
-        ),
-        # Texts and numbers that have no room.
-        (r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)", "100078", "22000", "{v}"),
-        (r"too long and would be truncated", "100078", "22000", "String is too long and would be truncated"),
-        (
-            r"\ACould not convert string ['\"](?P<v> *[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)? *)['\"] to "
-            r"(?:DEC|\w*INT)",
-            "100039",
-            "22003",
-            "Numeric value '{v}' is out of range",
-        ),
-        (
-            r"\A(?:Casting value \"|Could not cast value )(?P<v>[^\" ]+)\"? to (?:type )?"
-            r"DECIMAL\((?P<w>\d+, ?\d+)\)",
-            "100046",
-            "22003",
-            "Number out of representable range: type FIXED({w}), value {v}",
-        ),
-        (
-            r"can't be cast because the value is out of range|\AOverflow in |shift value .* out of range|"
-            r"\AValue out of range",
-            "100046",
-            "22003",
-            "Number out of representable range",
-        ),
-        (
-            r"cannot take (?P<v>square root|logarithm) of",
-            "100054",
-            "22003",
-            "Invalid floating point operation: {v}",
-        ),
-        (r"Division by zero", "100051", "22012", "Division by zero"),
-        # Values that are not recognized.
-        (
-            r"\ACould not convert string (['\"])(?P<v>.*)\1 to BOOL",
-            "100037",
-            "22018",
-            "Boolean value '{v}' is not recognized",
-        ),
-        (
-            r"\ACould not convert string (['\"])(?P<v>.*)\1 to (?:DECIMAL|U?(?:HUGE)?INT|DOUBLE|FLOAT)",
-            "100038",
-            "22018",
-            "Numeric value '{v}' is not recognized",
-        ),
-        (
-            r"\A(?:timestamp field value out of range|invalid timestamp field format): "
-            r"\"(?P<v>.*?)\"(?:, exp|\Z)",
-            "100035",
-            "22007",
-            "Timestamp '{v}' is not recognized",
-        ),
-        (
-            r"\Atimestamp field value \"(?P<v>.*?)\" has a timestamp that is not UTC",
-            "100035",
-            "22007",
-            "Timestamp '{v}' is not recognized",
-        ),
-        (
-            r"\A(?:date field value out of range|invalid date field format): \"(?P<v>.*?)\"(?:, exp|\Z)",
-            "100040",
-            "22007",
-            "Date '{v}' is not recognized",
-        ),
-        (
-            r"\A(?:invalid )?time field (?:format|value out of range): \"(?P<v>.*?)\"(?:, exp|\Z)",
-            "100108",
-            "22007",
-            "Time '{v}' is not recognized",
-        ),
-        (r"\ATime out of range: (?P<v>.*)", "100108", "22007", "Time '{v}' is not recognized"),
-        (r"\ADate out of range: (?P<v>.*)", "100040", "22007", "Date '{v}' is not recognized"),
-        (
-            r"\ACould not parse string \"(?P<v>.*?)\" according to format",
-            "100096",
-            "22007",
-            "Can't parse '{v}' with the given format",
-        ),
-        (r"\AUnknown TimeZone '(?P<v>.*?)'", "100100", "22023", "Unknown time zone: '{v}'"),
-        (
-            r"Could not decode string \"(?P<v>.*)\" as base64",
-            "100116",
-            "22000",
-            "The following string is not a legal base64-encoded value: '{v}'",
-        ),
-        (
-            r"Invalid input for hex digit|unhex",
-            "100115",
-            "22000",
-            "The following string is not a legal hex-encoded value",
-        ),
-        (r"\AMalformed JSON at (?P<v>.*)", "100069", "22P02", "Error parsing JSON: {v}"),
-        (
-            r"\AFailed to cast variant value (?P<w>.*) to (?P<v>OBJECT)",
-            "100071",
-            "22000",
-            "Failed to cast variant value {w} to {v}",
-        ),
-        (
-            r"\AExpected (?P<v>ARRAY|OBJECT), but got \w+: (?P<w>.*)",
-            "100071",
-            "22000",
-            "Failed to cast variant value {w} to {v}",
-        ),
-        (
-            r"\A(?P<v>(?:missing|invalid perl operator|no argument for repetition|invalid escape|"
-            r"bad repetition|"
-            r"invalid character class|invalid repetition|trailing \\|invalid named capture|unexpected \)).*)",
-            "100048",
-            "2201B",
-            "Invalid regular expression: {v}",
-        ),
-        (r"Invalid UTF8 Codepoint (?P<v>-?\d+)", "100051", "22023", "Invalid Unicode code point: {v}"),
-        (
-            r"NOT NULL constraint failed: (?:.*\.)?(?P<v>.+)\Z",
-            "100072",
-            "22000",
-            "NULL result in a non-nullable column '{v}'",
-        ),
-        (
-            r"MERGE INTO command cannot affect the same target row",
-            "100090",
-            "42P18",
-            "Duplicate row detected during DML action",
-        ),
-        (
-            r"\AMore than one row returned by a subquery",
-            "090150",
-            "22000",
-            "Single-row subquery returns more than one row.",
-        ),
-        # Names.
-        (
-            r"\AReferenced (?:update )?column \"?(?P<v>[^\"]+?)\"? (?:was )?not found",
-            "000904",
-            "42000",
-            _COMPILATION + "invalid identifier '{v}'",
-        ),
-        (
-            r"\AReferenced table \"(?P<v>[^\"]+)\" not found",
-            "000904",
-            "42000",
-            _COMPILATION + "invalid identifier '{v}'",
-        ),
-        (
-            r"does not have a column (?:named|with name) \"(?P<v>(?:[^\"]|\"\")+)\"",
-            "000904",
-            "42000",
-            _COMPILATION + "invalid identifier '{v}'",
-        ),
-        (
-            r"Column \"(?P<v>[^\"]+)\" (?:in \w+ list not found|does not exist on)",
-            "000904",
-            "42000",
-            _COMPILATION + "invalid identifier '{v}'",
-        ),
-        (
-            r"Cannot extract field '(?P<v>[^']+)' from expression \"(?P<w>[^\"]+)\"",
-            "000904",
-            "42000",
-            _COMPILATION + "invalid identifier '{w}.{v}'",
-        ),
-        (
-            r"\AAmbiguous reference to column name \"(?P<v>[^\"]+)\"",
-            "002028",
-            "42601",
-            _COMPILATION + "ambiguous column name '{v}'",
-        ),
-        (
-            r"Ambiguous reference to table \"(?P<v>[^\"]+)\"|Duplicate CTE name \"(?P<w>[^\"]+)\"",
-            "002012",
-            "42601",
-            _COMPILATION + "duplicate alias '{v}{w}'",
-        ),
-        (
-            r"Duplicate column name \"(?P<v>[^\"]+)\"",
-            "002025",
-            "42S21",
-            _COMPILATION + "duplicate column name '{v}'",
-        ),
-        (
-            r"Values were not provided for the following parameters: (?P<v>\d+)",
-            "002049",
-            "42601",
-            _COMPILATION + "Bind variable {v} not set.",
-        ),
-        (
-            r"Values were not provided for the following parameters: (?P<v>.+)",
-            "002211",
-            "02000",
-            _COMPILATION + "Session variable '${v}' does not exist",
-        ),
-        # Types of operands and arguments.
-        (
-            r"\AMacro \"?(?P<f>\w+)\(\) does not support the supplied arguments",
-            "001044",
-            "42P13",
-            _COMPILATION + "Invalid argument types for function '{f}'",
-        ),
-        (
-            r"(?:function call|argument types) [\"'](?P<f>[^(]+)\(",
-            "001044",
-            "42P13",
-            _COMPILATION + "Invalid argument types for function '{f}'",
-        ),
-        (
-            r"\A(?P<f>json_object)\(\) keys must be VARCHAR",
-            "001044",
-            "42P13",
-            _COMPILATION + "Invalid argument types for function '{f}'",
-        ),
-        (
-            r"Unimplemented type for cast \((?P<t>.+) -> (?P<u>.+)\)",
-            "001065",
-            "22023",
-            _COMPILATION + "a value of type {t} cannot be cast to {u}",
-        ),
-        (
-            r"Cannot (?:mix values of type|combine types of|compare values of type) (?P<t>.+?) and "
-            r"(?:type )?(?P<u>.+?)(?: in .*)? - an explicit cast",
-            "001045",
-            "22023",
-            _COMPILATION + "Can not convert parameter of type [{t}] into expected type [{u}]",
-        ),
-        (
-            r"Cannot cast .*from type (?P<t>.+) to (?P<u>.+)|Type (?P<v>.+) with value",
-            "001065",
-            "22023",
-            _COMPILATION + "a value of type {t}{v} cannot be cast to {u}",
-        ),
-        (
-            r"DECIMAL type (?:width|scale)",
-            "001031",
-            "22023",
-            _COMPILATION
-            + "Invalid precision or scale: a NUMBER has 1 to 38 digits, no more of them behind the point",
-        ),
-        # Clauses.
-        (
-            r"column \"?(?P<v>[^\"]+?)\"? must appear in the GROUP BY clause",
-            "000979",
-            "42601",
-            _COMPILATION + "[{v}] is not a valid group by expression",
-        ),
-        (
-            r"(?P<v>WHERE|GROUP BY|JOIN|QUALIFY|RETURNING) clause cannot contain aggregates|"
-            r"aggregate function calls cannot (?P<w>be nested)",
-            "002035",
-            "42601",
-            _COMPILATION + "Invalid aggregate function in {v}{w} clause",
-        ),
-        (
-            r"clause cannot contain window functions|at least one window function must appear",
-            "002303",
-            "42601",
-            _COMPILATION
-            + "a window function stands in SELECT, QUALIFY and ORDER BY only, and QUALIFY needs one",
-        ),
-        (
-            r"Window functions are not supported here",
-            "002303",
-            "42601",
-            _COMPILATION + "a window function requires an OVER clause",
-        ),
-        (r"\AFrame (?:starting|ending|end)", "002303", "42601", _COMPILATION + "invalid window frame"),
-        (
-            r"(?P<v>ORDER|GROUP BY) term out of range",
-            "000979",
-            "42601",
-            _COMPILATION + "{v}: there is no column of this number",
-        ),
-        (
-            r"LIMIT/OFFSET cannot be negative|LIMIT/OFFSET",
-            "001003",
-            "42601",
-            _COMPILATION + "invalid row count in LIMIT or OFFSET",
-        ),
-        (
-            r"Subquery returns \d+ columns",
-            "001789",
-            "42601",
-            _COMPILATION + "a subquery in an expression must have one column",
-        ),
-        (
-            r"Set operations can only apply to expressions with the same number",
-            "001789",
-            "42601",
-            _COMPILATION + "invalid number of result columns for set operator input branches",
-        ),
-        (
-            r"Column name/value mismatch for insert.*: (?P<v>expected \d+ columns but \d+)",
-            "002020",
-            "21S01",
-            _COMPILATION + "Insert value list does not match column list: {v}",
-        ),
-        (
-            r"has (?P<v>\d+) columns but (?P<w>\d+) values were supplied",
-            "002020",
-            "21S01",
-            _COMPILATION + "Insert value list does not match column list: expected {v} columns but {w}",
-        ),
-        (
-            r"table \"_new\" has (?P<w>\d+) columns available but (?P<v>\d+)",
-            "002020",
-            "21S01",
-            _COMPILATION + "Insert value list does not match column list: expected {v} columns but {w}",
-        ),
-        (
-            r"table \"(?P<v>[^\"]+)\" has (?P<w>\d+) columns available",
-            "002020",
-            "21S01",
-            _COMPILATION + "the alias '{v}' names more columns than the {w} that there are",
-        ),
-        (
-            r"VALUES lists must all be the same length",
-            "001003",
-            "42601",
-            _COMPILATION + "the rows of VALUES must have the same number of values",
-        ),
-        (r"Sample sample_size", "001003", "42601", _COMPILATION + "SAMPLE takes 0 to 100 percent"),
-        (r"STAR expression|COLUMNS\(", "001003", "42601", _COMPILATION + "syntax error: unexpected '*'."),
-        (r"GROUPING statement cannot", "000979", "42601", _COMPILATION + "GROUPING needs a GROUP BY clause"),
-        (
-            r"PERCENTILEs? can only|QUANTILE can only",
-            "001015",
-            "22023",
-            _COMPILATION + "the percentile must be between 0 and 1",
-        ),
-        (
-            r"Argument for ntile",
-            "001015",
-            "22023",
-            _COMPILATION + "the argument of NTILE must be greater than 0",
-        ),
-        (r"syntax error at or near", "001003", "42000", _COMPILATION + "syntax error in the statement."),
-    )
+    (re.compile(pattern, re.DOTALL), number[:6], number[7:], _beginning(number[:6]) + words)
+    for number, words, pattern in _DECLARED
 )
 # What is said of an error that the table does not know, by its class.
 _CLASSES: tuple[tuple[type[duckdb.Error], str, str, str], ...] = (

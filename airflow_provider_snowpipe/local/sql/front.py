@@ -17,35 +17,26 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.engine import spool
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
-    account_usage,
     alter_table,
-    comments,
+    copy_history,
     copy_into,
     ddl,
-    file_formats,
-    file_pipes,
     grants,
     iceberg,
-    infer_schema,
     information_schema,
-    parameters,
+    pipes,
     query,
-    sequences,
     show,
-    show_objects,
     stages,
-    system_functions,
     translate,
     users,
     views,
-    warehouses,
 )
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.current import use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.engine_errors import disk_full, translate_error
 from airflow_provider_snowpipe.local.sql.reader import Reader, inline, strip_comments
 from airflow_provider_snowpipe.local.sql.results import USE, Result, already_dropped, listing, status
-from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.session import Session, use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.show import Shown
 
 # -- Statements about the session: USE, ALTER SESSION, transactions --------------------------------------
@@ -177,21 +168,21 @@ def _execute_immediate(session: Session, reader: Reader) -> Result:
     return _run(session, inner, Bindings({}))
 
 
-def _listing(show: Callable[[Session, Shown], Result]) -> Handler:
+def _listing(listed: Callable[[Session, Shown], Result]) -> Handler:
     """Return the handler of a SHOW statement that has the clauses of all of them."""
 
     def handler(session: Session, reader: Reader) -> Result:
         shown = Shown.read(reader)
-        return shown.narrowed(show(session, shown))
+        return shown.narrowed(listed(session, shown))
 
     return handler
 
 
-def _limited(show: Handler) -> Handler:
+def _limited(listed: Handler) -> Handler:
     """Return the handler of a SHOW statement with clauses of its own before STARTS WITH and LIMIT."""
 
     def handler(session: Session, reader: Reader) -> Result:
-        result = show(session, reader)
+        result = listed(session, reader)
         return Shown.read(reader, ("STARTS", "LIMIT")).narrowed(result)
 
     return handler
@@ -205,41 +196,41 @@ _NOTHING = (
 )  # fmt: skip
 STATEMENTS: dict[str, Handler] = {
     f"{_NEW} DATABASE": ddl.create_database,
-    "ALTER DATABASE": comments.alter_container,
+    "ALTER DATABASE": views.alter_container,
     "DROP DATABASE": ddl.drop_database,
-    "DESCRIBE DATABASE": show_objects.describe_database,
+    "DESCRIBE DATABASE": show.describe_database,
     "SHOW [TERSE] DATABASES": _listing(show.show_databases),
     f"{_NEW} SCHEMA": ddl.create_schema,
-    "ALTER SCHEMA": comments.alter_container,
+    "ALTER SCHEMA": views.alter_container,
     "DROP SCHEMA": ddl.drop_schema,
-    "DESCRIBE SCHEMA": show_objects.describe_schema,
+    "DESCRIBE SCHEMA": show.describe_schema,
     "SHOW [TERSE] SCHEMAS": _listing(show.show_schemas),
     f"{_NEW} TABLE": ddl.create_table,
     "ALTER TABLE": alter_table.alter_table,
     "DROP TABLE": ddl.drop_table,
     "TRUNCATE": ddl.truncate_table,
     "TRUNCATE TABLE": ddl.truncate_table,
-    "DESCRIBE TABLE": show_objects.describe_relation,
+    "DESCRIBE TABLE": show.describe_relation,
     "SHOW [TERSE] TABLES": _listing(show.show_tables),
     f"{_NEW} ICEBERG TABLE": ddl.create_table,
     "ALTER ICEBERG TABLE": iceberg.only(alter_table.alter_table),
     "DROP ICEBERG TABLE": iceberg.only(ddl.drop_table),
     "TRUNCATE ICEBERG TABLE": iceberg.only(ddl.truncate_table),
-    "DESCRIBE ICEBERG TABLE": iceberg.only(show_objects.describe_relation),
+    "DESCRIBE ICEBERG TABLE": iceberg.only(show.describe_relation),
     "SHOW [TERSE] ICEBERG TABLES": _listing(iceberg.show_iceberg_tables),
-    "UNDROP": show_objects.undrop,
+    "UNDROP": show.undrop,
     f"{_NEW} [SECURE] VIEW": views.create_view,
     "DROP VIEW": views.drop_view,
     "DESCRIBE VIEW": information_schema.describe_view,
     "SHOW [TERSE] VIEWS": _listing(views.show_views),
-    "SHOW COLUMNS": _listing(show_objects.show_columns),
-    "SHOW [TERSE] OBJECTS": _listing(show_objects.show_objects),
-    "COMMENT": comments.comment_on,
-    "CREATE [OR REPLACE] SEQUENCE": sequences.create_sequence,
-    "ALTER SEQUENCE": sequences.alter_sequence,
-    "DROP SEQUENCE": sequences.drop_sequence,
-    "DESCRIBE SEQUENCE": sequences.describe_sequence,
-    "SHOW SEQUENCES": _listing(sequences.show_sequences),
+    "SHOW COLUMNS": _listing(show.show_columns),
+    "SHOW [TERSE] OBJECTS": _listing(show.show_objects),
+    "COMMENT": views.comment_on,
+    "CREATE [OR REPLACE] SEQUENCE": views.create_sequence,
+    "ALTER SEQUENCE": views.alter_sequence,
+    "DROP SEQUENCE": views.drop_sequence,
+    "DESCRIBE SEQUENCE": views.describe_sequence,
+    "SHOW SEQUENCES": _listing(views.show_sequences),
     f"{_NEW} STAGE": stages.create_stage,
     "ALTER STAGE": stages.alter_stage,
     "DROP STAGE": stages.drop_stage,
@@ -249,28 +240,28 @@ STATEMENTS: dict[str, Handler] = {
     "GET": stages.get,
     "LIST": stages.list_files,
     "REMOVE": stages.remove_files,
-    f"{_NEW} FILE FORMAT": file_formats.create_file_format,
-    "ALTER FILE FORMAT": file_formats.alter_file_format,
-    "DROP FILE FORMAT": file_formats.drop_file_format,
-    "DESCRIBE FILE FORMAT": file_formats.describe_file_format,
-    "SHOW [TERSE] FILE FORMATS": _listing(file_formats.show_file_formats),
+    f"{_NEW} FILE FORMAT": stages.create_file_format,
+    "ALTER FILE FORMAT": stages.alter_file_format,
+    "DROP FILE FORMAT": stages.drop_file_format,
+    "DESCRIBE FILE FORMAT": stages.describe_file_format,
+    "SHOW [TERSE] FILE FORMATS": _listing(stages.show_file_formats),
     "COPY INTO": copy_into.copy_into,
-    "CREATE [OR REPLACE] PIPE": file_pipes.create_pipe,
-    "ALTER PIPE": file_pipes.alter_pipe,
-    "DROP PIPE": file_pipes.drop_pipe,
-    "DESCRIBE PIPE": file_pipes.describe_pipe,
-    "SHOW PIPES": _listing(file_pipes.show_pipes),
+    "CREATE [OR REPLACE] PIPE": pipes.create_pipe,
+    "ALTER PIPE": pipes.alter_pipe,
+    "DROP PIPE": pipes.drop_pipe,
+    "DESCRIBE PIPE": pipes.describe_pipe,
+    "SHOW PIPES": _listing(pipes.show_pipes),
     "SHOW CHANNELS": _listing(show.show_channels),
-    "SELECT": system_functions.system_function,
-    "CALL": system_functions.system_function,
+    "SELECT": pipes.system_function,
+    "CALL": pipes.system_function,
     "CREATE [OR REPLACE] ROLE": users.create_role,
     "ALTER ROLE": users.alter_role,
     "DROP ROLE": users.drop_role,
     "SHOW [TERSE] ROLES": _listing(users.show_roles),
     "GRANT ROLE": users.grant_role,
     "REVOKE ROLE": users.grant_role,
-    "GRANT DATABASE ROLE": account_usage.grant_viewer,
-    "REVOKE DATABASE ROLE": account_usage.grant_viewer,
+    "GRANT DATABASE ROLE": copy_history.grant_viewer,
+    "REVOKE DATABASE ROLE": copy_history.grant_viewer,
     "GRANT": grants.grant,
     "REVOKE": grants.grant,
     "SHOW GRANTS": _limited(grants.show_grants),
@@ -280,14 +271,14 @@ STATEMENTS: dict[str, Handler] = {
     "DROP USER": users.drop_user,
     "DESCRIBE USER": users.describe_user,
     "SHOW [TERSE] USERS": _listing(users.show_users),
-    "CREATE [OR REPLACE] WAREHOUSE": warehouses.create_warehouse,
-    "ALTER WAREHOUSE": warehouses.alter_warehouse,
-    "DROP WAREHOUSE": warehouses.drop_warehouse,
-    "DESCRIBE WAREHOUSE": warehouses.describe_warehouse,
-    "SHOW WAREHOUSES": _listing(warehouses.show_warehouses),
+    "CREATE [OR REPLACE] WAREHOUSE": users.create_warehouse,
+    "ALTER WAREHOUSE": users.alter_warehouse,
+    "DROP WAREHOUSE": users.drop_warehouse,
+    "DESCRIBE WAREHOUSE": users.describe_warehouse,
+    "SHOW WAREHOUSES": _listing(users.show_warehouses),
     "USE": use,
     "ALTER SESSION": alter_session,
-    "SHOW PARAMETERS": _listing(parameters.show_parameters),
+    "SHOW PARAMETERS": _listing(show.show_parameters),
     "SET": set_variables,
     "UNSET": unset_variables,
     "SHOW VARIABLES": _listing(show_variables),
@@ -296,7 +287,7 @@ STATEMENTS: dict[str, Handler] = {
     "START": begin,
     "COMMIT": commit,
     "ROLLBACK": rollback,
-    **{f"SHOW {kind}": _listing(show_objects.show_nothing) for kind in _NOTHING},
+    **{f"SHOW {kind}": _listing(show.show_nothing) for kind in _NOTHING},
 }
 """Every statement that sqlglot does not read: its first words, with what may stand between in brackets.
 
@@ -382,9 +373,10 @@ _NO_PLACE = frozenset({"090105", "090106"})
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES"})
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 _WORD = re.compile(r"\w+")
-# A bound name or format of a time has to be known before the statement can be read.
+# A bound name, stage or format of a time has to be known before the statement can be read.
 _READ_BY_VALUE = re.compile(
     r"\bIDENTIFIER\s*\(\s*[?:]"
+    r"|\bINFER_SCHEMA\s*\("
     r"|\b(?:TRY_)?TO_(?:CHAR|VARCHAR|DATE|TIME\w*)\s*\([^()]*(?:\([^()]*\)[^()]*)?,\s*(?:\?|:\w)",
     re.IGNORECASE,
 )
@@ -408,7 +400,7 @@ def execute(
     if not text:
         raise _empty_statement()
     if not _is_unicode(text):
-        raise SqlError("001003", "42000", "SQL compilation error:\nthe statement is not valid Unicode.")
+        raise compilation_error("the statement is not valid Unicode.")
     with session.lock, snowflake_errors(session):
         if session.has_ended:
             raise SqlError("390111", "08001", SESSION_GONE)
@@ -436,7 +428,7 @@ def _verb(text: str) -> str:
 
 
 def _empty_statement() -> SqlError:
-    return SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
+    return compilation_error("Empty SQL statement.", "000900", "42601")
 
 
 def _is_unicode(text: str) -> bool:
@@ -506,9 +498,7 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
             text, bindings = inline(text, bindings, typed=True), Bindings({})
         if verb in _CHANGES:
             return query.modify(session, text, bindings)
-        return (infer_schema.select if infer_schema.is_called(text) else query.select)(
-            session, text, bindings
-        )
+        return query.select(session, text, bindings)
     reader = Reader.of_file_command(text, bindings) if verb in {"PUT", "GET"} else Reader.of(text, bindings)
     if reader.is_at_end:
         raise _empty_statement()
@@ -537,13 +527,13 @@ def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
     missing = re.search(r"Required keyword: .* missing for <class '[\w.]*?(\w+)'>", plain)
     if missing is not None and _is_function(missing[1]):
-        return SqlError("000938", "22023", "SQL compilation error:\nnot enough arguments for function")
+        return compilation_error("not enough arguments for function", "000938", "22023")
     plain = re.sub(r"Required keyword: .* missing for <class .*?>", "an expression is missing", plain)
     many = re.search(r"provided arguments \((\d+)\) is greater than .* arguments \((\d+)\)", plain)
     if many is not None:
         words = f"too many arguments for function, expected {many[2]}, got {many[1]}"
-        return SqlError("000939", "22023", f"SQL compilation error:\n{words}")
-    return SqlError("001003", "42000", f"SQL compilation error:\nsyntax error: {plain}")
+        return compilation_error(f"{words}", "000939", "22023")
+    return compilation_error(f"syntax error: {plain}")
 
 
 def _is_function(name: str) -> bool:

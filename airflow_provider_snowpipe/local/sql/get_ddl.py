@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import PipeKey
-from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW, column_key
+from airflow_provider_snowpipe.local.engine.names import PipeKey
+from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.identifiers import quote, read_path
 from airflow_provider_snowpipe.local.sql import grants, iceberg
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.formats import OptionValue
+from airflow_provider_snowpipe.local.stages.definition import OptionValue
 from airflow_provider_snowpipe.local.tables import Column
 
 _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*\Z")

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.local.access import changes
+from airflow_provider_snowpipe.local.access import access as changes
 from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT, insufficient
 from airflow_provider_snowpipe.local.access.model import (
     OWNERSHIP,
     PRIVILEGES,
     SHARED,
+    AccessState,
     Grant,
     RoleGrant,
     Securable,
     read_privileges,
 )
-from airflow_provider_snowpipe.local.access.store import AccessState
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import PipeKey
+from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     missing_account_object,
@@ -159,16 +159,11 @@ def show_future_grants(session: Session, reader: Reader) -> Result:
         chosen = [g for g in state.future_grants.values() if g.scope == scope]
     rows = [
         (
-            g.created_on_ms,
-            g.privilege,
-            g.kind.replace(" ", "_"),
-            f"{_written(g.scope)}.<{g.kind.replace(' ', '_')}>",
-            "ROLE",
-            g.role,
-            str(g.grant_option).lower(),
+            g.created_on_ms, g.privilege, g.kind.replace(" ", "_"),
+            f"{_written(g.scope)}.<{g.kind.replace(' ', '_')}>", "ROLE", g.role, str(g.grant_option).lower(),
         )
         for g in sorted(chosen, key=lambda g: (g.scope.path, g.kind, g.role, g.privilege))
-    ]
+    ]  # fmt: skip
     return listing(_FUTURE_COLUMNS, rows)
 
 
@@ -185,17 +180,11 @@ def _listed(grants: Iterable[Grant]) -> Result:
     ordered = sorted(grants, key=lambda g: (g.target.kind, g.target.path, g.privilege, g.role))
     rows = [
         (
-            g.created_on_ms,
-            g.privilege,
-            g.target.kind.replace(" ", "_"),
-            _written(g.target) or "LOCAL",
-            "ROLE",
-            g.role,
-            str(g.grant_option).lower(),
-            g.grantor,
+            g.created_on_ms, g.privilege, g.target.kind.replace(" ", "_"), _written(g.target) or "LOCAL",
+            "ROLE", g.role, str(g.grant_option).lower(), g.grantor,
         )
         for g in ordered
-    ]
+    ]  # fmt: skip
     return listing(_GRANT_COLUMNS, rows)
 
 

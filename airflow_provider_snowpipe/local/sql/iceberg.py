@@ -11,16 +11,14 @@ from typing import Any
 
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, SchemaObject
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS, SchemaObject
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import MAX_VARCHAR, ColumnType
+from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, Column, ColumnType, Table
 
 PRECISION = 6
 """Digits of seconds: microseconds, as Iceberg has them."""
@@ -44,11 +42,7 @@ def only(handler: Callable[[Session, Reader], Result]) -> Callable[[Session, Rea
         position = reader.position
         database, schema, name = session.resolve(reader.target().path)
         if database.tables.find(schema, name) is not None and definition_of(database, schema, name) is None:
-            raise SqlError(
-                "002003",
-                "02000",
-                f"SQL compilation error:\nIceberg table '{name}' does not exist or not authorized.",
-            )
+            raise object_missing("Iceberg table", name)
         reader.seek(position)
         return handler(session, reader)
 
@@ -148,7 +142,7 @@ def _shown(session: Session, database: Database, table: Table) -> tuple[Any, ...
     place = (database.name, table.schema, table.name)
     return (
         table.created_on_ms, table.name, database.name, table.schema,
-        session.catalog.access.owner(Securable("TABLE", place)), chosen.get("EXTERNAL_VOLUME", ""),
+        session.owner("TABLE", *place), chosen.get("EXTERNAL_VOLUME", ""),
         chosen["CATALOG"], "MANAGED", "", "", chosen.get("BASE_LOCATION", ""), "Y",
         database.objects.comment("TABLE", table.schema, table.name), "ROLE",
     )  # fmt: skip

@@ -8,17 +8,15 @@ from typing import Any
 
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import SEQUENCE, VIEW, column_key
+from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, column_key
 from airflow_provider_snowpipe.local.errors import object_missing
-from airflow_provider_snowpipe.local.sql import show_objects
+from airflow_provider_snowpipe.local.sql import show
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, TIMESTAMP_LTZ, Column, Table
 
 SCHEMA = "INFORMATION_SCHEMA"
 _NUMBERS = frozenset(
@@ -44,10 +42,10 @@ def describe_view(session: Session, reader: Reader) -> Result:
     """DESCRIBE VIEW name, which may be one of INFORMATION_SCHEMA."""
     path = reader.last_path()
     if path[-2:-1] != (SCHEMA,):
-        return show_objects.describe_view(session, path)
+        return show.describe_view(session, path)
     owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
     columns, _ = _view(owner, path[-1])
-    return show_objects.described_columns((column.name, str(column.type)) for column in columns)
+    return show.described_columns((column.name, str(column.type)) for column in columns)
 
 
 def _view(database: Database, name: str) -> tuple[tuple[ResultColumn, ...], _Rows]:
@@ -66,33 +64,22 @@ def _schemas(session: Session, database: Database) -> list[str]:
     return [name for name in sorted(database.schemas) if session.can_see("SCHEMA", database.name, name)]
 
 
-def _owner(session: Session, kind: str, *path: str) -> str:
-    return session.catalog.access.owner(Securable(kind, path))
-
-
 def _tables(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
-        for kind, name, _, _ in show_objects.relations(session, database, schema):
+        for kind, name, _, _ in show.relations(session, database, schema):
             hidden = session.temporary_tables.get((database.name, schema, name), name)
             table = database.tables.find(schema, hidden) if kind == "TABLE" else None
             view = database.objects.find(VIEW, schema, name) if kind == VIEW else None
             created = table.created_on_ms if table is not None else view.created_on_ms if view else 0
             temporary = table is not None and table.is_temporary
             yield (
-                database.name,
-                schema,
-                name,
-                _owner(session, kind, database.name, schema, hidden),
-                VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE",
-                "NO",
+                database.name, schema, name, session.owner(kind, database.name, schema, hidden),
+                VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE", "NO",
                 table.clustering_key.text if table is not None and table.clustering_key else None,
-                _count(session, table),
-                timestamp(created),
-                timestamp(created),
-                "YES" if kind == "TABLE" else "NO",
-                "YES" if temporary else "NO",
+                _count(session, table), timestamp(created), timestamp(created),
+                "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",
                 database.objects.comment(kind, schema, name) or None,
-            )
+            )  # fmt: skip
 
 
 def _count(session: Session, table: Table | None) -> int | None:
@@ -104,18 +91,12 @@ def _count(session: Session, table: Table | None) -> int | None:
 
 def _columns(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
-        for _, name, columns, _ in show_objects.relations(session, database, schema):
+        for _, name, columns, _ in show.relations(session, database, schema):
             for position, column in enumerate(columns, 1):
                 comment = database.objects.comment("COLUMN", schema, column_key(name, column.name))
                 yield (
-                    database.name,
-                    schema,
-                    name,
-                    column.name,
-                    position,
-                    *_described(column),
-                    comment or None,
-                )
+                    database.name, schema, name, column.name, position, *_described(column), comment or None,
+                )  # fmt: skip
 
 
 def _described(column: Column) -> _Row:
@@ -123,18 +104,11 @@ def _described(column: Column) -> _Row:
     is_text, is_number = kind.length is not None, kind.kind == "NUMBER"
     identity = _IDENTITY.match(column.default_text or "")
     return (
-        None if identity else column.default_text,
-        "YES" if column.nullable else "NO",
-        "TEXT" if kind.kind == "VARCHAR" else kind.kind,
-        kind.length if is_text else None,
-        show_objects.octets(kind),
-        kind.precision if is_number else None,
-        10 if is_number else None,
-        kind.scale if is_number else None,
-        kind.precision if kind.kind.startswith("TIME") else None,
-        *_identity(identity),
-        None,
-    )
+        None if identity else column.default_text, "YES" if column.nullable else "NO",
+        "TEXT" if kind.kind == "VARCHAR" else kind.kind, kind.length if is_text else None, show.octets(kind),
+        kind.precision if is_number else None, 10 if is_number else None, kind.scale if is_number else None,
+        kind.precision if kind.kind.startswith("TIME") else None, *_identity(identity), None,
+    )  # fmt: skip
 
 
 def _identity(match: re.Match[str] | None) -> _Row:
@@ -145,7 +119,7 @@ def _identity(match: re.Match[str] | None) -> _Row:
 
 def _schemata(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
-        owner = _owner(session, "SCHEMA", database.name, schema)
+        owner = session.owner("SCHEMA", database.name, schema)
         comment = database.objects.comment("SCHEMA", schema, schema)
         yield database.name, schema, owner, "NO", "NO", 0, None, None, comment or None
     yield database.name, SCHEMA, None, "NO", "NO", 0, None, None, "Views of the contents of schemas"
@@ -156,7 +130,7 @@ def _databases(session: Session, _database: Database) -> Iterator[_Row]:
         if session.can_see("DATABASE", database.name):
             comment = database.objects.comment("DATABASE", "", database.name)
             yield (
-                database.name, _owner(session, "DATABASE", database.name), "NO", comment or None, None, None,
+                database.name, session.owner("DATABASE", database.name), "NO", comment or None, None, None,
                 0, "STANDARD",
             )  # fmt: skip
 
@@ -167,7 +141,7 @@ def _views(session: Session, database: Database) -> Iterator[_Row]:
             if session.can_see(VIEW, database.name, schema, view.name):
                 created = timestamp(view.created_on_ms)
                 yield (
-                    database.name, schema, view.name, _owner(session, VIEW, database.name, schema, view.name),
+                    database.name, schema, view.name, session.owner(VIEW, database.name, schema, view.name),
                     view.definition["text"], "NONE", "NO", "YES" if view.definition["is_secure"] else "NO",
                     created, created, database.objects.comment(VIEW, schema, view.name) or None,
                 )  # fmt: skip
@@ -181,7 +155,7 @@ def _pipes(session: Session, database: Database) -> Iterator[_Row]:
             created = timestamp(pipe.created_on_ms)
             text = pipe.definition.text if pipe.definition is not None else None
             yield (
-                database.name, schema, name, _owner(session, kind, database.name, schema, seen), text, None,
+                database.name, schema, name, session.owner(kind, database.name, schema, seen), text, None,
                 created, created, database.objects.comment("PIPE", schema, name) or None,
             )  # fmt: skip
     for loading in database.file_pipes.pipes:
@@ -190,7 +164,7 @@ def _pipes(session: Session, database: Database) -> Iterator[_Row]:
             created = timestamp(loading.created_on_ms)
             comment = loading.comment or database.objects.comment("PIPE", schema, name) or None
             yield (
-                database.name, schema, name, _owner(session, "PIPE", database.name, schema, name),
+                database.name, schema, name, session.owner("PIPE", database.name, schema, name),
                 loading.text, loading.notification_channel, created, created, comment,
             )  # fmt: skip
 
@@ -202,7 +176,7 @@ def _stages(session: Session, database: Database) -> Iterator[_Row]:
             kind = "External Named" if stage.is_external else "Internal Named"
             yield (
                 database.name, stage.schema, stage.name, stage.url or "", stage.region, kind,
-                _owner(session, "STAGE", database.name, stage.schema, stage.name), stage.comment, created,
+                session.owner("STAGE", database.name, stage.schema, stage.name), stage.comment, created,
                 created,
             )  # fmt: skip
 
@@ -211,7 +185,7 @@ def _file_formats(session: Session, database: Database) -> Iterator[_Row]:
     for known in database.stages.formats:
         if session.can_see("FILE FORMAT", database.name, known.schema, known.name):
             created = timestamp(known.created_on_ms)
-            owner = _owner(session, "FILE FORMAT", database.name, known.schema, known.name)
+            owner = session.owner("FILE FORMAT", database.name, known.schema, known.name)
             kind = str(known.settings.get("TYPE", "CSV"))
             yield database.name, known.schema, known.name, owner, kind, created, created, known.comment
 
@@ -223,7 +197,7 @@ def _sequences(session: Session, database: Database) -> Iterator[_Row]:
                 created = timestamp(known.created_on_ms)
                 yield (
                     database.name, schema, known.name,
-                    _owner(session, SEQUENCE, database.name, schema, known.name), "NUMBER", 38, 10, 0,
+                    session.owner(SEQUENCE, database.name, schema, known.name), "NUMBER", 38, 10, 0,
                     known.definition["start"], known.definition["increment"], "NO", created, created,
                     "YES" if known.definition["ordered"] else "NO", known.definition["comment"] or None,
                 )  # fmt: skip

@@ -1,166 +1,37 @@
-"""CREATE, ALTER, DROP, SHOW and DESCRIBE of streaming pipes."""
+"""CREATE, ALTER, DROP, SHOW and DESCRIBE of streaming and file pipes, and the system functions."""
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlglot import exp
-
 from airflow_provider_snowpipe.local.access.model import Securable
-from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import DEFAULT_PIPE_SUFFIX, Pipe, PipeDefinition, PipeKey
+from airflow_provider_snowpipe.local.engine.names import DEFAULT_PIPE_SUFFIX, Pipe, PipeDefinition, PipeKey
 from airflow_provider_snowpipe.local.errors import (
+    Refusal,
     SqlError,
     compilation_error,
+    object_exists,
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.sql import timestamps, translate
+from airflow_provider_snowpipe.local.identifiers import read_path
+from airflow_provider_snowpipe.local.loading.history import DAY_MS, FilePipe
+from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe, relative, unloaded
+from airflow_provider_snowpipe.local.loading.staging import SKIP_FILE, OnError
+from airflow_provider_snowpipe.local.sql.copy_into import CompiledCopy, compile_copy
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
-from airflow_provider_snowpipe.local.sql.results import (
-    Result,
-    listing,
-    status,
-)
+from airflow_provider_snowpipe.local.sql.record_expressions import compile_select
+from airflow_provider_snowpipe.local.sql.relations import rows_for
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.sql.timestamps import named_type
-from airflow_provider_snowpipe.local.stages.settings import Setting
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
-
-# -- The SELECT of a streaming pipe, compiled to one DuckDB expression a column --------------------------
-
-
-def compile_select(
-    session: Session, table: Table, listed: list[str] | None, select: str, matching: str | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Compile the SELECT of a streaming pipe.
-
-    :param table: the table that the pipe fills.
-    :param listed: columns after the table's name, or None.
-    :param select: what is between SELECT and FROM.
-    :param matching: ``CASE_SENSITIVE`` or ``CASE_INSENSITIVE`` of MATCH_BY_COLUMN_NAME, or None.
-    :returns: columns to fill, and a DuckDB expression over the row ``j`` for each.
-    :raises SqlError: for what a pipe cannot do, and for columns that the table does not have.
-    """
-    tree = translate.parse(f"SELECT {select}")
-    if not isinstance(tree, exp.Select) or set(_used(tree)) - {"expressions", "kind"}:
-        raise unsupported("anything but expressions in the transformation of a pipe")
-    if tree.find(exp.Subquery, exp.AggFunc, exp.Window):
-        raise unsupported("subqueries and aggregates in the transformation of a pipe")
-    projections = list(tree.expressions)
-    if matching is not None:
-        names = _named(projections)
-    elif listed is not None:
-        names = listed
-    else:
-        names = [column.name for column in table.columns]
-    if len(names) != len(projections):
-        raise SqlError(
-            "002020",
-            "21S01",
-            f"SQL compilation error:\nInsert value list does not match column list expecting {len(names)} "
-            f"but got {len(projections)}",
-        )
-    columns = [_column(table, name, matching == "CASE_INSENSITIVE") for name in names]
-    if len({column.name for column in columns}) != len(columns):
-        raise compilation_error("a column is filled twice.")
-    expressions = tuple(
-        _expression(session, column, projection.unalias())
-        for column, projection in zip(columns, projections, strict=True)
-    )
-    for expression in expressions:
-        session.cursor.execute(f"DESCRIBE SELECT {expression} FROM (SELECT CAST(NULL AS JSON) AS j)")  # noqa: S608
-    return tuple(column.name for column in columns), expressions
-
-
-def _used(tree: exp.Expr) -> list[str]:
-    return [name for name, value in tree.args.items() if value]
-
-
-def _named(projections: list[exp.Expr]) -> list[str]:
-    names: list[str] = []
-    for projection in projections:
-        if not isinstance(projection, exp.Alias):
-            raise compilation_error("MATCH_BY_COLUMN_NAME needs AS and a name for every expression.")
-        translate.normalize_identifiers(projection.args["alias"])
-        names.append(projection.alias)
-    return names
-
-
-def _column(table: Table, name: str, ignore_case: bool) -> Column:
-    for column in table.columns:
-        if column.name == name or (ignore_case and column.name.upper() == name.upper()):
-            return column
-    raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{name}'")
-
-
-def _expression(session: Session, column: Column, tree: exp.Expr) -> str:
-    if tree.find(exp.Column):
-        name = next(iter(tree.find_all(exp.Column))).sql(dialect="snowflake")
-        raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{name}'")
-    if isinstance(tree, exp.Cast) and _is_path(tree.this):
-        written = Column(column.name, ColumnType.from_sqlglot(tree.to))
-        first = _converted(written, tree.this)
-        return first if str(written.type) == str(column.type) else _between(written, column, first)
-    if _is_path(tree):
-        return _converted(column, tree)
-    holder: exp.Expr = exp.Select(expressions=[tree.copy()])
-    holder = holder.transform(timestamps.at_start).transform(_inner_cast).transform(_row)
-    sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0]))
-    if column.type.is_semi_structured:
-        return f"to_json({sql})"
-    return conversions.cast(column, sql)
-
-
-def _is_path(tree: exp.Expr) -> bool:
-    return isinstance(tree, (exp.JSONExtract, exp.Parameter)) and (
-        isinstance(tree, exp.Parameter) or _is_path(tree.this)
-    )
-
-
-def _path_sql(tree: exp.Expr) -> str:
-    return translate.to_duckdb(tree.copy().transform(_row))
-
-
-def _converted(column: Column, path: exp.Expr) -> str:
-    raw = f"({_path_sql(path)})"
-    if column.type.is_semi_structured:
-        return conversions.convert(column, f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END")
-    return conversions.convert(column, f"({raw} ->> '$')")
-
-
-def _between(written: Column, column: Column, sql: str) -> str:
-    if column.type.is_semi_structured:
-        return sql if written.type.is_semi_structured else f"to_json({sql})"
-    return conversions.cast(column, sql)
-
-
-def _row(node: exp.Expr) -> exp.Expr:
-    if not isinstance(node, exp.Parameter):
-        return node
-    if node.name != "1":
-        raise unsupported(f"column ${node.name} of a streaming source; the row is $1")
-    return exp.column(exp.to_identifier("j", quoted=True))
-
-
-def _inner_cast(node: exp.Expr) -> exp.Expr:
-    """A path inside a function: its text for every type but the semi-structured ones."""
-    if isinstance(node, exp.ParseJSON) and _is_path(node.this):
-        return exp.Cast(this=_text_of(node.this), to=exp.DataType.build("JSON"))
-    if not isinstance(node, exp.Cast) or isinstance(node, exp.TryCast):
-        return node
-    kind = ColumnType.from_sqlglot(node.to)
-    inner = node.this if kind.is_semi_structured or not _is_path(node.this) else _text_of(node.this)
-    return exp.Cast(this=inner, to=named_type(kind, node.to))
-
-
-def _text_of(path: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this="json_extract_string", expressions=[path, exp.Literal.string("$")])
-
+from airflow_provider_snowpipe.local.stages.definition import Setting, invalid_parameter, invalid_value
+from airflow_provider_snowpipe.local.tables import Table
 
 # -- CREATE, ALTER and DROP of streaming pipes -----------------------------------------------------------
 
@@ -175,7 +46,7 @@ _SHOWN = (
 _SOURCE = "this COPY in a pipe; use FROM (SELECT .. FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
 
 
-def create_pipe(session: Session, head: Target, copy: Reader, *, replace: bool) -> Result:
+def _create_streaming(session: Session, head: Target, copy: Reader, *, replace: bool) -> Result:
     """CREATE [OR REPLACE] PIPE [IF NOT EXISTS] name AS COPY INTO table FROM (SELECT .. STREAMING) ..
 
     :param copy: at the COPY statement.
@@ -196,7 +67,7 @@ def create_pipe(session: Session, head: Target, copy: Reader, *, replace: bool) 
     return status(f"Pipe {name} successfully created.")
 
 
-def drop_pipe(session: Session, path: tuple[str, ...]) -> Result:
+def _drop_streaming(session: Session, path: tuple[str, ...]) -> Result:
     """DROP PIPE [IF EXISTS] name; its channels go with it."""
     session.commit()
     database, schema, name = session.resolve(path)
@@ -208,7 +79,7 @@ def drop_pipe(session: Session, path: tuple[str, ...]) -> Result:
     return status(f"{name} successfully dropped.")
 
 
-def alter_pipe(session: Session, path: tuple[str, ...]) -> Result:
+def _refuse_alter(session: Session, path: tuple[str, ...]) -> Result:
     """ALTER PIPE: refused; a default pipe is managed, and a streaming pipe's text is fixed."""
     _refuse_default(session.resolve(path)[2], "altered")
     raise unsupported("ALTER PIPE")
@@ -226,7 +97,7 @@ def existing_pipe(session: Session, path: tuple[str, ...]) -> tuple[Database, Pi
     return database, pipe
 
 
-def shown(session: Session, wanted: Shown) -> list[tuple[Database, Pipe]]:
+def _streaming_shown(session: Session, wanted: Shown) -> list[tuple[Database, Pipe]]:
     """Return the streaming pipes that SHOW PIPES lists."""
     return [
         (database, pipe)
@@ -244,7 +115,8 @@ def listed(session: Session, found: list[tuple[Database, Pipe]], others: Iterabl
     rows: list[Sequence[Any]] = list(others)
     for database, pipe in found:
         written = _DEFAULT_TEXT.format(table=pipe.table) if pipe.definition is None else pipe.definition.text
-        owner = session.catalog.access.owner(Securable(*_securable(database, pipe)))
+        kind, place = _securable(database, pipe)
+        owner = session.owner(kind, *place)
         rows.append(
             (pipe.created_on_ms, pipe.key.name, database.name, pipe.key.schema, written, owner,
              *(None,) * 5, "ROLE", None, "STREAMING")
@@ -334,3 +206,455 @@ def _options(settings: Mapping[str, Setting]) -> tuple[str | None, bool]:
         elif (name, value) not in {("MATCH_BY_COLUMN_NAME", "NONE"), ("ON_ERROR", "CONTINUE")}:
             raise unsupported(f"{name} = {value} in a streaming pipe")
     return matching, clusters
+
+
+# -- CREATE, DROP, SHOW and DESCRIBE of pipes; file pipes here, streaming pipes by their own module ------
+
+# -- ALTER PIPE .. REFRESH: queues files that were staged before, or whose event was lost ----------------
+
+REFRESH_MS = 7 * DAY_MS
+
+
+def refresh(session: Session, database: Database, pipe: FilePipe, settings: Mapping[str, Setting]) -> Result:
+    """REFRESH [PREFIX = '..'] [MODIFIED_AFTER = '..']: queue files of the last 7 days that are not loaded."""
+    session.require("OPERATE", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+    for name, value in settings.items():
+        if name not in ("PREFIX", "MODIFIED_AFTER"):
+            raise invalid_parameter(name)
+        if not isinstance(value, str):
+            raise invalid_value(name, value, "a string")
+    plan = compile_pipe(session.catalog, database, pipe)
+    now_ms = database.clock.now_ms()
+    since_ms = now_ms - REFRESH_MS
+    if "MODIFIED_AFTER" in settings:
+        since_ms = max(since_ms, _epoch_ms(str(settings["MODIFIED_AFTER"])))
+    prefix = plan.location.path_of(str(settings.get("PREFIX", ""))) if settings.get("PREFIX") else ""
+    fresh = [
+        file
+        for file in unloaded(plan, pipe, session.cursor)
+        if file.modified_ms >= since_ms and file.path.startswith(prefix)
+    ]
+    names = [relative(plan, file) for file in fresh]
+    sizes = [file.size for file in fresh]
+    database.file_pipes.enqueue(pipe.key, zip(names, sizes, strict=True), now_ms)
+    session.catalog.files_queued.set()
+    return Result((ResultColumn("File"), ResultColumn("Status")), [(name, "SENT") for name in names], OTHER)
+
+
+def _epoch_ms(text: str) -> int:
+    try:
+        timestamp = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise invalid_value("MODIFIED_AFTER", text, "an ISO 8601 timestamp") from error
+    return int((timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+
+# -- CREATE, DROP, SHOW and DESCRIBE of pipes; file pipes here, streaming pipes by their own module ------
+
+_OPTIONS = ("AUTO_INGEST", "COMMENT", "INTEGRATION", "AWS_SNS_TOPIC", "ERROR_INTEGRATION")
+# Documentation page "CREATE PIPE": copy options that a pipe may not have.
+_FORBIDDEN = ("FILES", "SIZE_LIMIT", "PURGE", "FORCE", "RETURN_FAILED_ONLY", "VALIDATION_MODE")
+
+
+def create_pipe(session: Session, reader: Reader) -> Result:
+    """CREATE [OR REPLACE] PIPE [IF NOT EXISTS] name [options] AS COPY INTO table FROM @stage .."""
+    head = reader.target()
+    replace = reader.is_replacing
+    settings = reader.settings()
+    reader.expect("AS")
+    session.commit()
+    database, schema, name = session.resolve(head.path)
+    key = PipeKey(schema, name)
+    existing = database.file_pipes.find(key)
+    if existing is not None and head.is_tolerant:
+        return status(f"{name} already exists, statement succeeded.")
+    if existing is not None:
+        if not replace:
+            raise object_exists(f"{database.name}.{schema}.{name}")
+        session.require("OWNERSHIP", "PIPE", database.name, schema, name)
+    if is_streaming(reader.text[reader.position :]):
+        if set(settings) - {"COMMENT"}:
+            raise invalid_parameter(next(name for name in settings if name != "COMMENT"))
+        result = _create_streaming(session, head, reader, replace=replace)
+        if existing is not None:
+            database.file_pipes.drop(key)
+        return result
+    if database.pipes.find(key) is not None and head.is_tolerant:
+        return status(f"{name} already exists, statement succeeded.")
+    session.require("CREATE PIPE", "SCHEMA", database.name, schema)
+    pipe = _compiled(session, database, key, settings, reader)
+    _replace_streaming(session, database, key, replace=replace)
+    database.file_pipes.create(pipe, replace=replace)
+    session.created("PIPE", database.name, schema, name)
+    session.catalog.pipe_failures.pop((database.name, schema, name), None)
+    session.catalog.watch_changed()
+    return status(f"Pipe {name} successfully created.")
+
+
+def drop_pipe(session: Session, reader: Reader) -> Result:
+    """DROP PIPE [IF EXISTS] name; files that wait in its queue are not loaded."""
+    head = reader.last_target()
+    found = find_named(session, head.path)
+    if found is None:
+        return _drop_streaming(session, head.path)
+    session.commit()
+    database, pipe = found
+    place = (database.name, pipe.key.schema, pipe.key.name)
+    session.require("OWNERSHIP", "PIPE", *place)
+    database.file_pipes.drop(pipe.key)
+    session.dropped("PIPE", *place)
+    session.catalog.pipe_failures.pop(place, None)
+    session.catalog.watch_changed()
+    return status(f"{pipe.key.name} successfully dropped.")
+
+
+def show_pipes(session: Session, shown: Shown) -> Result:
+    """SHOW PIPES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
+    rows = [
+        _file_pipes_row(session, database, pipe)
+        for database, schema in schemas_in_scope(session, shown)
+        for pipe in database.file_pipes.pipes
+        if pipe.key.schema == schema
+        and shown.matches(pipe.key.name)
+        and _file_pipes_shows(session, database, pipe)
+    ]
+    return listed(session, _streaming_shown(session, shown), rows)
+
+
+def describe_pipe(session: Session, reader: Reader) -> Result:
+    """DESCRIBE PIPE name."""
+    path = reader.last_path()
+    found = find_named(session, path)
+    if found is None:
+        return listed(session, [existing_pipe(session, path)], ())
+    return listed(session, [], [_file_pipes_row(session, *found)])
+
+
+def find_named(session: Session, path: tuple[str, ...]) -> tuple[Database, FilePipe] | None:
+    """Return the file pipe of a name, or None; hidden pipes are not found."""
+    database, schema, name = session.resolve(path)
+    pipe = database.file_pipes.find(PipeKey(schema, name))
+    return None if pipe is None or not _file_pipes_shows(session, database, pipe) else (database, pipe)
+
+
+def _compiled(
+    session: Session, database: Database, key: PipeKey, settings: Mapping[str, Setting], reader: Reader
+) -> FilePipe:
+    for name in settings:
+        if name not in _OPTIONS:
+            raise invalid_parameter(name)
+    auto_ingest = settings.get("AUTO_INGEST", False)
+    if not isinstance(auto_ingest, bool):
+        raise invalid_value("AUTO_INGEST", auto_ingest, "TRUE or FALSE")
+    copy = reader.text[reader.position :].strip()
+    reader.expect("COPY INTO")
+    compiled = compile_copy(session, reader, default=OnError(SKIP_FILE))
+    _check(compiled)
+    table = compiled.plan.table
+    if table.database != database.name:
+        raise unsupported("a pipe and its table in different databases")
+    return FilePipe(
+        key,
+        database.clock.now_ms(),
+        copy,
+        table.schema,
+        table.name,
+        auto_ingest,
+        text_setting(settings, "COMMENT"),
+        text_setting(settings, "INTEGRATION"),
+        text_setting(settings, "AWS_SNS_TOPIC"),
+        text_setting(settings, "ERROR_INTEGRATION"),
+        compiled.plan.pattern,
+    )
+
+
+def _check(compiled: CompiledCopy) -> None:
+    plan, options = compiled.plan, compiled.options
+    written = {
+        "FILES": options.files is not None,
+        "SIZE_LIMIT": options.size_limit is not None,
+        "VALIDATION_MODE": options.validation is not None,
+        **{name: options.flags.get(name, False) for name in ("PURGE", "FORCE", "RETURN_FAILED_ONLY")},
+    }
+    for name in _FORBIDDEN:
+        if written[name]:
+            raise compilation_error(f"copy option {name} is not supported in a pipe.")
+    if plan.on_error.action not in ("CONTINUE", SKIP_FILE):
+        raise compilation_error("copy option ON_ERROR = ABORT_STATEMENT is not supported in a pipe.")
+    stage = plan.location.stage
+    if plan.location.kind == "USER" or (stage is not None and stage.temporary):
+        raise compilation_error("a pipe cannot load from a user stage or a temporary stage.")
+    if plan.table.is_temporary:
+        raise compilation_error("a pipe cannot load into a temporary table.")
+    if plan.location.kind == "URL":
+        raise compilation_error("a pipe loads from a stage, not from a URL.")
+
+
+def text_setting(settings: Mapping[str, Setting], name: str) -> str | None:
+    """Return an option that is a string or a name; None when it was not written.
+
+    :raises SqlError: for another kind of value.
+    """
+    value = settings.get(name)
+    if value is not None and not isinstance(value, str):
+        raise invalid_value(name, value, "a string or a name")
+    return None if value is None else str(value)
+
+
+def _replace_streaming(session: Session, database: Database, key: PipeKey, *, replace: bool) -> None:
+    if database.pipes.find(key) is None:
+        return
+    if not replace:
+        raise object_exists(f"{database.name}.{key.schema}.{key.name}")
+    session.require("OWNERSHIP", "PIPE", database.name, key.schema, key.name)
+    database.pipes.drop(key)
+
+
+def _file_pipes_shows(session: Session, database: Database, pipe: FilePipe) -> bool:
+    return session.can_see("PIPE", database.name, pipe.key.schema, pipe.key.name)
+
+
+def _file_pipes_row(session: Session, database: Database, pipe: FilePipe) -> Sequence[Any]:
+    owner = session.owner("PIPE", database.name, pipe.key.schema, pipe.key.name)
+    failure = session.catalog.pipe_failures.get((database.name, pipe.key.schema, pipe.key.name))
+    return (
+        pipe.created_on_ms, pipe.key.name, database.name, pipe.key.schema, pipe.text, owner,
+        pipe.notification_channel, pipe.comment,
+        pipe.integration, pipe.pattern, pipe.error_integration, "ROLE",
+        failure.message if failure else None, "STAGE",
+    )  # fmt: skip
+
+
+# -- ALTER PIPE: pausing and resuming, comments, REFRESH -------------------------------------------------
+
+STALE_MS = 14 * DAY_MS
+_DONE = "Statement executed successfully."
+
+
+def alter_pipe(session: Session, reader: Reader) -> Result:
+    """ALTER PIPE [IF EXISTS] name SET .. | UNSET .. | REFRESH .."""
+    head = reader.target()
+    verb = reader.accept("SET", "UNSET", "REFRESH")
+    if not verb:
+        raise unsupported(f"ALTER PIPE .. {reader.word}")
+    names = reader.names() if verb == "UNSET" else []
+    settings = {} if names else reader.settings(needed=verb == "SET")
+    reader.end()
+    found = find_named(session, head.path)
+    if found is None:
+        database, schema, name = session.resolve(head.path)
+        if head.is_tolerant and database.pipes.find(PipeKey(schema, name)) is None:
+            return status(_DONE)
+        return _refuse_alter(session, head.path)
+    session.commit()
+    if verb == "SET":
+        _set(session, *found, settings)
+    elif verb == "UNSET":
+        _unset(session, *found, names)
+    else:
+        return refresh(session, *found, settings)
+    return status(_DONE)
+
+
+def resume(session: Session, database: Database, pipe: FilePipe, *, forced: bool) -> None:
+    """End the pause of a pipe.
+
+    :param forced: also when it is stale, as SYSTEM$PIPE_FORCE_RESUME does.
+    :raises SqlError: for a pipe that was paused for 14 days.
+    """
+    now_ms = database.clock.now_ms()
+    if pipe.paused_on_ms is not None and now_ms - pipe.paused_on_ms >= STALE_MS and not forced:
+        raise SqlError(
+            "003605",
+            "55000",
+            f"Pipe {database.name}.{pipe.key.schema}.{pipe.key.name} is stale: it was paused for more than "
+            "14 days. Use SYSTEM$PIPE_FORCE_RESUME('pipe', 'staleness_check_override') to resume it.",
+        )
+    database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=None))
+    session.catalog.watch_changed()
+
+
+def _set(session: Session, database: Database, pipe: FilePipe, settings: Mapping[str, Setting]) -> None:
+    for name, value in settings.items():
+        current = database.file_pipes.find(pipe.key) or pipe
+        if name == "PIPE_EXECUTION_PAUSED":
+            if not isinstance(value, bool):
+                raise invalid_value(name, value, "TRUE or FALSE")
+            _pause_or_resume(session, database, current, paused=value)
+        elif name == "COMMENT":
+            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+            database.file_pipes.change(dataclasses.replace(current, comment=text_setting(settings, name)))
+        elif name in ("ERROR_INTEGRATION", "INTEGRATION"):
+            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+            changed = text_setting(settings, name)
+            field = name.lower()
+            database.file_pipes.change(dataclasses.replace(current, **{field: changed}))  # type: ignore[arg-type]
+        else:
+            raise invalid_parameter(name)
+
+
+def _unset(session: Session, database: Database, pipe: FilePipe, names: Sequence[str]) -> None:
+    for name in names:
+        current = database.file_pipes.find(pipe.key) or pipe
+        if name == "PIPE_EXECUTION_PAUSED":
+            _pause_or_resume(session, database, current, paused=False)
+        elif name == "COMMENT":
+            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+            database.file_pipes.change(dataclasses.replace(current, comment=None))
+        else:
+            raise invalid_parameter(name)
+
+
+def _pause_or_resume(session: Session, database: Database, pipe: FilePipe, *, paused: bool) -> None:
+    session.require("OPERATE", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+    if not paused:
+        resume(session, database, pipe, forced=False)
+    elif pipe.paused_on_ms is None:
+        database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=database.clock.now_ms()))
+
+
+# -- System functions: SYSTEM$PIPE_STATUS, SYSTEM$PIPE_FORCE_RESUME, tokens of channels, SYSTEM$WAIT -----
+
+_OVERRIDES = {"", "staleness_check_override", "ownership_transfer_check_override"}
+_WAIT_SECONDS = {"MILLISECONDS": 0.001, "SECONDS": 1.0, "MINUTES": 60.0, "HOURS": 3600.0, "DAYS": 86400.0}
+
+
+def system_function(session: Session, reader: Reader) -> Result:
+    """SELECT or CALL of a system function, with literals as arguments, and an alias."""
+    begin = reader.position
+    name = reader.name()
+    reader.expect_sign("(")
+    arguments: list[str] = []
+    while not reader.accept_sign(")"):
+        arguments.append(reader.string() if reader.is_at_string else reader.until(",", ")"))
+        if not reader.accept_sign(",") and not reader.is_sign(")"):
+            raise reader.unexpected()
+    column = reader.text[begin : reader.position].strip().upper()
+    if reader.verb == "SELECT" and not reader.is_at_end:
+        reader.accept("AS")
+        column = reader.name()
+    reader.end()
+    return Result((ResultColumn(column),), [(_value(session, name, arguments),)])
+
+
+def _value(session: Session, name: str, arguments: list[str]) -> str:
+    count = len(arguments)
+    if name == "SYSTEM$WAIT" and count in (1, 2):
+        return _wait(session, *arguments)
+    if name == "SYSTEM$PIPE_STATUS" and count == 1:
+        return _status_of(session, arguments[0])
+    if name == "SYSTEM$PIPE_FORCE_RESUME" and count in (1, 2):
+        found = find_named(session, read_path(arguments[0])[0])
+        if found is not None:
+            return _force_resume(session, *found, *arguments[1:])
+    if name == "SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN" and count == 3:
+        return _update_token(session, *arguments)
+    raise unsupported(f"{name} with {count} arguments")
+
+
+def _status_of(session: Session, name: str) -> str:
+    path, _ = read_path(name)
+    found = find_named(session, path)
+    if found is None:
+        return _streaming_status(session, path)
+    _require_monitor(session, *found)
+    return json.dumps(pipe_status(session, *found))
+
+
+def pipe_status(session: Session, database: Database, pipe: FilePipe) -> dict[str, object]:
+    """Return what SYSTEM$PIPE_STATUS reports."""
+    key = pipe.key
+    cursor = session.cursor
+    failure = session.catalog.pipe_failures.get((database.name, key.schema, key.name))
+    state = "RUNNING"
+    if pipe.paused_on_ms is not None:
+        state = "PAUSED"
+    elif database.tables.find(pipe.table_schema, pipe.table) is None:
+        state = "STOPPED_MISSING_TABLE"
+    elif failure is not None:
+        state = failure.state
+    pending = database.file_pipes.count_waiting(cursor, key)
+    report: dict[str, object] = {"executionState": state, "pendingFileCount": pending}
+    if pending:
+        for oldest in database.file_pipes.waiting(cursor, key, 1):
+            report["oldestPendingFilePath"] = oldest.path
+            report["oldestFileTimestamp"] = iso(oldest.received_on_ms)
+    loads = database.history.events_of_pipe(
+        cursor, key.schema, key.name, from_ms=pipe.created_on_ms, newest=1
+    )
+    for _, last in loads:
+        report["lastIngestedTimestamp"] = iso(last.loaded_on_ms)
+        report["lastIngestedFilePath"] = last.file_name
+    if pipe.auto_ingest:
+        report["notificationChannelName"] = pipe.notification_channel
+        report["numOutstandingMessagesOnChannel"] = 0
+    if failure is not None:
+        report["error"] = failure.message
+        report["lastPipeErrorTimestamp"] = iso(failure.at_ms)
+    return report
+
+
+def iso(epoch_ms: int) -> str:
+    """Return a timestamp as Snowflake's pipe API writes it: ISO 8601 in UTC with milliseconds."""
+    timestamp = dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC)
+    return timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _require_monitor(session: Session, database: Database, pipe: FilePipe) -> None:
+    place = (database.name, pipe.key.schema, pipe.key.name)
+    held = session.catalog.access.held(session.roles, Securable("PIPE", place))
+    if not held & {"MONITOR", "OPERATE", "OWNERSHIP"}:
+        session.require("MONITOR", "PIPE", *place)
+
+
+def _force_resume(session: Session, database: Database, pipe: FilePipe, option: str = "") -> str:
+    chosen = {part.strip().lower() for part in option.split(",")}
+    if not chosen <= _OVERRIDES:
+        raise compilation_error(f"SYSTEM$PIPE_FORCE_RESUME does not know the override '{option[:60]}'.")
+    session.require("OPERATE", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+    now_ms = database.clock.now_ms()
+    is_stale = pipe.paused_on_ms is not None and now_ms - pipe.paused_on_ms >= STALE_MS
+    resume(session, database, pipe, forced="staleness_check_override" in chosen or not is_stale)
+    return f"Pipe {pipe.key.name} is resumed."
+
+
+def _wait(session: Session, amount: str, unit: str = "SECONDS") -> str:
+    """SYSTEM$WAIT(amount [, unit]); an interruption of the session ends it."""
+    if not amount.replace(".", "", 1).isdecimal():
+        raise compilation_error(f"SYSTEM$WAIT takes a number, not '{amount[:60]}'.")
+    if unit.upper() not in _WAIT_SECONDS:
+        raise compilation_error(f"SYSTEM$WAIT does not know the unit '{unit}'.")
+    rows = rows_for(session, float(amount) * _WAIT_SECONDS[unit.upper()])
+    session.cursor.execute(f"SELECT count(*) FROM {rows}").fetchall()  # noqa: S608 - a name of our own
+    return f"waited {amount} {unit.lower()}"
+
+
+def _streaming_status(session: Session, path: tuple[str, ...]) -> str:
+    database, pipe = existing_pipe(session, path)
+    if pipe.definition is not None and not session.catalog.access.held(
+        session.roles, Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name))
+    ) & {"MONITOR", "OPERATE", "OWNERSHIP"}:
+        session.require("MONITOR", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+    state = "RUNNING" if database.tables.find(pipe.key.schema, pipe.table) else "STOPPED_MISSING_TABLE"
+    return json.dumps({"executionState": state, "pendingFileCount": 0})
+
+
+def _update_token(session: Session, table: str, channel: str, token: str) -> str:
+    database, known = session.table(read_path(table)[0], "INSERT")
+    for pipe in _pipes_of(database, known.schema, known.name):
+        if database.channels.find(pipe, channel) is not None:
+            try:
+                database.channels.set_offset_token(pipe, channel, token)
+            except Refusal as error:
+                raise object_missing("Channel", channel) from error
+            break
+    else:
+        raise object_missing("Channel", channel)
+    return f"Channel {channel} offset token updated to {token}."
+
+
+def _pipes_of(database: Database, schema: str, table: str) -> list[Pipe]:
+    """The pipes that fill a table, its default pipe first: a channel's name may occur in more than one."""
+    default = table + DEFAULT_PIPE_SUFFIX
+    found = [pipe for pipe in database.pipes if pipe.key.schema == schema and pipe.table == table]
+    return sorted(found, key=lambda pipe: (pipe.key.name != default, pipe.key.name))

@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import MAX_VARCHAR, NUMBER, ColumnType
+from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, NUMBER, Column, ColumnType, Table
 
 # -- Lengths of VARCHAR and BINARY, and text for BINARY, in what DML writes ("String & binary data types") --
 

@@ -6,6 +6,7 @@ that the session's roles may monitor; the views of ``SNOWFLAKE.ACCOUNT_USAGE`` s
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from airflow_provider_snowpipe.local.sql.reader import strip_comments
 from airflow_provider_snowpipe.local.sql.relations import is_service_function, lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.types import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
+from airflow_provider_snowpipe.local.tables import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
 
 _FLOAT = ColumnType("FLOAT")
 _DAY_MS = 24 * 3600 * 1000
@@ -73,148 +74,135 @@ _COMPUTED = frozenset(
      "CREATE_TABLE_AS_SELECT"}
 )  # fmt: skip
 
-# Column, type and value; a text as value is that of every row. Order and names of the pages "QUERY_HISTORY"
-# (information schema) and "QUERY_HISTORY view".
-_IDENTITY: tuple[tuple[str, ColumnType, Any], ...] = (
-    ("QUERY_ID", TEXT, lambda s: s.query_id),
+_Column = tuple[str, ColumnType, Any]
+
+
+def _kept(kind: ColumnType, *names: str) -> tuple[_Column, ...]:
+    """Columns that the history keeps under the same names in lower case."""
+    return tuple((name, kind, operator.attrgetter(name.lower())) for name in names)
+
+
+def _always(kind: ColumnType, value: object, *names: str) -> tuple[_Column, ...]:
+    return tuple((name, kind, value) for name in names)
+
+
+def _elapsed(entry: Any) -> int:
+    return int((entry.end_ms or entry.start_ms) - entry.start_ms)
+
+
+# Column, type and value. Order and names of the pages "QUERY_HISTORY" (information schema), "QUERY_HISTORY
+# view" and "QUERY_ATTRIBUTION_HISTORY view". A statement that runs has the epoch as its end.
+_SPAN: tuple[_Column, ...] = (
+    ("START_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.start_ms)),
+    ("END_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.end_ms or _NO_END)),
+)
+_IDENTITY: tuple[_Column, ...] = (
+    *_kept(TEXT, "QUERY_ID"),
     ("QUERY_TEXT", TEXT, lambda s: s.text),
-    ("DATABASE_NAME", TEXT, lambda s: s.database_name),
-    ("SCHEMA_NAME", TEXT, lambda s: s.schema_name),
-    ("QUERY_TYPE", TEXT, lambda s: s.query_type),
-    ("SESSION_ID", NUMBER, lambda s: s.session_id),
-    ("USER_NAME", TEXT, lambda s: s.user_name),
-    ("ROLE_NAME", TEXT, lambda s: s.role_name),
-    ("WAREHOUSE_NAME", TEXT, lambda s: s.warehouse_name),
-    ("WAREHOUSE_SIZE", TEXT, lambda s: s.warehouse_size),
+    *_kept(TEXT, "DATABASE_NAME", "SCHEMA_NAME", "QUERY_TYPE"),
+    *_kept(NUMBER, "SESSION_ID"),
+    *_kept(TEXT, "USER_NAME", "ROLE_NAME", "WAREHOUSE_NAME", "WAREHOUSE_SIZE"),
     ("WAREHOUSE_TYPE", TEXT, lambda s: "STANDARD" if s.warehouse_size else None),
     ("CLUSTER_NUMBER", NUMBER, lambda s: 1 if s.warehouse_size else None),
-    ("QUERY_TAG", TEXT, lambda s: s.query_tag),
+    *_kept(TEXT, "QUERY_TAG"),
 )
 _ERROR = (
-    ("ERROR_CODE", TEXT, lambda s: s.error_code),
-    ("ERROR_MESSAGE", TEXT, lambda s: s.error_message),
-    ("START_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.start_ms)),
-    # A statement that runs has the epoch as its end (page "QUERY_HISTORY").
-    ("END_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.end_ms or _NO_END)),
-    ("TOTAL_ELAPSED_TIME", NUMBER, lambda s: (s.end_ms or s.start_ms) - s.start_ms),
-    ("BYTES_SCANNED", NUMBER, 0),
+    *_kept(TEXT, "ERROR_CODE", "ERROR_MESSAGE"),
+    *_SPAN,
+    ("TOTAL_ELAPSED_TIME", NUMBER, _elapsed),
+    *_always(NUMBER, 0, "BYTES_SCANNED"),
 )
+_PRODUCED: _Column = ("ROWS_PRODUCED", NUMBER, lambda s: s.produced)
+_QUEUED = ("PROVISIONING_TIME", "REPAIR_TIME", "OVERLOAD_TIME")
 _TIMES = (
-    ("COMPILATION_TIME", NUMBER, 0),
-    ("EXECUTION_TIME", NUMBER, lambda s: (s.end_ms or s.start_ms) - s.start_ms),
-    ("QUEUED_PROVISIONING_TIME", NUMBER, 0),
-    ("QUEUED_REPAIR_TIME", NUMBER, 0),
-    ("QUEUED_OVERLOAD_TIME", NUMBER, 0),
-    ("TRANSACTION_BLOCKED_TIME", NUMBER, 0),
-    ("OUTBOUND_DATA_TRANSFER_CLOUD", TEXT, None),
-    ("OUTBOUND_DATA_TRANSFER_REGION", TEXT, None),
-    ("OUTBOUND_DATA_TRANSFER_BYTES", NUMBER, 0),
-    ("INBOUND_DATA_TRANSFER_CLOUD", TEXT, None),
-    ("INBOUND_DATA_TRANSFER_REGION", TEXT, None),
-    ("INBOUND_DATA_TRANSFER_BYTES", NUMBER, 0),
+    *_always(NUMBER, 0, "COMPILATION_TIME"),
+    ("EXECUTION_TIME", NUMBER, _elapsed),
+    *_always(NUMBER, 0, *(f"QUEUED_{each}" for each in _QUEUED), "TRANSACTION_BLOCKED_TIME"),
+    *(
+        column
+        for way in ("OUTBOUND", "INBOUND")
+        for column in (
+            *_always(TEXT, None, f"{way}_DATA_TRANSFER_CLOUD", f"{way}_DATA_TRANSFER_REGION"),
+            *_always(NUMBER, 0, f"{way}_DATA_TRANSFER_BYTES"),
+        )
+    ),
 )
 _END = (
-    ("CREDITS_USED_CLOUD_SERVICES", _FLOAT, 0.0),
-    ("RELEASE_VERSION", TEXT, "10.0.0"),
-    ("EXTERNAL_FUNCTION_TOTAL_INVOCATIONS", NUMBER, 0),
-    ("EXTERNAL_FUNCTION_TOTAL_SENT_ROWS", NUMBER, 0),
-    ("EXTERNAL_FUNCTION_TOTAL_RECEIVED_ROWS", NUMBER, 0),
-    ("EXTERNAL_FUNCTION_TOTAL_SENT_BYTES", NUMBER, 0),
-    ("EXTERNAL_FUNCTION_TOTAL_RECEIVED_BYTES", NUMBER, 0),
-    ("IS_CLIENT_GENERATED_STATEMENT", BOOLEAN, False),
+    *_always(_FLOAT, 0.0, "CREDITS_USED_CLOUD_SERVICES"),
+    *_always(TEXT, "10.0.0", "RELEASE_VERSION"),
+    *_always(
+        NUMBER,
+        0,
+        *(f"EXTERNAL_FUNCTION_TOTAL_{each}"
+          for each in ("INVOCATIONS", "SENT_ROWS", "RECEIVED_ROWS", "SENT_BYTES", "RECEIVED_BYTES")),
+    ),
+    *_always(BOOLEAN, False, "IS_CLIENT_GENERATED_STATEMENT"),
     ("QUERY_HASH", TEXT, lambda s: s.text_hash),
-    ("QUERY_HASH_VERSION", NUMBER, 1),
-)
+    *_always(NUMBER, 1, "QUERY_HASH_VERSION"),
+)  # fmt: skip
 _FUNCTION_STATUS = {FAILED: "FAILED_WITH_ERROR"}
 _FUNCTION_COLUMNS = (
     *_IDENTITY,
     ("EXECUTION_STATUS", TEXT, lambda s: _FUNCTION_STATUS.get(s.status, s.status)),
     *_ERROR,
-    ("ROWS_PRODUCED", NUMBER, lambda s: s.produced),
+    _PRODUCED,
     *_TIMES,
     *_END,
 )
 _VIEW_COLUMNS = (
-    *_IDENTITY[:2],
-    ("DATABASE_ID", NUMBER, None),
-    _IDENTITY[2],
-    ("SCHEMA_ID", NUMBER, None),
-    *_IDENTITY[3:8],
-    ("WAREHOUSE_ID", NUMBER, None),
-    *_IDENTITY[8:],
+    *_IDENTITY[:2], *_always(NUMBER, None, "DATABASE_ID"), _IDENTITY[2], *_always(NUMBER, None, "SCHEMA_ID"),
+    *_IDENTITY[3:8], *_always(NUMBER, None, "WAREHOUSE_ID"), *_IDENTITY[8:],
     ("EXECUTION_STATUS", TEXT, lambda s: s.status),
     *_ERROR,
-    ("PERCENTAGE_SCANNED_FROM_CACHE", _FLOAT, 0.0),
-    ("BYTES_WRITTEN", NUMBER, 0),
-    ("BYTES_WRITTEN_TO_RESULT", NUMBER, 0),
-    ("BYTES_READ_FROM_RESULT", NUMBER, 0),
-    ("ROWS_PRODUCED", NUMBER, lambda s: s.produced),
+    *_always(_FLOAT, 0.0, "PERCENTAGE_SCANNED_FROM_CACHE"),
+    *_always(NUMBER, 0, "BYTES_WRITTEN", "BYTES_WRITTEN_TO_RESULT", "BYTES_READ_FROM_RESULT"),
+    _PRODUCED,
     ("ROWS_INSERTED", NUMBER, lambda s: s.inserted),
     ("ROWS_UPDATED", NUMBER, lambda s: s.updated),
     ("ROWS_DELETED", NUMBER, lambda s: s.deleted),
-    ("ROWS_UNLOADED", NUMBER, 0),
-    ("BYTES_DELETED", NUMBER, 0),
+    *_always(NUMBER, 0, "ROWS_UNLOADED", "BYTES_DELETED"),
     *_TIMES,
     *_END,
-)
+)  # fmt: skip
 _SESSION_COLUMNS = (
-    ("SESSION_ID", NUMBER, lambda e: e.session_id),
+    *_kept(NUMBER, "SESSION_ID"),
     ("CREATED_ON", TIMESTAMP_LTZ, lambda e: timestamp(e.at_ms)),
-    ("USER_NAME", TEXT, lambda e: e.user_name),
-    ("AUTHENTICATION_METHOD", TEXT, None),
+    *_kept(TEXT, "USER_NAME"),
+    *_always(TEXT, None, "AUTHENTICATION_METHOD"),
     ("LOGIN_EVENT_ID", NUMBER, lambda e: e.event_id),
-    ("CLIENT_APPLICATION_VERSION", TEXT, None),
+    *_always(TEXT, None, "CLIENT_APPLICATION_VERSION"),
     ("CLIENT_APPLICATION_ID", TEXT, lambda e: e.client),
-    ("CLIENT_ENVIRONMENT", TEXT, None),
-    ("CLIENT_BUILD_ID", TEXT, None),
-    ("CLIENT_VERSION", TEXT, None),
-    ("CLOSED_REASON", TEXT, None),
+    *_always(TEXT, None, "CLIENT_ENVIRONMENT", "CLIENT_BUILD_ID", "CLIENT_VERSION", "CLOSED_REASON"),
 )
 _LOGIN_COLUMNS = (
-    ("EVENT_ID", NUMBER, lambda e: e.event_id),
+    *_kept(NUMBER, "EVENT_ID"),
     ("EVENT_TIMESTAMP", TIMESTAMP_LTZ, lambda e: timestamp(e.at_ms)),
-    ("EVENT_TYPE", TEXT, "LOGIN"),
-    ("USER_NAME", TEXT, lambda e: e.user_name),
-    ("CLIENT_IP", TEXT, lambda e: e.client_ip),
+    *_always(TEXT, "LOGIN", "EVENT_TYPE"),
+    *_kept(TEXT, "USER_NAME", "CLIENT_IP"),
     ("REPORTED_CLIENT_TYPE", TEXT, lambda e: e.client),
-    ("REPORTED_CLIENT_VERSION", TEXT, None),
-    ("FIRST_AUTHENTICATION_FACTOR", TEXT, None),
-    ("SECOND_AUTHENTICATION_FACTOR", TEXT, None),
+    *_always(
+        TEXT, None, "REPORTED_CLIENT_VERSION", "FIRST_AUTHENTICATION_FACTOR", "SECOND_AUTHENTICATION_FACTOR"
+    ),
     ("IS_SUCCESS", TEXT, lambda e: "NO" if e.error_code else "YES"),
     ("ERROR_CODE", NUMBER, lambda e: int(e.error_code) if e.error_code else None),
-    ("ERROR_MESSAGE", TEXT, lambda e: e.error_message),
-    ("RELATED_EVENT_ID", NUMBER, 0),
-    ("CONNECTION", TEXT, None),
+    *_kept(TEXT, "ERROR_MESSAGE"),
+    *_always(NUMBER, 0, "RELATED_EVENT_ID"),
+    *_always(TEXT, None, "CONNECTION"),
 )
-# Page "QUERY_ATTRIBUTION_HISTORY view".
 _ATTRIBUTION_COLUMNS = (
-    ("QUERY_ID", TEXT, lambda s: s.query_id),
-    ("PARENT_QUERY_ID", TEXT, None),
-    ("ROOT_QUERY_ID", TEXT, None),
-    ("WAREHOUSE_ID", NUMBER, None),
-    ("WAREHOUSE_NAME", TEXT, lambda s: s.warehouse_name),
+    *_kept(TEXT, "QUERY_ID"),
+    *_always(TEXT, None, "PARENT_QUERY_ID", "ROOT_QUERY_ID"),
+    *_always(NUMBER, None, "WAREHOUSE_ID"),
+    *_kept(TEXT, "WAREHOUSE_NAME"),
     ("QUERY_HASH", TEXT, lambda s: s.text_hash),
-    ("QUERY_PARAMETERIZED_HASH", TEXT, None),
-    ("QUERY_TAG", TEXT, lambda s: s.query_tag),
-    ("USER_NAME", TEXT, lambda s: s.user_name),
-    ("START_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.start_ms)),
-    ("END_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.end_ms or _NO_END)),
+    *_always(TEXT, None, "QUERY_PARAMETERIZED_HASH"),
+    *_kept(TEXT, "QUERY_TAG", "USER_NAME"),
+    *_SPAN,
     ("CREDITS_ATTRIBUTED_COMPUTE", _FLOAT, lambda s: _credits(s)),
-    ("CREDITS_USED_QUERY_ACCELERATION", _FLOAT, None),
+    *_always(_FLOAT, None, "CREDITS_USED_QUERY_ACCELERATION"),
 )
 # Each size has twice the credits of the one before (page "Overview of warehouses").
-_SIZES = (
-    "X-Small",
-    "Small",
-    "Medium",
-    "Large",
-    "X-Large",
-    "2X-Large",
-    "3X-Large",
-    "4X-Large",
-    "5X-Large",
-    "6X-Large",
-)
+_SIZES = ("X-Small", "Small", "Medium", "Large", "X-Large", *(f"{number}X-Large" for number in range(2, 7)))
 USAGE_VIEWS = frozenset({"QUERY_HISTORY", "QUERY_ATTRIBUTION_HISTORY", "SESSIONS", "LOGIN_HISTORY"})
 """Views of ACCOUNT_USAGE that this module has."""
 
@@ -268,22 +256,15 @@ def query_type(text: str) -> str:
 
 def _count(statement: Statement, result: Result) -> None:
     names = {column.name: at for at, column in enumerate(result.columns)}
-    sums = {
-        field: sum(
-            int(row[at] or 0) for row in result.rows for name, at in names.items() if name.startswith(words)
-        )
-        for field, words in (
-            ("inserted", ("number of rows inserted", "rows_loaded")),
-            ("updated", ("number of rows updated",)),
-            ("deleted", ("number of rows deleted",)),
-        )
-    }
-    statement.inserted, statement.updated, statement.deleted = (
-        sums["inserted"],
-        sums["updated"],
-        sums["deleted"],
-    )
-    statement.produced = sum(sums.values()) or len(result.rows)
+
+    def total(*words: str) -> int:
+        at = [number for name, number in names.items() if name.startswith(words)]
+        return sum(int(row[number] or 0) for row in result.rows for number in at)
+
+    statement.inserted = total("number of rows inserted", "rows_loaded")
+    statement.updated, statement.deleted = total("number of rows updated"), total("number of rows deleted")
+    changed = statement.inserted + statement.updated + statement.deleted
+    statement.produced = changed or len(result.rows)
 
 
 def _credits(statement: Statement) -> float:

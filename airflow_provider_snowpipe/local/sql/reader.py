@@ -21,7 +21,7 @@ from sqlglot.errors import TokenError
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.query_history import without_secrets
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.stages.settings import Setting, Word, invalid_value, unescape
+from airflow_provider_snowpipe.local.stages.definition import Setting, Word, invalid_value, unescape
 
 # -- Tokens: sqlglot's for Snowflake, but every word is a word, and no word ends the tokens -----------------
 
@@ -133,7 +133,7 @@ def check_count(statements: list[str], wanted: int) -> None:
     :raises SqlError: 000008 for another number, 000900 for none at all.
     """
     if not statements:
-        raise SqlError("000900", "42601", "SQL compilation error:\nEmpty SQL statement.")
+        raise compilation_error("Empty SQL statement.", "000900", "42601")
     if wanted not in (0, len(statements)):
         raise SqlError(
             "000008",
@@ -247,7 +247,7 @@ def _values(bindings: Bindings) -> list[Any]:
 
 def _bound(values: list[Any], number: int, *, typed: bool = False) -> str:
     if not 1 <= number <= len(values):
-        raise SqlError("002049", "42601", "SQL compilation error:\nBind variable not set.")
+        raise compilation_error("Bind variable not set.", "002049", "42601")
     value = values[number - 1]
     return _literal(value) + (_type_of(value) if typed else "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,18 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import conversions
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.errors import (
+    SqlError,
+    compilation_error,
+    invalid_identifier,
+    unsupported,
+)
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.loading import selection
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, FileShape
 from airflow_provider_snowpipe.local.loading.selection import (
     METADATA,
     RECORDS,
-    FileFacts,
     Filled,
     Projection,
     expression,
@@ -30,8 +34,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
 from airflow_provider_snowpipe.local.sql import engine_errors, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
-from airflow_provider_snowpipe.local.tables import Column
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,9 @@ class ByExpression:
         named = [int(p.name) for e in self.expressions for p in e.find_all(exp.Parameter)]
         return max(named, default=1)
 
-    def project(self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: FileFacts) -> Projection:
+    def project(
+        self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: Mapping[str, str]
+    ) -> Projection:
         """Return the projection of the registered chunk."""
         source = json_source(self.options) if shape.kind not in (CSV, COLUMNS) else RECORDS
         compiler = _Compiler(self.session, shape, facts, self.options)
@@ -71,17 +76,11 @@ def read_expressions(text: str) -> list[exp.Expr]:
     :raises SqlError: for subqueries, aggregates and window functions, which Snowflake refuses here.
     """
     tree = translate.parse(f"SELECT {text}")
-    if not isinstance(tree, exp.Select) or {name for name, value in tree.args.items() if value} - {
-        "expressions",
-        "kind",
-    }:
+    if not isinstance(tree, exp.Select) or not _is_plain(tree):
         raise unsupported("anything but expressions in the SELECT of COPY INTO")
     if tree.find(exp.Subquery, exp.AggFunc, exp.Window):
-        raise SqlError(
-            "002079",
-            "0A000",
-            "SQL compilation error:\nCOPY statement only supports simple SELECT from stage statements "
-            "for import.",
+        raise compilation_error(
+            "COPY statement only supports simple SELECT from stage statements for import.", "002079", "0A000"
         )
     engine_errors.check(tree)
     tree = tree.transform(_without_alias)
@@ -90,7 +89,7 @@ def read_expressions(text: str) -> list[exp.Expr]:
         for column in projection.find_all(exp.Column):
             if column.name.upper() not in METADATA:
                 name = column.sql(dialect="snowflake")
-                raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '{name}'")
+                raise invalid_identifier(name)
     return found
 
 
@@ -101,11 +100,45 @@ def _without_alias(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def count_mismatch(columns: int, expressions: int) -> SqlError:
+    """Return the error for another number of expressions than of columns (002020)."""
+    words = f"Insert value list does not match column list expecting {columns} but got {expressions}"
+    return compilation_error(words, "002020", "21S01")
+
+
+def _is_plain(tree: exp.Select) -> bool:
+    return {name for name, value in tree.args.items() if value} <= {"expressions", "kind"}
+
+
+def _between(written: Column, column: Column, sql: str, *, tried: bool = False) -> str:
+    """Return a value of the written type as one of the column's."""
+    if column.type.is_semi_structured:
+        return sql if written.type.is_semi_structured else f"to_json({sql})"
+    return conversions.cast(column, sql, tried=tried)
+
+
+def _text_casts(
+    node: exp.Expr, is_path: Callable[[exp.Expr], bool], text: Callable[[exp.Expr], exp.Expr]
+) -> exp.Expr:
+    """A path inside a function: its text for every type but the semi-structured ones."""
+    if isinstance(node, exp.ParseJSON) and is_path(node.this):
+        return exp.Cast(this=text(node.this), to=exp.DataType.build("JSON"))
+    if not isinstance(node, exp.Cast) or isinstance(node, exp.TryCast):
+        return node
+    kind = ColumnType.from_sqlglot(node.to)
+    inner = node.this if kind.is_semi_structured or not is_path(node.this) else text(node.this)
+    return exp.Cast(this=inner, to=named_type(kind, node.to))
+
+
+def _text_of(path: exp.Expr) -> exp.Expr:
+    return exp.Anonymous(this="json_extract_string", expressions=[path, exp.Literal.string("$")])
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiler:
     session: Session
     shape: FileShape
-    facts: FileFacts
+    facts: Mapping[str, str]
     options: Mapping[str, Any]
 
     def filled(self, column: Column, tree: exp.Expr) -> Filled:
@@ -129,10 +162,7 @@ class _Compiler:
             return Filled(column, inner.value, inner.raw, inner.position)
 
         def value(raw: str) -> str:
-            first = inner.value(raw)
-            if column.type.is_semi_structured:
-                return first if written.type.is_semi_structured else f"to_json({first})"
-            return conversions.cast(column, first, tried=True)
+            return _between(written, column, inner.value(raw), tried=True)
 
         return Filled(column, value, inner.raw, inner.position)
 
@@ -185,23 +215,16 @@ class _Compiler:
         return f"c{number}", self.shape.types[number]
 
     def _inner_cast(self, node: exp.Expr) -> exp.Expr:
-        """A path inside a function: its text for every type but the semi-structured ones."""
-        if isinstance(node, exp.ParseJSON) and _is_path(node.this):
-            return exp.Cast(this=self._text(node.this), to=exp.DataType.build("JSON"))
-        if not isinstance(node, exp.Cast) or isinstance(node, exp.TryCast):
-            return node
-        kind = ColumnType.from_sqlglot(node.to)
-        inner = node.this if kind.is_semi_structured or not _is_path(node.this) else self._text(node.this)
-        return exp.Cast(this=inner, to=named_type(kind, node.to))
+        return _text_casts(node, _is_path, self._text)
 
     def _text(self, tree: exp.Expr) -> exp.Expr:
         if self.shape.kind == CSV and not _keys(tree):
             return tree
-        return exp.Anonymous(this="json_extract_string", expressions=[tree, exp.Literal.string("$")])
+        return _text_of(tree)
 
     def _leaf(self, node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and node.name.upper() in METADATA:
-            return _duckdb(self.facts.metadata[node.name.upper()])
+            return _duckdb(self.facts[node.name.upper()])
         if not _is_path(node):
             return node
         if self.shape.kind == CSV and not _keys(node):
@@ -249,3 +272,108 @@ def _keys(tree: exp.Expr) -> Sequence[str | int]:
         elif not isinstance(part, exp.JSONPathRoot):
             raise unsupported(f"path {tree.sql(dialect='snowflake')}")
     return keys
+
+
+# -- The SELECT of a streaming pipe, compiled to one DuckDB expression a column --------------------------
+
+
+def compile_select(
+    session: Session, table: Table, listed: list[str] | None, select: str, matching: str | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Compile the SELECT of a streaming pipe.
+
+    :param table: the table that the pipe fills.
+    :param listed: columns after the table's name, or None.
+    :param select: what is between SELECT and FROM.
+    :param matching: ``CASE_SENSITIVE`` or ``CASE_INSENSITIVE`` of MATCH_BY_COLUMN_NAME, or None.
+    :returns: columns to fill, and a DuckDB expression over the row ``j`` for each.
+    :raises SqlError: for what a pipe cannot do, and for columns that the table does not have.
+    """
+    tree = translate.parse(f"SELECT {select}")
+    if not isinstance(tree, exp.Select) or not _is_plain(tree):
+        raise unsupported("anything but expressions in the transformation of a pipe")
+    if tree.find(exp.Subquery, exp.AggFunc, exp.Window):
+        raise unsupported("subqueries and aggregates in the transformation of a pipe")
+    projections = list(tree.expressions)
+    if matching is not None:
+        names = _named(projections)
+    elif listed is not None:
+        names = listed
+    else:
+        names = [column.name for column in table.columns]
+    if len(names) != len(projections):
+        raise count_mismatch(len(names), len(projections))
+    columns = [_column(table, name, matching == "CASE_INSENSITIVE") for name in names]
+    if len({column.name for column in columns}) != len(columns):
+        raise compilation_error("a column is filled twice.")
+    expressions = tuple(
+        _expression(session, column, projection.unalias())
+        for column, projection in zip(columns, projections, strict=True)
+    )
+    for sql in expressions:
+        session.cursor.execute(f"DESCRIBE SELECT {sql} FROM (SELECT CAST(NULL AS JSON) AS j)")  # noqa: S608
+    return tuple(column.name for column in columns), expressions
+
+
+def _named(projections: list[exp.Expr]) -> list[str]:
+    names: list[str] = []
+    for projection in projections:
+        if not isinstance(projection, exp.Alias):
+            raise compilation_error("MATCH_BY_COLUMN_NAME needs AS and a name for every expression.")
+        translate.normalize_identifiers(projection.args["alias"])
+        names.append(projection.alias)
+    return names
+
+
+def _column(table: Table, name: str, ignore_case: bool) -> Column:
+    for column in table.columns:
+        if column.name == name or (ignore_case and column.name.upper() == name.upper()):
+            return column
+    raise invalid_identifier(name)
+
+
+def _expression(session: Session, column: Column, tree: exp.Expr) -> str:
+    if tree.find(exp.Column):
+        name = next(iter(tree.find_all(exp.Column))).sql(dialect="snowflake")
+        raise invalid_identifier(name)
+    if isinstance(tree, exp.Cast) and _is_streamed_path(tree.this):
+        written = Column(column.name, ColumnType.from_sqlglot(tree.to))
+        first = _converted(written, tree.this)
+        return first if str(written.type) == str(column.type) else _between(written, column, first)
+    if _is_streamed_path(tree):
+        return _converted(column, tree)
+    holder: exp.Expr = exp.Select(expressions=[tree.copy()])
+    holder = holder.transform(timestamps.at_start).transform(_streamed_text).transform(_row)
+    sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0]))
+    if column.type.is_semi_structured:
+        return f"to_json({sql})"
+    return conversions.cast(column, sql)
+
+
+def _is_streamed_path(tree: exp.Expr) -> bool:
+    return isinstance(tree, (exp.JSONExtract, exp.Parameter)) and (
+        isinstance(tree, exp.Parameter) or _is_streamed_path(tree.this)
+    )
+
+
+def _path_sql(tree: exp.Expr) -> str:
+    return translate.to_duckdb(tree.copy().transform(_row))
+
+
+def _converted(column: Column, path: exp.Expr) -> str:
+    raw = f"({_path_sql(path)})"
+    if column.type.is_semi_structured:
+        return conversions.convert(column, f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END")
+    return conversions.convert(column, f"({raw} ->> '$')")
+
+
+def _row(node: exp.Expr) -> exp.Expr:
+    if not isinstance(node, exp.Parameter):
+        return node
+    if node.name != "1":
+        raise unsupported(f"column ${node.name} of a streaming source; the row is $1")
+    return exp.column(exp.to_identifier("j", quoted=True))
+
+
+def _streamed_text(node: exp.Expr) -> exp.Expr:
+    return _text_casts(node, _is_streamed_path, _text_of)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.local.stages.files import Transfer
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
 
 _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -1,4 +1,4 @@
-"""State of one SQL session: current names, parameters, transaction."""
+"""State of one SQL session: current names, parameters, transaction; USE of another one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,21 @@ from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.rename import Rename
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
+from airflow_provider_snowpipe.local.engine.names import Rename
+from airflow_provider_snowpipe.local.errors import (
+    SqlError,
+    compilation_error,
+    missing_account_object,
+    object_missing,
+)
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
-from airflow_provider_snowpipe.local.tables import TEMPORARY
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.loading.plan import CopyPlan
+    from airflow_provider_snowpipe.local.loading.staging import CopyPlan
+    from airflow_provider_snowpipe.local.sql.reader import Target
     from airflow_provider_snowpipe.local.stages.files import StagedFile
 
 
@@ -252,43 +258,34 @@ class Session:
         others = access.roles_of(self.user) if self.secondary_roles else ()
         return access.closure({self.role, *others})
 
-    def require(
-        self,
-        privilege: str,
-        kind: str,
-        database: str | None = None,
-        schema: str | None = None,
-        name: str | None = None,
-    ) -> None:
+    def require(self, privilege: str, kind: str, *path: str) -> None:
         """Raise unless the session's roles hold a privilege on an object and USAGE on what contains it.
 
         The owner of an object holds every privilege on it. An object on which the roles hold nothing at all
         stays hidden.
 
         :param privilege: ``SELECT``, ``CREATE TABLE``, ``OWNERSHIP``, ...
-        :param kind: ``TABLE``, ``FILE FORMAT``, ``SCHEMA``, ``ACCOUNT``, ...; for a kind outside of databases
-            (``WAREHOUSE``) give the name only.
+        :param kind: ``TABLE``, ``FILE FORMAT``, ``SCHEMA``, ``ACCOUNT``, ...
+        :param path: exact names from the database down; of a warehouse, its name.
         :raises SqlError: 003001 when the object shows but may not be used that way, 002003 when it is hidden.
         """
-        check.require(self.catalog.access, self.roles, privilege, _securable(kind, database, schema, name))
+        check.require(self.catalog.access, self.roles, privilege, Securable(kind, path))
 
-    def can_see(
-        self, kind: str, database: str | None = None, schema: str | None = None, name: str | None = None
-    ) -> bool:
+    def can_see(self, kind: str, *path: str) -> bool:
         """Return True when SHOW and INFORMATION_SCHEMA list an object for the session's roles."""
-        return self.catalog.access.can_see(self.roles, _securable(kind, database, schema, name))
+        return self.catalog.access.can_see(self.roles, Securable(kind, path))
 
-    def created(
-        self, kind: str, database: str | None = None, schema: str | None = None, name: str | None = None
-    ) -> None:
+    def owner(self, kind: str, *path: str) -> str:
+        """Return the role that owns an object."""
+        return self.catalog.access.owner(Securable(kind, path))
+
+    def created(self, kind: str, *path: str) -> None:
         """Make the session's role the owner of a new or replaced object, and give out future grants."""
-        self.catalog.access.created(_securable(kind, database, schema, name), self.role)
+        self.catalog.access.created(Securable(kind, path), self.role)
 
-    def dropped(
-        self, kind: str, database: str | None = None, schema: str | None = None, name: str | None = None
-    ) -> None:
+    def dropped(self, kind: str, *path: str) -> None:
         """Forget the grants on a dropped object and on everything that was inside it."""
-        self.catalog.access.dropped(_securable(kind, database, schema, name))
+        self.catalog.access.dropped(Securable(kind, path))
 
     def require_global(self, privilege: str) -> None:
         """Raise unless the session's roles hold a privilege of the account, for example CREATE DATABASE.
@@ -511,6 +508,25 @@ class Session:
         # A temporary table hides a table of the same name.
         return database, schema, self.temporary_tables.get((database.name, schema, name), name)
 
+    def table(self, path: tuple[str, ...], privilege: str) -> tuple[Database, Table]:
+        """Return the database and the table that a name stands for.
+
+        :raises SqlError: when it does not exist, or the session's roles do not hold the privilege on it.
+        """
+        database, schema, name = self.resolve(path)
+        table = database.tables.find(schema, name)
+        if table is None:
+            raise object_missing("Table", f"{database.name}.{schema}.{name}")
+        self.require(privilege, "TABLE", database.name, schema, name)
+        return database, table
+
+    def table_if_exists(self, head: Target, privilege: str) -> tuple[Database, Table | None]:
+        """Return what :meth:`table` does, and None for a table that need not exist."""
+        database, schema, name = self.resolve(head.path)
+        if head.is_tolerant and database.tables.find(schema, name) is None:
+            return database, None
+        return self.table(head.path, privilege)
+
     def place_new_table(self, path: tuple[str, ...], *, temporary: bool) -> tuple[Database, str, str]:
         """Resolve the name of a table to be created.
 
@@ -538,5 +554,52 @@ class Session:
         return database, schema, path[-1]
 
 
-def _securable(kind: str, database: str | None, schema: str | None, name: str | None) -> Securable:
-    return Securable(kind, tuple(part for part in (database, schema, name) if part is not None))
+# -- What is current in a session: its database and schema, role and warehouse ---------------------------
+
+
+def use_schema(session: Session, database: str | None, schema: str | None) -> None:
+    """Make a database or schema current.
+
+    :param database: exact name, or None for the current one.
+    :param schema: exact name; None takes PUBLIC of a new database.
+    :raises SqlError: when either does not exist.
+    """
+    target = session.visible_database(database or session.current_database())
+    # Every database has an INFORMATION_SCHEMA, which is no schema of its own here.
+    if schema is not None and schema != "INFORMATION_SCHEMA":
+        if schema not in target.schemas:
+            raise object_missing("Schema", f"{target.name}.{schema}")
+        session.require("USAGE", "SCHEMA", target.name, schema)
+    session.database = target.name
+    session.schema = schema or ("PUBLIC" if "PUBLIC" in target.schemas else None)
+
+
+def use_role(session: Session, role: str) -> None:
+    """Make a role the primary one.
+
+    :raises SqlError: 003013 when the user may not use it, 002043 when it does not exist.
+    """
+    access = session.catalog.access
+    if role not in access.state.roles:
+        raise missing_account_object()
+    if not access.may_use(session.user, role):
+        raise SqlError(
+            "003013",
+            "42501",
+            f"SQL access control error:\nRequested role '{role}' is not assigned to the executing user. "
+            "Specify another role to activate.",
+        )
+    session.role = role
+
+
+def use_warehouse(session: Session, warehouse: str) -> None:
+    """Make a warehouse current.
+
+    :raises SqlError: when it does not exist or the session's roles have no USAGE on it.
+    """
+    access = session.catalog.access
+    if warehouse not in access.state.warehouses or not access.allows(
+        session.roles, "USAGE", Securable("WAREHOUSE", (warehouse,))
+    ):
+        raise missing_account_object()
+    session.warehouse = warehouse

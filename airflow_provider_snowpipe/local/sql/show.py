@@ -1,24 +1,28 @@
-"""DESCRIBE and SHOW."""
-
 # ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+"""SHOW and DESCRIBE of what databases hold, and SHOW PARAMETERS with the defaults of a session."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, column_key
-from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
+from airflow_provider_snowpipe.local.engine.store import (
+    TABLE_OPTIONS,
+    VIEW,
+    SchemaObject,
+    column_key,
+)
+from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, ColumnType, Table
 
 _SCOPES = ("DATABASE", "SCHEMA", "TABLE", "VIEW", "PIPE", "USER", "WAREHOUSE", "TASK")
 _WILDCARDS = {"_": ".", "%": ".*"}
@@ -174,16 +178,11 @@ def _table_head(database: Database, table: Table) -> tuple[Any, ...]:
 def _table_details(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
     return (
         database.objects.comment("TABLE", table.schema, table.name),
-        "" if table.clustering_key is None else table.clustering_key.text,
-        _count(session, table.path),
-        session.catalog.access.owner(Securable("TABLE", (database.name, table.schema, table.name))),
-        "0",
-        "OFF",
-        "Y" if table.schema_evolution else "N",
-        "ROLE",
-        "Y" if table.error_logging else "N",
+        "" if table.clustering_key is None else table.clustering_key.text, _count(session, table.path),
+        session.owner("TABLE", database.name, table.schema, table.name), "0", "OFF",
+        "Y" if table.schema_evolution else "N", "ROLE", "Y" if table.error_logging else "N",
         "Y" if _is_iceberg(database, table) else "N",
-    )
+    )  # fmt: skip
 
 
 def _is_iceberg(database: Database, table: Table) -> bool:
@@ -204,20 +203,14 @@ def show_schemas(session: Session, shown: Shown) -> Result:
         databases = [session.catalog.database(session.database)]
     rows = [
         (
-            None,
-            schema,
-            "N",
-            "Y" if (database.name, schema) == (session.database, session.schema) else "N",
-            database.name,
-            session.catalog.access.owner(Securable("SCHEMA", (database.name, schema))),
-            database.objects.comment("SCHEMA", schema, schema),
-            "",
-            "0",
+            None, schema, "N", "Y" if (database.name, schema) == (session.database, session.schema) else "N",
+            database.name, session.owner("SCHEMA", database.name, schema),
+            database.objects.comment("SCHEMA", schema, schema), "", "0",
         )
         for database in databases
         for schema in sorted(database.schemas)
         if shown.matches(schema) and session.can_see("SCHEMA", database.name, schema)
-    ]
+    ]  # fmt: skip
     return listing(
         ("created_on", "name", "is_default", "is_current", "database_name", "owner", "comment", "options",
          "retention_time"),
@@ -229,20 +222,13 @@ def show_databases(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] DATABASES [LIKE]; ``created_on`` as in SHOW SCHEMAS."""
     rows = [
         (
-            None,
-            database.name,
-            "N",
-            "Y" if database.name == session.database else "N",
-            "",
-            session.catalog.access.owner(Securable("DATABASE", (database.name,))),
-            database.objects.comment("DATABASE", "", database.name),
-            "",
-            "0",
-            "STANDARD",
+            None, database.name, "N", "Y" if database.name == session.database else "N", "",
+            session.owner("DATABASE", database.name),
+            database.objects.comment("DATABASE", "", database.name), "", "0", "STANDARD",
         )
         for database in session.catalog.databases
         if shown.matches(database.name) and session.can_see("DATABASE", database.name)
-    ]
+    ]  # fmt: skip
     return listing(
         ("created_on", "name", "is_default", "is_current", "origin", "owner", "comment", "options",
          "retention_time", "kind"),
@@ -255,23 +241,16 @@ def show_channels(session: Session, shown: Shown) -> Result:
     accept = _channel_filter(session, shown.scope)
     rows = [
         (
-            channel.committed.created_on_ms,
-            channel.name,
-            database.name,
-            channel.pipe.key.schema,
-            channel.pipe.table,
-            channel.committed.offset_token,
-            channel.pipe.key.name,
-            "PIPE",
-            channel.committed.client_sequencer,
-            channel.committed.row_sequencer,
+            channel.committed.created_on_ms, channel.name, database.name, channel.pipe.key.schema,
+            channel.pipe.table, channel.committed.offset_token, channel.pipe.key.name, "PIPE",
+            channel.committed.client_sequencer, channel.committed.row_sequencer,
         )
         for database in session.catalog.databases
         for channel in database.channels
         if accept(database, channel)
         and shown.matches(channel.name)
         and session.can_see("TABLE", database.name, channel.pipe.key.schema, channel.pipe.table)
-    ]
+    ]  # fmt: skip
     numbers = ("client_sequencer", "row_sequencer")
     return listing(
         ("created_on", "name", "database_name", "schema_name", "table_name", "offset_token", "parent_name",
@@ -324,3 +303,250 @@ def schemas_in_scope(session: Session, shown: Shown) -> list[tuple[Database, str
 def _count(session: Session, path: str) -> int:
     row = session.cursor.execute(f"SELECT count(*) FROM {path}").fetchone()
     return int(row[0]) if row else 0
+
+
+# -- SHOW of columns, objects and of kinds that the local service never has; DESCRIBE of database and schema -
+
+_WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
+_OF_PROCEDURES = (
+    "created_on", "name", "schema_name", "is_builtin", "is_aggregate", "is_ansi", "min_num_arguments",
+    "max_num_arguments", "arguments", "description", "catalog_name", "is_table_function",
+    "valid_for_clustering", "is_secure", "secrets", "external_access_integrations",
+)  # fmt: skip
+_OF_FUNCTIONS = ("is_external_function", "language", "is_memoizable", "is_data_metric")
+_MOST_OCTETS = 16_777_216
+_NAME, _PLACE = ("created_on", "name"), ("database_name", "schema_name")
+
+
+def columns_of(view: SchemaObject) -> tuple[Column, ...]:
+    """Return the columns of a view as they were when it was created."""
+    return tuple(Column(name, ColumnType.from_text(kind)) for name, kind in view.definition["columns"])
+
+
+def relations(
+    session: Session, database: Database, schema: str
+) -> Iterator[tuple[str, str, tuple[Column, ...], int]]:
+    """Return the tables and views of a schema that the session's roles may see.
+
+    :returns: kind, name, columns and time of creation in epoch milliseconds of each.
+    """
+    for table in database.tables:
+        hidden = table.is_temporary and table.name not in session.temporary_tables.values()
+        if (
+            table.schema == schema
+            and not hidden
+            and session.can_see("TABLE", database.name, schema, table.name)
+        ):
+            yield "TABLE", table.name.partition(TEMPORARY)[0], table.columns, table.created_on_ms
+    for view in database.objects.of(VIEW, schema):
+        if session.can_see(VIEW, database.name, schema, view.name):
+            yield VIEW, view.name, columns_of(view), view.created_on_ms
+
+
+def show_columns(session: Session, shown: Shown) -> Result:
+    """SHOW COLUMNS [LIKE] [IN TABLE | VIEW name | IN SCHEMA | DATABASE | ACCOUNT]."""
+    named = shown.scope is not None and shown.scope[0] in {"TABLE", "VIEW"}
+    if shown.scope is not None and named:
+        database, schema, only = session.resolve(shown.scope[1])
+        places = [(database, schema)]
+        found = [r for r in relations(session, database, schema) if r[1] == only.partition(TEMPORARY)[0]]
+        if not found:
+            raise object_missing("Table", f"{database.name}.{schema}.{only}")
+    else:
+        places = schemas_in_scope(session, shown)
+    rows = [
+        (
+            name, schema, column.name, _data_type(column.type, column.nullable),
+            "true" if column.nullable else "NOT_NULL", column.default_text or "", "COLUMN", "",
+            database.objects.comment("COLUMN", schema, column_key(name, column.name)), database.name, "",
+            None,
+        )
+        for database, schema in places
+        for _, name, columns, _ in relations(session, database, schema)
+        if not named or name == found[0][1]
+        for column in columns
+        if shown.matches(column.name)
+    ]  # fmt: skip
+    return listing(
+        ("table_name", "schema_name", "column_name", "data_type", "null?", "default", "kind", "expression",
+         "comment", "database_name", "autoincrement", "schema_evolution_record"),
+        rows,
+    )  # fmt: skip
+
+
+def show_objects(session: Session, shown: Shown) -> Result:
+    """SHOW [TERSE] OBJECTS [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]: tables and views."""
+    rows = [
+        (
+            created_on_ms, name, database.name, schema, kind, database.objects.comment(kind, schema, name),
+            session.owner(kind, database.name, schema, name),
+        )
+        for database, schema in schemas_in_scope(session, shown)
+        for kind, name, _, created_on_ms in relations(session, database, schema)
+        if shown.matches(name)
+    ]  # fmt: skip
+    return listing((*_NAME, *_PLACE, "kind", "comment", "owner"), rows)
+
+
+def describe_relation(session: Session, reader: Reader) -> Result:
+    """DESCRIBE TABLE name, which may be a view."""
+    path = reader.path()
+    if reader.accept("TYPE"):
+        reader.expect_sign("=")
+        reader.expect("COLUMNS")
+    reader.end()
+    database, schema, name = session.resolve(path)
+    if database.objects.find(VIEW, schema, name) is None:
+        return describe_table(session, path)
+    return describe_view(session, path)
+
+
+def describe_view(session: Session, path: tuple[str, ...]) -> Result:
+    """Return what DESCRIBE VIEW answers.
+
+    :raises SqlError: for a view that does not exist, or stays hidden.
+    """
+    database, schema, name = session.resolve(path)
+    known = database.objects.find(VIEW, schema, name)
+    if known is None or not session.can_see(VIEW, database.name, schema, name):
+        raise object_missing("View", f"{database.name}.{schema}.{name}")
+    return described_columns((c.name, str(c.type)) for c in columns_of(known))
+
+
+def described_columns(columns: Iterable[tuple[str, str]]) -> Result:
+    """Return what DESCRIBE VIEW answers.
+
+    :param columns: name and type of each.
+    """
+    rows = [(*column, "COLUMN", "Y", None, "N", "N", None, None, None, None, None) for column in columns]
+    return listing(
+        ("name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
+         "comment", "policy name", "privacy domain"),
+        rows,
+    )  # fmt: skip
+
+
+def describe_schema(session: Session, reader: Reader) -> Result:
+    """DESCRIBE SCHEMA name: its tables and views."""
+    database, schema = session.resolve_schema(reader.last_path(2))
+    if schema not in database.schemas or not session.can_see("SCHEMA", database.name, schema):
+        raise object_missing("Schema", f"{database.name}.{schema}")
+    rows = [
+        (created_on_ms, name, kind) for kind, name, _, created_on_ms in relations(session, database, schema)
+    ]
+    return listing((*_NAME, "kind"), rows)
+
+
+def describe_database(session: Session, reader: Reader) -> Result:
+    """DESCRIBE DATABASE name: its schemas."""
+    name = reader.name()
+    reader.end()
+    database = session.visible_database(name)
+    rows = [
+        (None, schema, "SCHEMA")
+        for schema in sorted(database.schemas)
+        if session.can_see("SCHEMA", database.name, schema)
+    ]
+    return listing((*_NAME, "kind"), rows)
+
+
+def show_nothing(_session: Session, shown: Shown) -> Result:
+    """SHOW of a kind of which there never is one here: streams, tasks, integrations, keys, procedures."""
+    if shown.kind.endswith(("FUNCTIONS", "PROCEDURES")):
+        more = () if shown.kind.endswith("PROCEDURES") else _OF_FUNCTIONS
+        return listing((*_OF_PROCEDURES, *more), [])
+    of_kind = ("table_name", "column_name") if shown.kind.endswith("KEYS") else ("owner", "comment")
+    return listing((*_NAME, *_PLACE, *of_kind), [])
+
+
+def undrop(_session: Session, reader: Reader) -> Result:
+    """UNDROP is refused: what is dropped is gone."""
+    raise unsupported(f"UNDROP {reader.expect('TABLE', 'SCHEMA', 'DATABASE')}: dropped objects are not kept")
+
+
+def octets(kind: ColumnType) -> int | None:
+    """Return the most bytes of a type: four for each character of text ("String & binary data types")."""
+    length = kind.length
+    return length if length is None or kind.kind == "BINARY" else max(length, min(4 * length, _MOST_OCTETS))
+
+
+def _data_type(kind: ColumnType, nullable: bool) -> str:
+    described: dict[str, object] = {"type": _WIRE.get(kind.kind, kind.kind)}
+    if kind.kind == "NUMBER":
+        described |= {"precision": kind.precision, "scale": kind.scale}
+    elif kind.length is not None:
+        described |= {"length": kind.length, "byteLength": octets(kind)}
+    elif kind.precision is not None:
+        described |= {"precision": 0, "scale": kind.precision}
+    described["nullable"] = nullable
+    if kind.length is not None:
+        described["fixed"] = kind.kind == "BINARY"
+    return json.dumps(described, separators=(",", ":"))
+
+
+# -- Session parameters that SHOW PARAMETERS lists, with their defaults (page "Parameters") --------------
+
+_B, _N, _S = "BOOLEAN", "NUMBER", "STRING"
+# Name: type, default, what it does.
+_KNOWN: dict[str, tuple[str, str, str]] = {
+    "ABORT_DETACHED_QUERY": (_B, "false", "Aborts a query when its session is lost."),
+    "AUTOCOMMIT": (_B, "true", "Commits each statement outside of a transaction by itself."),
+    "BINARY_INPUT_FORMAT": (_S, "HEX", "Format of text that is read as BINARY."),
+    "BINARY_OUTPUT_FORMAT": (_S, "HEX", "Format of BINARY that is written as text."),
+    "CLIENT_MEMORY_LIMIT": (_N, "1536", "Memory of JDBC and ODBC for results, in MB."),
+    "CLIENT_PREFETCH_THREADS": (_N, "4", "Threads of a client that fetch results ahead."),
+    "CLIENT_RESULT_CHUNK_SIZE": (_N, "160", "Largest part of a result, in MB."),
+    "CLIENT_SESSION_KEEP_ALIVE": (_B, "false", "Keeps a session open without use."),
+    "CLIENT_SESSION_KEEP_ALIVE_HEARTBEAT_FREQUENCY": (_N, "3600", "Seconds between signs of life."),
+    "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": (_N, "0", "Bound values from which a client uses a stage."),
+    "CLIENT_TELEMETRY_ENABLED": (_B, "true", "Lets clients send telemetry."),
+    "DATE_INPUT_FORMAT": (_S, "AUTO", "Format of text that is read as DATE."),
+    "DATE_OUTPUT_FORMAT": (_S, "YYYY-MM-DD", "Format of DATE that is written as text."),
+    "ERROR_ON_NONDETERMINISTIC_MERGE": (_B, "true", "Refuses a MERGE that changes a row twice."),
+    "ERROR_ON_NONDETERMINISTIC_UPDATE": (_B, "false", "Refuses an UPDATE that changes a row twice."),
+    "JSON_INDENT": (_N, "2", "Blanks of each level of JSON."),
+    "JDBC_QUERY_RESULT_FORMAT": (_S, "ARROW", "Format of results for JDBC."),
+    "LOCK_TIMEOUT": (_N, "43200", "Seconds that a statement waits for a lock."),
+    "LOG_LEVEL": (_S, "OFF", "Least severity of what is logged."),
+    "MULTI_STATEMENT_COUNT": (_N, "1", "Statements of one request; 0 for any number."),
+    "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": (_S, "ARROW", "Format of results for the Python connector."),
+    "QUERY_TAG": (_S, "", "Text that marks the statements of a session."),
+    "QUOTED_IDENTIFIERS_IGNORE_CASE": (_B, "false", "Upper-cases quoted names."),
+    "ROWS_PER_RESULTSET": (_N, "0", "Most rows of a result; 0 for no limit."),
+    "STATEMENT_QUEUED_TIMEOUT_IN_SECONDS": (_N, "0", "Seconds that a statement may wait."),
+    "STATEMENT_TIMEOUT_IN_SECONDS": (_N, "172800", "Seconds that a statement may run."),
+    "STRICT_JSON_OUTPUT": (_B, "false", "Writes JSON that every reader takes."),
+    "TIMESTAMP_DAY_IS_ALWAYS_24H": (_B, "false", "Counts a day as 24 hours always."),
+    "TIMESTAMP_INPUT_FORMAT": (_S, "AUTO", "Format of text that is read as TIMESTAMP."),
+    "TIMESTAMP_LTZ_OUTPUT_FORMAT": (_S, "", "Format of TIMESTAMP_LTZ that is written as text."),
+    "TIMESTAMP_NTZ_OUTPUT_FORMAT": (_S, "YYYY-MM-DD HH24:MI:SS.FF3", "Format of TIMESTAMP_NTZ as text."),
+    "TIMESTAMP_OUTPUT_FORMAT": (_S, "YYYY-MM-DD HH24:MI:SS.FF3 TZHTZM", "Format of TIMESTAMP as text."),
+    "TIMESTAMP_TYPE_MAPPING": (_S, "TIMESTAMP_NTZ", "Type that TIMESTAMP stands for."),
+    "TIMESTAMP_TZ_OUTPUT_FORMAT": (_S, "", "Format of TIMESTAMP_TZ that is written as text."),
+    "TIMEZONE": (_S, "UTC", "Time zone of the session."),
+    "TIME_INPUT_FORMAT": (_S, "AUTO", "Format of text that is read as TIME."),
+    "TIME_OUTPUT_FORMAT": (_S, "HH24:MI:SS", "Format of TIME that is written as text."),
+    "TRANSACTION_ABORT_ON_ERROR": (_B, "false", "Ends a transaction with its first error."),
+    "TRANSACTION_DEFAULT_ISOLATION_LEVEL": (_S, "READ COMMITTED", "Isolation of transactions."),
+    "TWO_DIGIT_CENTURY_START": (_N, "1970", "First year of two digits."),
+    "USE_CACHED_RESULT": (_B, "true", "Answers a repeated query from its result."),
+    "WEEK_OF_YEAR_POLICY": (_N, "0", "Which week is the first of a year."),
+    "WEEK_START": (_N, "0", "First day of a week."),
+}
+
+DEFAULT_PARAMETERS = {name: default for name, (_, default, _) in _KNOWN.items()}
+"""What SHOW PARAMETERS lists, with the values of a new session, as text."""
+
+
+def show_parameters(session: Session, shown: Shown) -> Result:
+    """SHOW PARAMETERS [LIKE] [IN SESSION | ..]: those of the session, wherever it is asked for."""
+    rows = []
+    for name in sorted({*_KNOWN, *session.parameters}):
+        kind, default, described = _KNOWN.get(name, (_S, "", ""))
+        is_set = name in session.parameters
+        value = str(session.parameters[name]) if is_set else default
+        if kind == _B:
+            value = value.lower()
+        if shown.matches(name):
+            rows.append((name, value, default, "SESSION" if is_set else "", described, kind))
+    return listing(("key", "value", "default", "level", "description", "type"), rows)

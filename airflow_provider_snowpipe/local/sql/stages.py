@@ -1,14 +1,15 @@
-"""CREATE, ALTER, DROP, SHOW and DESCRIBE of stages."""
+"""CREATE, ALTER, DROP, SHOW and DESCRIBE of stages and file formats; PUT, GET, LIST and REMOVE."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,
@@ -21,9 +22,16 @@ from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.stages.definition import StageDefinition
+from airflow_provider_snowpipe.local.stages.definition import (
+    FileFormatDefinition,
+    OptionValue,
+    Setting,
+    StageDefinition,
+    invalid_parameter,
+    invalid_value,
+    read_file_format,
+)
 from airflow_provider_snowpipe.local.stages.files import FolderArea, StagedFile, Transfer
-from airflow_provider_snowpipe.local.stages.formats import OptionValue, read_file_format
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     access_settings,
@@ -34,14 +42,9 @@ from airflow_provider_snowpipe.local.stages.location import (
     require_read,
     require_write,
     resolve_location,
-    securable,
 )
-from airflow_provider_snowpipe.local.stages.settings import (
-    Setting,
-    invalid_parameter,
-    invalid_value,
-)
-from airflow_provider_snowpipe.local.types import NUMBER
+from airflow_provider_snowpipe.local.stages.registry import Stages
+from airflow_provider_snowpipe.local.tables import NUMBER
 
 # -- Options of CREATE STAGE and ALTER STAGE SET ---------------------------------------------------------
 
@@ -131,15 +134,10 @@ _LINE = re.compile(r'((?:"(?:[^"]|"")*"|[^"\n])+)\n')
 _MOST_PARALLEL = 99
 _DEFAULT_PARALLEL = {"PUT": 4, "GET": 10}
 _PUT_COLUMNS = (
-    ResultColumn("source"),
-    ResultColumn("target"),
-    ResultColumn("source_size", NUMBER),
-    ResultColumn("target_size", NUMBER),
-    ResultColumn("source_compression"),
-    ResultColumn("target_compression"),
-    ResultColumn("status"),
-    ResultColumn("message"),
-)
+    ResultColumn("source"), ResultColumn("target"), ResultColumn("source_size", NUMBER),
+    ResultColumn("target_size", NUMBER), ResultColumn("source_compression"),
+    ResultColumn("target_compression"), ResultColumn("status"), ResultColumn("message"),
+)  # fmt: skip
 _GET_COLUMNS = (
     ResultColumn("file"),
     ResultColumn("size", NUMBER),
@@ -315,9 +313,106 @@ def _http_date(epoch_ms: int) -> str:
     return f"{_DAYS[at.tm_wday]}, {at.tm_mday} {_MONTHS[at.tm_mon - 1]} {at.tm_year} {clock} GMT"
 
 
-# -- CREATE, ALTER, DROP, SHOW and DESCRIBE of stages ----------------------------------------------------
+# -- What stages and file formats have in common: temporary ones hide others, and belong to nobody ---------
 
 _DONE = "Statement executed successfully."
+_Named = TypeVar("_Named", StageDefinition, FileFormatDefinition)
+
+
+def _place(known: StageDefinition | FileFormatDefinition) -> tuple[str, str, str, str]:
+    kind = "STAGE" if isinstance(known, StageDefinition) else "FILE FORMAT"
+    return kind, known.database, known.schema, known.name
+
+
+def _is_visible(session: Session, known: StageDefinition | FileFormatDefinition) -> bool:
+    return known.temporary or session.can_see(*_place(known))
+
+
+def _require_ownership(session: Session, known: StageDefinition | FileFormatDefinition) -> None:
+    if not known.temporary:
+        session.require("OWNERSHIP", *_place(known))
+
+
+def _found(
+    session: Session, head: Target, find: Callable[[Session, tuple[str, ...]], _Named]
+) -> _Named | None:
+    try:
+        return find(session, head.path)
+    except SqlError as error:
+        if head.is_tolerant and error.code == "002003":
+            return None
+        raise
+
+
+def _in_scope(
+    session: Session,
+    shown: Shown,
+    of: Callable[[Stages], list[_Named]],
+    temporary: Mapping[tuple[str, str, str], _Named],
+) -> list[_Named]:
+    scope = {(database.name, schema): database for database, schema in schemas_in_scope(session, shown)}
+    databases = {database.name: database for database in scope.values()}
+    found: list[Any] = [known for database in databases.values() for known in of(database.stages)]
+    return [
+        known
+        for known in [*found, *temporary.values()]
+        if (known.database, known.schema) in scope
+        and shown.matches(known.name)
+        and _is_visible(session, known)
+    ]
+
+
+def _alter(
+    session: Session,
+    reader: Reader,
+    find: Callable[[Session, tuple[str, ...]], _Named],
+    read: Callable[[], Callable[[_Named], _Named]],
+) -> Result:
+    """ALTER of either; ``read`` reads what stands behind SET, and returns what it does."""
+    head = reader.target()
+    verb = reader.accept("RENAME TO", "SET", "UNSET COMMENT")
+    if not verb:
+        raise unsupported(f"ALTER {reader.kind} .. {reader.word}")
+    renamed = reader.path() if verb == "RENAME TO" else ()
+    change = read() if verb == "SET" else lambda known: dataclasses.replace(known, comment=None)
+    reader.end()
+    session.commit()
+    old = _found(session, head, find)
+    if old is None:
+        return status(_DONE)
+    _require_ownership(session, old)
+    if renamed:
+        target, schema, name = session.resolve(renamed)
+        if target.name != old.database:
+            raise unsupported(f"ALTER {reader.kind} .. RENAME TO another database")
+        _change(session, old, dataclasses.replace(old, schema=schema, name=name))
+    else:
+        _change(session, old, change(old))
+    return status(_DONE)
+
+
+def _change(session: Session, old: _Named, new: _Named) -> None:
+    stages = session.catalog.database(old.database).stages
+    temporary: dict[tuple[str, str, str], Any] = session.temporary.formats
+    change: Callable[[Any, Any], None] = stages.change_format
+    if isinstance(old, StageDefinition):
+        temporary, change = session.temporary.stages, stages.change_stage
+    (kind, *before), (_, *after) = _place(old), _place(new)
+    if not old.temporary:
+        change(old, new)
+        if before != after:
+            session.catalog.access.renamed(Securable(kind, tuple(before)), Securable(kind, tuple(after)))
+        return
+    key = (new.database, new.schema, new.name)
+    if before != after:
+        if key in temporary:
+            raise object_exists(str(new))
+        del temporary[old.database, old.schema, old.name]
+    temporary[key] = new
+
+
+# -- CREATE, ALTER, DROP, SHOW and DESCRIBE of stages ----------------------------------------------------
+
 _SHOWN = (
     "name", "database_name", "schema_name", "url", "has_credentials", "has_encryption_key", "owner",
     "comment", "region", "type", "cloud", "notification_channel", "storage_integration", "endpoint",
@@ -332,7 +427,7 @@ def create_stage(session: Session, reader: Reader) -> Result:
     settings = _stage_settings(reader)
     session.commit()
     database, schema, name = session.resolve(head.path)
-    if head.is_tolerant and _exists(session, database, schema, name):
+    if head.is_tolerant and _found(session, head, find_stage) is not None:
         return status(f"{name} already exists, statement succeeded.")
     empty = StageDefinition(
         database.name, schema, name, database.clock.now_ms(), temporary=reader.is_temporary
@@ -351,31 +446,18 @@ def create_stage(session: Session, reader: Reader) -> Result:
 
 def alter_stage(session: Session, reader: Reader) -> Result:
     """ALTER STAGE [IF EXISTS] name SET .. | RENAME TO new | UNSET COMMENT."""
-    head = reader.target()
-    verb = reader.accept("RENAME TO", "SET", "UNSET COMMENT")
-    if not verb:
-        raise unsupported(f"ALTER STAGE .. {reader.word}")
-    renamed = reader.path() if verb == "RENAME TO" else ()
-    settings = _stage_settings(reader, needed=True) if verb == "SET" else {}
-    reader.end()
-    session.commit()
-    stage = _find(session, head)
-    if stage is None:
-        return status(_DONE)
-    _require_ownership(session, stage)
-    if verb == "RENAME TO":
-        target, schema, name = session.resolve(renamed)
-        if target.name != stage.database:
-            raise unsupported("ALTER STAGE .. RENAME TO another database")
-        changed = dataclasses.replace(stage, schema=schema, name=name)
-    elif verb == "SET":
-        if "URL" in settings and not stage.is_external:
-            raise compilation_error(f"the internal stage {stage} cannot get a URL; create another stage.")
-        changed = with_settings(session, stage, settings)
-    else:
-        changed = dataclasses.replace(stage, comment=None)
-    _change(session, stage, changed)
-    return status(_DONE)
+
+    def read() -> Callable[[StageDefinition], StageDefinition]:
+        settings = _stage_settings(reader, needed=True)
+
+        def changed(stage: StageDefinition) -> StageDefinition:
+            if "URL" in settings and not stage.is_external:
+                raise compilation_error(f"the internal stage {stage} cannot get a URL; create another stage.")
+            return with_settings(session, stage, settings)
+
+        return changed
+
+    return _alter(session, reader, find_stage, read)
 
 
 def drop_stage(session: Session, reader: Reader) -> Result:
@@ -395,19 +477,8 @@ def drop_stage(session: Session, reader: Reader) -> Result:
 
 def show_stages(session: Session, shown: Shown) -> Result:
     """SHOW STAGES [LIKE ..] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    scope = {(database.name, schema): database for database, schema in schemas_in_scope(session, shown)}
-    databases = {database.name: database for database in scope.values()}
-    stages = [
-        *(stage for database in databases.values() for stage in database.stages.stages),
-        *session.temporary.stages.values(),
-    ]
-    rows = [
-        _shown(session, stage)
-        for stage in stages
-        if (stage.database, stage.schema) in scope
-        and shown.matches(stage.name)
-        and _is_visible(session, stage)
-    ]
+    stages = _in_scope(session, shown, lambda known: known.stages, session.temporary.stages)
+    rows = [_shown(session, stage) for stage in stages]
     return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: tuple(row[1:4])))
 
 
@@ -466,50 +537,14 @@ def _format_rows(stage: StageDefinition) -> list[tuple[str, ...]]:
     ]
 
 
-def _is_visible(session: Session, stage: StageDefinition) -> bool:
-    return stage.temporary or session.can_see("STAGE", stage.database, stage.schema, stage.name)
-
-
-def _require_ownership(session: Session, stage: StageDefinition) -> None:
-    if not stage.temporary:
-        session.require("OWNERSHIP", "STAGE", stage.database, stage.schema, stage.name)
-
-
 def _shown(session: Session, stage: StageDefinition) -> tuple[Any, ...]:
     kind = "EXTERNAL" if stage.is_external else "INTERNAL"
     return (
-        stage.created_on_ms,
-        stage.name,
-        stage.database,
-        stage.schema,
-        stage.url or "",
-        "Y" if stage.credentials else "N",
-        "N",
-        session.catalog.access.owner(securable(stage)),
-        stage.comment or "",
-        stage.region,
-        f"{kind} TEMPORARY" if stage.temporary else kind,
-        stage.cloud,
-        None,
-        stage.storage_integration,
-        stage.endpoint,
-        "ROLE",
-        "Y" if stage.directory else "N",
-    )
-
-
-def _exists(session: Session, database: Database, schema: str, name: str) -> bool:
-    key = (database.name, schema, name)
-    return key in session.temporary.stages or database.stages.stage(schema, name) is not None
-
-
-def _find(session: Session, head: Target) -> StageDefinition | None:
-    try:
-        return find_stage(session, head.path)
-    except SqlError as error:
-        if head.is_tolerant and error.code == "002003":
-            return None
-        raise
+        stage.created_on_ms, stage.name, stage.database, stage.schema, stage.url or "",
+        "Y" if stage.credentials else "N", "N", session.owner(*_place(stage)),
+        stage.comment or "", stage.region, f"{kind} TEMPORARY" if stage.temporary else kind, stage.cloud,
+        None, stage.storage_integration, stage.endpoint, "ROLE", "Y" if stage.directory else "N",
+    )  # fmt: skip
 
 
 def _put_temporary(session: Session, stage: StageDefinition, *, replace: bool) -> None:
@@ -523,15 +558,106 @@ def _put_temporary(session: Session, stage: StageDefinition, *, replace: bool) -
         session.catalog.storage.remove([old.identity])
 
 
-def _change(session: Session, old: StageDefinition, new: StageDefinition) -> None:
-    if not old.temporary:
-        session.catalog.database(old.database).stages.change_stage(old, new)
-        if securable(old) != securable(new):
-            session.catalog.access.renamed(securable(old), securable(new))
-        return
-    key = (new.database, new.schema, new.name)
-    if key != (old.database, old.schema, old.name):
-        if key in session.temporary.stages:
-            raise object_exists(str(new))
-        del session.temporary.stages[old.database, old.schema, old.name]
-    session.temporary.stages[key] = new
+# -- CREATE, ALTER, DROP, SHOW and DESCRIBE of file formats ----------------------------------------------
+
+_FILE_FORMATS_SHOWN = (
+    "name", "database_name", "schema_name", "type", "owner", "comment", "format_options", "owner_role_type",
+)  # fmt: skip
+
+
+def create_file_format(session: Session, reader: Reader) -> Result:
+    """CREATE [OR REPLACE] [TEMPORARY] FILE FORMAT [IF NOT EXISTS] name [TYPE = ..] [options] ..."""
+    head = reader.target()
+    settings, comment = _file_formats_settings(reader)
+    session.commit()
+    database, schema, name = session.resolve(head.path)
+    key = (database.name, schema, name)
+    if head.is_tolerant and _found(session, head, find_format) is not None:
+        return status(f"{name} already exists, statement succeeded.")
+    new = FileFormatDefinition(
+        *key, database.clock.now_ms(), read_file_format(settings).settings(), comment, reader.is_temporary
+    )
+    if not reader.is_temporary:
+        session.require("CREATE FILE FORMAT", "SCHEMA", database.name, schema)
+        if reader.is_replacing and database.stages.format(schema, name) is not None:
+            session.require("OWNERSHIP", "FILE FORMAT", *key)
+        database.stages.put_format(new, replace=reader.is_replacing)
+        session.created("FILE FORMAT", *key)
+    elif key in session.temporary.formats and not reader.is_replacing:
+        raise object_exists(str(new))
+    else:
+        session.temporary.formats[key] = new
+    return status(f"File format {name} successfully created.")
+
+
+def alter_file_format(session: Session, reader: Reader) -> Result:
+    """ALTER FILE FORMAT [IF EXISTS] name SET options | RENAME TO new | UNSET COMMENT."""
+
+    def read() -> Callable[[FileFormatDefinition], FileFormatDefinition]:
+        settings, comment = _file_formats_settings(reader)
+        return lambda old: _changed(old, settings, comment)
+
+    return _alter(session, reader, find_format, read)
+
+
+def drop_file_format(session: Session, reader: Reader) -> Result:
+    """DROP FILE FORMAT [IF EXISTS] name."""
+    head = reader.last_target()
+    session.commit()
+    known = find_format(session, head.path)
+    if known.temporary:
+        del session.temporary.formats[known.database, known.schema, known.name]
+    else:
+        _require_ownership(session, known)
+        session.catalog.database(known.database).stages.drop_format(known)
+        session.dropped("FILE FORMAT", known.database, known.schema, known.name)
+    return status(f"{known.name} successfully dropped.")
+
+
+def show_file_formats(session: Session, shown: Shown) -> Result:
+    """SHOW FILE FORMATS [LIKE ..] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
+    formats = _in_scope(session, shown, lambda known: known.formats, session.temporary.formats)
+    rows: list[tuple[Any, ...]] = [
+        (
+            known.created_on_ms, known.name, known.database, known.schema, known.settings["TYPE"],
+            session.owner(*_place(known)), known.comment or "", _options(known), "ROLE",
+        )
+        for known in formats
+    ]  # fmt: skip
+    return listing(("created_on", *_FILE_FORMATS_SHOWN), sorted(rows, key=lambda row: tuple(row[1:4])))
+
+
+def describe_file_format(session: Session, reader: Reader) -> Result:
+    """DESCRIBE FILE FORMAT name."""
+    known = find_format(session, reader.last_path())
+    if not _is_visible(session, known):
+        raise object_missing("File format", str(known))
+    described = read_file_format({}, known.settings)
+    rows: list[Sequence[Any]] = [
+        ("TYPE", "String", described.type, "CSV"),
+        *((name, *typed(described[name]), typed(described.default(name))[1]) for name in described),
+    ]
+    return listing(("property", "property_type", "property_value", "property_default"), rows)
+
+
+def _options(known: FileFormatDefinition) -> str:
+    described = read_file_format({}, known.settings)
+    return json.dumps({"TYPE": described.type, **dict(described)})
+
+
+def _file_formats_settings(reader: Reader) -> tuple[dict[str, Setting], str | None]:
+    settings = reader.settings()
+    reader.end()
+    comment = settings.pop("COMMENT", None)
+    if comment is not None and not isinstance(comment, str):
+        raise invalid_value("COMMENT", comment, "a string")
+    return settings, None if comment is None else str(comment)
+
+
+def _changed(
+    old: FileFormatDefinition, settings: dict[str, Setting], comment: str | None
+) -> FileFormatDefinition:
+    if str(settings.get("TYPE", old.settings["TYPE"])).upper() != old.settings["TYPE"]:
+        raise compilation_error("the TYPE of a file format cannot be changed; create another one.")
+    merged = read_file_format(settings, old.settings).settings()
+    return dataclasses.replace(old, settings=merged, comment=old.comment if comment is None else comment)

@@ -15,8 +15,8 @@ from typing import Any
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import unsupported
-from airflow_provider_snowpipe.local.sql.parameters import DEFAULT_PARAMETERS
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.sql.show import DEFAULT_PARAMETERS
+from airflow_provider_snowpipe.local.tables import ColumnType
 
 _TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 KINDS = _TIMES | {"FLOAT", "BINARY"}

@@ -13,21 +13,24 @@ from sqlglot import Token, TokenType, exp
 from airflow_provider_snowpipe.local.access.access import insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE, Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import SchemaObject
-from airflow_provider_snowpipe.local.engine.store import HIDDEN_SCHEMA
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing, unsupported
+from airflow_provider_snowpipe.local.engine.names import HIDDEN_SCHEMA
+from airflow_provider_snowpipe.local.engine.store import SchemaObject
+from airflow_provider_snowpipe.local.errors import (
+    SqlError,
+    compilation_error,
+    invalid_identifier,
+    object_missing,
+    unsupported,
+)
 from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.sql import (
-    account_usage,
     copy_history,
     engine_errors,
-    error_table,
     functions,
     get_ddl,
     information_schema,
-    properties,
     query_history,
-    sequences,
+    show,
     staged_rows,
     timestamps,
     views,
@@ -35,6 +38,65 @@ from airflow_provider_snowpipe.local.sql import (
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table
+
+# -- Names of result columns: an expression without alias is named by its text ---------------------------
+
+_WRITTEN = "written"
+_OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE})
+_CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
+_ENDS = frozenset(
+    {TokenType.FROM, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING,
+     TokenType.QUALIFY, TokenType.LIMIT, TokenType.OFFSET, TokenType.FETCH, TokenType.INTO, TokenType.UNION,
+     TokenType.EXCEPT, TokenType.INTERSECT, TokenType.SEMICOLON}
+)  # fmt: skip
+
+
+def note_written(tree: exp.Expr, tokens: Sequence[Token], text: str) -> None:
+    """Keep the text of each projection of a query beside its expression.
+
+    A query whose list cannot be told apart token by token keeps none; its columns are then named by what
+    :func:`written` makes of the expression.
+    """
+    select = tree
+    while isinstance(select, exp.SetOperation):
+        select = select.this
+    if not isinstance(select, exp.Select):
+        return
+    found = _projections(tokens, text)
+    if len(found) == len(select.expressions):
+        for projection, part in zip(select.expressions, found, strict=True):
+            projection.meta[_WRITTEN] = part
+
+
+def written(projection: exp.Expr) -> str:
+    """Return the name of a projection without alias: its text in upper case."""
+    return str(projection.meta.get(_WRITTEN) or projection.sql(dialect="snowflake")).upper()
+
+
+def _projections(tokens: Sequence[Token], text: str) -> list[str]:
+    """Return the texts between the first SELECT outside of parentheses and its FROM."""
+    depth, start, parts = 0, -1, []
+    for token in tokens:
+        if token.token_type in _OPENING:
+            depth += 1
+        elif token.token_type in _CLOSING:
+            depth -= 1
+        if depth:
+            continue
+        if start < 0:
+            if token.token_type == TokenType.SELECT:
+                start = token.end + 1
+        elif token.token_type in {TokenType.DISTINCT, TokenType.ALL}:
+            start = token.end + 1
+        elif token.token_type == TokenType.COMMA:
+            parts.append(text[start : token.start].strip())
+            start = token.end + 1
+        elif token.token_type in _ENDS:
+            return [*parts, text[start : token.start].strip()]
+    return [*parts, text[start:].strip()] if start >= 0 else []
+
+
+# -- Translation of Snowflake queries and DML to DuckDB --------------------------------------------------
 
 # -- Tables that a statement names: the engine's path goes into its tree, Snowflake's stays beside -------
 
@@ -461,7 +523,7 @@ def parse(text: str) -> exp.Expr:
             "0A000",
             f"Actual statement count {len(trees)} did not match the desired statement count 1.",
         )
-    properties.note_written(trees[0], found, text)
+    note_written(trees[0], found, text)
     return trees[0]
 
 
@@ -504,7 +566,7 @@ def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
     tree = tree.transform(_context_function, session, copy=False)
     tree = tree.transform(_subscript, copy=False)
     tree = tree.transform(_text_of_json, copy=False)
-    tree = tree.transform(partial(sequences.next_value, session), copy=False)
+    tree = tree.transform(partial(views.next_value, session), copy=False)
     _unqualify_targets(tree)
     qualify_tables(session, tree)
     if quoted:
@@ -537,7 +599,7 @@ def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
     folded = {name.upper() for name in known}
     for name in sorted(quoted - known):
         if name.upper() in folded:
-            raise SqlError("000904", "42000", f"SQL compilation error:\ninvalid identifier '\"{name}\"'")
+            raise compilation_error(f"invalid identifier '\"{name}\"'", "000904")
 
 
 def qualify_tables(session: Session, tree: exp.Expr) -> None:
@@ -547,8 +609,8 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
     """
     changed = target_of(tree)
     for table in list(tree.find_all(exp.Table)):
-        if error_table.is_error_table(table):
-            table.replace(error_table.subquery(session, table))
+        if copy_history.is_error_table(table):
+            table.replace(copy_history.subquery(session, table))
             continue
         if table.meta.get("engine"):
             continue
@@ -647,7 +709,7 @@ def _service_view(session: Session, path: tuple[str, ...], privileges: tuple[str
         return information_schema.relation(session, owner, path[-1])
     if len(path) != 3 or path[0] != SHARED_DATABASE:
         return None
-    rows = account_usage.relation(session, *path[1:])
+    rows = copy_history.relation(session, *path[1:])
     if privileges != ("SELECT",):
         raise insufficient(Securable("VIEW", path))
     return rows
@@ -656,7 +718,7 @@ def _service_view(session: Session, path: tuple[str, ...], privileges: tuple[str
 def _expand(session: Session, table: exp.Table, database: Database, view: SchemaObject) -> None:
     query = exp.Subquery(this=views.expand(session, database, view))
     alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(view.name, quoted=True))
-    columns = views.columns_of(view)
+    columns = show.columns_of(view)
     if not alias.args.get("columns"):
         alias.set("columns", [exp.to_identifier(column.name, quoted=True) for column in columns])
     query.set("alias", alias)
@@ -679,7 +741,7 @@ def name_projections(tree: exp.Expr) -> None:
         is_named = isinstance(projection, (exp.Alias, exp.Column, exp.Star)) or projection.is_star
         if is_named and not is_next:
             continue
-        name = "NEXTVAL" if is_next else properties.written(projection)
+        name = "NEXTVAL" if is_next else written(projection)
         projection.replace(exp.alias_(projection.copy(), exp.to_identifier(name, quoted=True)))
 
 
@@ -695,9 +757,7 @@ def _unqualify_targets(tree: exp.Expr) -> None:
             if isinstance(column, exp.Column) and column.table:
                 if column.table not in {target.alias_or_name, target.name}:
                     written = column.sql(dialect="snowflake")
-                    raise SqlError(
-                        "000904", "42000", f"SQL compilation error:\ninvalid identifier '{written}'"
-                    )
+                    raise invalid_identifier(written)
                 for part in ("table", "db", "catalog"):
                     column.set(part, None)
 
@@ -742,11 +802,7 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
     if isinstance(node, exp.Parameter) and node.name.upper() in session.variables:
         return exp.convert(session.variables[node.name.upper()])
     if isinstance(node, exp.Parameter) and not node.name.isdigit():
-        raise SqlError(
-            "002211",
-            "02000",
-            f"SQL compilation error:\nSession variable '${node.name.upper()}' does not exist",
-        )
+        raise compilation_error(f"Session variable '${node.name.upper()}' does not exist", "002211", "02000")
     if name not in values:
         return node
     value = values[name]

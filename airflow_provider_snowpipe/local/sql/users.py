@@ -1,4 +1,4 @@
-"""CREATE, ALTER, DROP, SHOW and DESCRIBE of users."""
+"""CREATE, ALTER, DROP, SHOW and DESCRIBE of warehouses, roles and users."""
 
 from __future__ import annotations
 
@@ -7,16 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_snowpipe.local.access import changes
+from airflow_provider_snowpipe.local.access import access as changes
 from airflow_provider_snowpipe.local.access.access import DEFAULT_USER, insufficient
-from airflow_provider_snowpipe.local.access.credentials import (
-    InvalidPublicKeyError,
-    digest_password,
-    digest_token,
-    fingerprint,
-    new_access_token,
-    public_key_pem,
-)
 from airflow_provider_snowpipe.local.access.model import (
     ACCOUNTADMIN,
     SYSTEM_ROLES,
@@ -24,23 +16,215 @@ from airflow_provider_snowpipe.local.access.model import (
     Role,
     Securable,
     User,
+    Warehouse,
+)
+from airflow_provider_snowpipe.local.accounts import (
+    InvalidPublicKeyError,
+    digest_password,
+    digest_token,
+    fingerprint,
+    new_access_token,
+    public_key_pem,
 )
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,
     missing_account_object,
     object_exists,
+    object_missing,
     unsupported,
 )
 from airflow_provider_snowpipe.local.sql.reader import Reader, flag, whole
 from airflow_provider_snowpipe.local.sql.results import Result, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown
-from airflow_provider_snowpipe.local.stages.settings import invalid_value
+from airflow_provider_snowpipe.local.stages.definition import invalid_value
 
-# -- CREATE, ALTER, DROP and SHOW of roles; GRANT ROLE and REVOKE ROLE -----------------------------------
+# -- CREATE, ALTER, DROP, SHOW and DESCRIBE of warehouses; they are remembered and compute nothing -------
 
 _DONE = "Statement executed successfully."
+_SIZES = {
+    "XSMALL": "X-Small", "SMALL": "Small", "MEDIUM": "Medium", "LARGE": "Large", "XLARGE": "X-Large",
+    "XXLARGE": "2X-Large", "X2LARGE": "2X-Large", "2XLARGE": "2X-Large", "XXXLARGE": "3X-Large",
+    "X3LARGE": "3X-Large", "3XLARGE": "3X-Large", "X4LARGE": "4X-Large", "4XLARGE": "4X-Large",
+    "X5LARGE": "5X-Large", "5XLARGE": "5X-Large", "X6LARGE": "6X-Large", "6XLARGE": "6X-Large",
+}  # fmt: skip
+# Remembered without effect.
+_REMEMBERED = frozenset(
+    {"WAREHOUSE_TYPE", "MAX_CLUSTER_COUNT", "MIN_CLUSTER_COUNT", "SCALING_POLICY", "RESOURCE_MONITOR",
+     "ENABLE_QUERY_ACCELERATION", "QUERY_ACCELERATION_MAX_SCALE_FACTOR", "MAX_CONCURRENCY_LEVEL",
+     "STATEMENT_QUEUED_TIMEOUT_IN_SECONDS", "STATEMENT_TIMEOUT_IN_SECONDS", "RESOURCE_CONSTRAINT",
+     "GENERATION", "WAIT_FOR_COMPLETION"}
+)  # fmt: skip
+
+_RIGHTS = {
+    "SUSPEND": "OPERATE", "RESUME": "OPERATE", "ABORT ALL QUERIES": "OPERATE", "SET": "MODIFY",
+    "UNSET": "MODIFY", "RENAME TO": "OWNERSHIP",
+}  # fmt: skip
+
+
+def create_warehouse(session: Session, reader: Reader) -> Result:
+    """CREATE [OR REPLACE] WAREHOUSE [IF NOT EXISTS] name [[WITH] property = value ..]; it becomes current."""
+    head = reader.target(1)
+    reader.accept("WITH")
+    properties = reader.properties()
+    session.commit()
+    access = session.catalog.access
+    session.require_global("CREATE WAREHOUSE")
+    if head.name in access.state.warehouses:
+        if head.is_tolerant:
+            return status(f"{head.name} already exists, statement succeeded.")
+        if not reader.is_replacing:
+            raise object_exists(head.name)
+        session.require("OWNERSHIP", "WAREHOUSE", head.name)
+    suspended = flag("INITIALLY_SUSPENDED", properties.pop("INITIALLY_SUSPENDED", "FALSE"))
+    made = _with(Warehouse(head.name, access.now_ms(), suspended=suspended), properties)
+    with access.change() as state:
+        state.warehouses[head.name] = made
+    session.created("WAREHOUSE", head.name)
+    session.warehouse = head.name
+    return status(f"Warehouse {head.name} successfully created.")
+
+
+def alter_warehouse(session: Session, reader: Reader) -> Result:
+    """ALTER WAREHOUSE [IF EXISTS] name SUSPEND | RESUME [IF SUSPENDED] | SET .. | UNSET .. | RENAME TO."""
+    head = reader.target(1)
+    verb = reader.accept("SUSPEND", "RESUME", "ABORT ALL QUERIES", "SET", "UNSET", "RENAME TO")
+    if not verb:
+        raise unsupported(f"ALTER WAREHOUSE .. {reader.word}")
+    is_tolerant = verb == "RESUME" and bool(reader.accept("IF SUSPENDED"))
+    names = reader.names() if verb == "UNSET" else [reader.name()] if verb == "RENAME TO" else []
+    properties = reader.properties(needed=True) if verb == "SET" else {}
+    reader.end()
+    session.commit()
+    access = session.catalog.access
+    if head.name not in access.state.warehouses:
+        if head.is_tolerant:
+            return status(_DONE)
+        raise object_missing("Warehouse", head.name)
+    known = access.state.warehouses[head.name]
+    session.require(_RIGHTS[verb], "WAREHOUSE", head.name)
+    if verb == "ABORT ALL QUERIES":
+        return status(_DONE)
+    if verb == "RENAME TO":
+        return _rename(session, known, names[0])
+    if verb == "SET":
+        changed = _with(known, properties)
+    elif verb == "UNSET":
+        changed = _without(known, names)
+    else:
+        changed = _switched(known, verb == "SUSPEND", tolerant=is_tolerant)
+    with access.change() as state:
+        state.warehouses[head.name] = changed
+    return status(_DONE)
+
+
+def drop_warehouse(session: Session, reader: Reader) -> Result:
+    """DROP WAREHOUSE [IF EXISTS] name."""
+    head = reader.last_target(1)
+    session.commit()
+    access = session.catalog.access
+    if head.name not in access.state.warehouses:
+        raise object_missing("Warehouse", head.name)
+    session.require("OWNERSHIP", "WAREHOUSE", head.name)
+    with access.change() as state:
+        del state.warehouses[head.name]
+    session.dropped("WAREHOUSE", head.name)
+    if session.warehouse == head.name:
+        session.warehouse = None
+    return status(f"{head.name} successfully dropped.")
+
+
+def show_warehouses(session: Session, shown: Shown) -> Result:
+    """SHOW WAREHOUSES [LIKE]."""
+    rows = [
+        (
+            known.name, "SUSPENDED" if known.suspended else "STARTED",
+            dict(known.properties).get("WAREHOUSE_TYPE", "STANDARD"), known.size, 0, 0, "N",
+            "Y" if known.name == session.warehouse else "N", known.auto_suspend,
+            str(known.auto_resume).lower(), known.created_on_ms, session.owner("WAREHOUSE", known.name),
+            known.comment,
+        )
+        for known in sorted(session.catalog.access.state.warehouses.values(), key=lambda known: known.name)
+        if session.can_see("WAREHOUSE", known.name) and shown.matches(known.name)
+    ]  # fmt: skip
+    return listing(
+        ("name", "state", "type", "size", "running", "queued", "is_default", "is_current", "auto_suspend",
+         "auto_resume", "created_on", "owner", "comment"),
+        rows,
+        ("running", "queued", "auto_suspend"),
+    )  # fmt: skip
+
+
+def describe_warehouse(session: Session, reader: Reader) -> Result:
+    """DESCRIBE WAREHOUSE name."""
+    head = reader.last_target(1)
+    known = session.catalog.access.state.warehouses.get(head.name)
+    if known is None or not session.can_see("WAREHOUSE", head.name):
+        raise object_missing("Warehouse", head.name)
+    return listing(("created_on", "name", "kind"), [(known.created_on_ms, known.name, "WAREHOUSE")])
+
+
+def _switched(known: Warehouse, suspend: bool, *, tolerant: bool) -> Warehouse:
+    if known.suspended == suspend and not tolerant:
+        verb = "suspended" if suspend else "resumed"
+        raise SqlError("090064", "22000", f"Invalid state. Warehouse '{known.name}' cannot be {verb}.")
+    return dataclasses.replace(known, suspended=suspend)
+
+
+def _rename(session: Session, known: Warehouse, name: str) -> Result:
+    access = session.catalog.access
+    if name in access.state.warehouses:
+        raise object_exists(name)
+    with access.change() as state:
+        del state.warehouses[known.name]
+        state.warehouses[name] = dataclasses.replace(known, name=name)
+    access.renamed(Securable("WAREHOUSE", (known.name,)), Securable("WAREHOUSE", (name,)))
+    if session.warehouse == known.name:
+        session.warehouse = name
+    return status(_DONE)
+
+
+def _with(known: Warehouse, properties: Mapping[str, str]) -> Warehouse:
+    changed = known
+    for name, value in properties.items():
+        if name == "WAREHOUSE_SIZE":
+            size = _SIZES.get(value.upper().replace("-", ""))
+            if size is None:
+                raise invalid_value(name, value, f"one of {', '.join(sorted(set(_SIZES.values())))}")
+            changed = dataclasses.replace(changed, size=size)
+        elif name == "AUTO_SUSPEND":
+            changed = dataclasses.replace(changed, auto_suspend=whole(name, value))
+        elif name == "AUTO_RESUME":
+            changed = dataclasses.replace(changed, auto_resume=flag(name, value))
+        elif name == "COMMENT":
+            changed = dataclasses.replace(changed, comment=value)
+        elif name in _REMEMBERED:
+            kept = {**dict(changed.properties), name: value}
+            changed = dataclasses.replace(changed, properties=tuple(kept.items()))
+        else:
+            raise unsupported(f"property {name} of a warehouse")
+    return changed
+
+
+def _without(known: Warehouse, names: list[str]) -> Warehouse:
+    fresh = Warehouse(known.name, known.created_on_ms)
+    fields = {"AUTO_SUSPEND": "auto_suspend", "AUTO_RESUME": "auto_resume", "COMMENT": "comment"}
+    changed = known
+    for name in names:
+        if name in fields:
+            changed = dataclasses.replace(changed, **{fields[name]: getattr(fresh, fields[name])})
+        elif name in _REMEMBERED:
+            kept = tuple(pair for pair in changed.properties if pair[0] != name)
+            changed = dataclasses.replace(changed, properties=kept)
+        else:
+            raise unsupported(f"property {name} of a warehouse")
+    return changed
+
+
+# -- CREATE, ALTER, DROP, SHOW and DESCRIBE of users -----------------------------------------------------
+
+# -- CREATE, ALTER, DROP and SHOW of roles; GRANT ROLE and REVOKE ROLE -----------------------------------
 
 
 def create_role(session: Session, reader: Reader) -> Result:
@@ -186,7 +370,7 @@ _FIELDS = {
     "COMMENT": "comment",
 }
 # Remembered and shown; nothing here depends on them.
-_REMEMBERED = (
+_USERS_REMEMBERED = (
     "DISPLAY_NAME", "FIRST_NAME", "MIDDLE_NAME", "LAST_NAME", "EMAIL", "MUST_CHANGE_PASSWORD", "TYPE",
     "DAYS_TO_EXPIRY", "MINS_TO_UNLOCK", "NETWORK_POLICY",
 )  # fmt: skip
@@ -240,7 +424,7 @@ def alter_user(session: Session, reader: Reader) -> Result:
             _require_owner(session, user)
         return _token(session, user, verb, token, properties)
     _require_owner(session, user)
-    changed = with_properties(user, properties) if verb == "SET" else _without(user, names)
+    changed = with_properties(user, properties) if verb == "SET" else _users_without(user, names)
     with access.change() as state:
         state.users[user.name] = changed
     return status(_DONE)
@@ -268,24 +452,16 @@ def show_users(session: Session, shown: Shown) -> Result:
     """SHOW USERS [LIKE]; without the right to manage users, the own one only."""
     rows = [
         (
-            user.name,
-            user.created_on_ms,
-            user.login_name or user.name,
-            dict(user.properties).get("DISPLAY_NAME", user.name),
-            dict(user.properties).get("EMAIL", ""),
-            user.comment,
-            str(user.disabled).lower(),
-            user.default_warehouse or "",
-            user.default_namespace or "",
-            user.default_role or "",
-            _secondary(user),
-            user.owner,
+            user.name, user.created_on_ms, user.login_name or user.name,
+            dict(user.properties).get("DISPLAY_NAME", user.name), dict(user.properties).get("EMAIL", ""),
+            user.comment, str(user.disabled).lower(), user.default_warehouse or "",
+            user.default_namespace or "", user.default_role or "", _secondary(user), user.owner,
             str(user.password is not None or user.name == DEFAULT_USER).lower(),
             str(any(user.public_keys)).lower(),
         )
         for user in sorted(session.catalog.access.state.users.values(), key=lambda user: user.name)
         if _is_visible(session, user) and shown.matches(user.name)
-    ]
+    ]  # fmt: skip
     return listing(
         ("name", "created_on", "login_name", "display_name", "email", "comment", "disabled",
          "default_warehouse", "default_namespace", "default_role", "default_secondary_roles", "owner",
@@ -340,7 +516,7 @@ def with_properties(user: User, properties: Mapping[str, str]) -> User:
             changed = dataclasses.replace(changed, disabled=flag(name, value))
         elif name == "DEFAULT_SECONDARY_ROLES":
             changed = dataclasses.replace(changed, default_secondary_roles=_secondary_of(value))
-        elif name in _REMEMBERED:
+        elif name in _USERS_REMEMBERED:
             kept = {**dict(changed.properties), name: value}
             changed = dataclasses.replace(changed, properties=tuple(kept.items()))
         else:
@@ -362,12 +538,12 @@ def _with_key(user: User, name: str, value: str) -> User:
     return dataclasses.replace(user, public_keys=keys)
 
 
-def _without(user: User, names: list[str]) -> User:
+def _users_without(user: User, names: list[str]) -> User:
     changed = user
     for name in names:
         if name in {"DISABLED", "DEFAULT_SECONDARY_ROLES"}:
             changed = with_properties(changed, {name: "FALSE" if name == "DISABLED" else ""})
-        elif name in _REMEMBERED:
+        elif name in _USERS_REMEMBERED:
             kept = tuple(pair for pair in changed.properties if pair[0] != name)
             changed = dataclasses.replace(changed, properties=kept)
         elif name in _FIELDS and name.startswith("DEFAULT"):

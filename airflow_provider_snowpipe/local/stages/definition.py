@@ -1,17 +1,315 @@
-"""What CREATE STAGE and CREATE FILE FORMAT define."""
+"""What CREATE STAGE and CREATE FILE FORMAT define: values of options, format options, definitions."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
-from airflow_provider_snowpipe.local.engine.rename import Rename
-from airflow_provider_snowpipe.local.identifiers import quote
-from airflow_provider_snowpipe.local.stages.formats import OptionValue
+from airflow_provider_snowpipe.local.engine.names import Rename
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
+
+# -- Values of the options of stages, file formats and COPY, and the errors for wrong ones ---------------
+
+
+class Word(str):
+    """A value that was written without quotes: a keyword, or the name of an object."""
+
+    __slots__ = ()
+
+
+Setting: TypeAlias = "str | Word | int | bool | tuple[Setting, ...] | Mapping[str, Setting]"
+
+_STRING = re.compile(r"'((?:[^'\\]|\\.|'')*)'", re.DOTALL)
+_DOLLARS = re.compile(r"\$\$(.*?)\$\$", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[0-7]{1,3}|.)|''", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
+
+
+def read_literal(text: str) -> tuple[str, str]:
+    """Read a string literal from the start of a text.
+
+    :returns: its value with escapes undone, and the rest of the text.
+    :raises SqlError: when the text does not start with a literal.
+    """
+    stripped = text.lstrip()
+    for pattern in (_STRING, _DOLLARS):
+        match = pattern.match(stripped)
+        if match is not None:
+            value = unescape(match[1]) if pattern is _STRING else match[1]
+            return value, stripped[match.end() :].strip()
+    raise compilation_error(f"syntax error: expected a string at '{stripped[:20]}'.")
+
+
+def unescape(text: str) -> str:
+    r"""Undo the escapes of a string literal: ``''``, ``\n``, ``\t``, ``\\``, octal, ``\x`` and ``\u``."""
+    return _ESCAPE.sub(_unescaped, text)
+
+
+def invalid_parameter(name: str) -> SqlError:
+    """Return Snowflake's error for an option that a statement does not know (001420)."""
+    return SqlError("001420", "22023", f"SQL compilation error:\ninvalid parameter '{name}'")
+
+
+def invalid_value(name: str, value: object, wanted: str) -> SqlError:
+    """Return Snowflake's error for a value that an option does not take (001008).
+
+    :param wanted: what the option takes.
+    """
+    why = f"SQL compilation error:\ninvalid value [{value}] for parameter '{name}'; it takes {wanted}."
+    return SqlError("001008", "22023", why)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1]
+    if code is None:
+        return "'"
+    if code[0] in "ux" and len(code) > 1:
+        # Half of a surrogate pair is no character.
+        return chr(int(code[1:], 16)).encode("utf-8", "replace").decode()
+    if code in _ESCAPED:
+        return _ESCAPED[code]
+    return chr(int(code, 8)) if code[0] in "01234567" else code
+
+
+# -- File formats: the options of each type, their defaults, and which values they take ------------------
+
+OptionValue: TypeAlias = str | int | bool | tuple[str, ...] | None
+
+_COMPRESSIONS = ("AUTO", "GZIP", "BZ2", "BROTLI", "ZSTD", "DEFLATE", "RAW_DEFLATE", "NONE")
+_HEX = re.compile(r"(?:0x|\\x)([0-9A-Fa-f]{2})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    default: OptionValue
+    read: Callable[[str, Setting], OptionValue]
+
+
+def _boolean(name: str, value: Setting) -> OptionValue:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.upper() in {"TRUE", "FALSE"}:
+        return value.upper() == "TRUE"
+    raise invalid_value(name, value, "TRUE or FALSE")
+
+
+def _count(name: str, value: Setting) -> OptionValue:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise invalid_value(name, value, "a number of lines, 0 or more")
+
+
+def _text(name: str, value: Setting) -> OptionValue:
+    if not isinstance(value, str):
+        raise invalid_value(name, value, "a string")
+    return None if value.upper() == "NONE" else str(value)
+
+
+def _pattern(name: str, value: Setting) -> OptionValue:
+    if not isinstance(value, str) or not value:
+        raise invalid_value(name, value, "a format, or AUTO")
+    return "AUTO" if value.upper() == "AUTO" else str(value)
+
+
+def _delimiter(name: str, value: Setting) -> OptionValue:
+    if not isinstance(value, str):
+        raise invalid_value(name, value, "a string, or NONE")
+    if value.upper() == "NONE" or not value:
+        return None
+    decoded = _HEX.sub(lambda found: chr(int(found[1], 16)), value)
+    return unescape(decoded) if decoded == value and len(value) > 1 else decoded
+
+
+def _character(name: str, value: Setting) -> OptionValue:
+    decoded = _delimiter(name, value)
+    if decoded is not None and len(str(decoded)) != 1:
+        raise invalid_value(name, value, "one character, or NONE")
+    return decoded
+
+
+def _strings(name: str, value: Setting) -> OptionValue:
+    values = value if isinstance(value, tuple) else () if value == {} else (value,)
+    if not all(isinstance(entry, str) for entry in values):
+        raise invalid_value(name, value, "a list of strings")
+    return tuple(str(entry) for entry in values)
+
+
+def _one_of(*words: str) -> Callable[[str, Setting], OptionValue]:
+    def read(name: str, value: Setting) -> OptionValue:
+        if isinstance(value, str) and value.upper() in words:
+            return value.upper()
+        raise invalid_value(name, value, ", ".join(words))
+
+    return read
+
+
+def _encoding(name: str, value: Setting) -> OptionValue:
+    if not isinstance(value, str) or not value:
+        raise invalid_value(name, value, "the name of a character set")
+    return "UTF8" if value.upper() in {"UTF-8", "UTF_8"} else value.upper()
+
+
+_FALSE, _TRUE = _Option(False, _boolean), _Option(True, _boolean)
+_AUTO = _Option("AUTO", _pattern)
+_NO_TEXT = _Option(None, _text)
+_NULLS = _Option((), _strings)
+
+_OPTIONS: dict[str, dict[str, _Option]] = {
+    "CSV": {
+        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS)),
+        "RECORD_DELIMITER": _Option("\n", _delimiter),
+        "FIELD_DELIMITER": _Option(",", _delimiter),
+        "FILE_EXTENSION": _NO_TEXT,
+        "PARSE_HEADER": _FALSE,
+        "SKIP_HEADER": _Option(0, _count),
+        "SKIP_BLANK_LINES": _FALSE,
+        "DATE_FORMAT": _AUTO,
+        "TIME_FORMAT": _AUTO,
+        "TIMESTAMP_FORMAT": _AUTO,
+        "BINARY_FORMAT": _Option("HEX", _one_of("HEX", "BASE64", "UTF8", "UTF-8")),
+        "ESCAPE": _Option(None, _character),
+        "ESCAPE_UNENCLOSED_FIELD": _Option("\\", _character),
+        "TRIM_SPACE": _FALSE,
+        "FIELD_OPTIONALLY_ENCLOSED_BY": _Option(None, _character),
+        "NULL_IF": _Option(("\\N",), _strings),
+        "ERROR_ON_COLUMN_COUNT_MISMATCH": _TRUE,
+        "VALIDATE_UTF8": _TRUE,
+        "REPLACE_INVALID_CHARACTERS": _FALSE,
+        "EMPTY_FIELD_AS_NULL": _TRUE,
+        "SKIP_BYTE_ORDER_MARK": _TRUE,
+        "ENCODING": _Option("UTF8", _encoding),
+        "MULTI_LINE": _TRUE,
+    },
+    "JSON": {
+        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS)),
+        "DATE_FORMAT": _AUTO,
+        "TIME_FORMAT": _AUTO,
+        "TIMESTAMP_FORMAT": _AUTO,
+        "BINARY_FORMAT": _Option("HEX", _one_of("HEX", "BASE64", "UTF8", "UTF-8")),
+        "TRIM_SPACE": _FALSE,
+        "MULTI_LINE": _TRUE,
+        "NULL_IF": _NULLS,
+        "FILE_EXTENSION": _NO_TEXT,
+        "ENABLE_OCTAL": _FALSE,
+        "ALLOW_DUPLICATE": _FALSE,
+        "STRIP_OUTER_ARRAY": _FALSE,
+        "STRIP_NULL_VALUES": _FALSE,
+        "REPLACE_INVALID_CHARACTERS": _FALSE,
+        "IGNORE_UTF8_ERRORS": _FALSE,
+        "SKIP_BYTE_ORDER_MARK": _TRUE,
+    },
+    "PARQUET": {
+        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS, "LZO", "SNAPPY")),
+        "SNAPPY_COMPRESSION": _TRUE,
+        "BINARY_AS_TEXT": _TRUE,
+        "USE_LOGICAL_TYPE": _FALSE,
+        "USE_VECTORIZED_SCANNER": _FALSE,
+        "TRIM_SPACE": _FALSE,
+        "REPLACE_INVALID_CHARACTERS": _FALSE,
+        "NULL_IF": _NULLS,
+    },
+    "AVRO": {
+        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS)),
+        "TRIM_SPACE": _FALSE,
+        "REPLACE_INVALID_CHARACTERS": _FALSE,
+        "NULL_IF": _NULLS,
+    },
+    "ORC": {"TRIM_SPACE": _FALSE, "REPLACE_INVALID_CHARACTERS": _FALSE, "NULL_IF": _NULLS},
+    "XML": {
+        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS)),
+        "IGNORE_UTF8_ERRORS": _FALSE,
+        "PRESERVE_SPACE": _FALSE,
+        "STRIP_OUTER_ELEMENT": _FALSE,
+        "DISABLE_SNOWFLAKE_DATA": _FALSE,
+        "DISABLE_AUTO_CONVERT": _FALSE,
+        "REPLACE_INVALID_CHARACTERS": _FALSE,
+        "SKIP_BYTE_ORDER_MARK": _TRUE,
+    },
+}
+TYPES = tuple(_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat(Mapping[str, OptionValue]):
+    """How to read a file: its type, and a value for every option that the type has.
+
+    As a mapping it holds every option under its upper-case name, without TYPE; options that nobody set have
+    Snowflake's default (CREATE FILE FORMAT, "Format type options").
+
+    :param type: ``CSV``, ``JSON``, ``PARQUET``, ``AVRO``, ``ORC`` or ``XML``.
+    :param chosen: the options that were set.
+    """
+
+    type: str = "CSV"
+    chosen: Mapping[str, OptionValue] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __getitem__(self, name: str) -> OptionValue:
+        """Return the value of an option, set or default."""
+        return self.chosen[name] if name in self.chosen else _OPTIONS[self.type][name].default
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of all options of the type."""
+        return iter(_OPTIONS[self.type])
+
+    def __len__(self) -> int:
+        """Count the options of the type."""
+        return len(_OPTIONS[self.type])
+
+    def text(self, name: str) -> str | None:
+        """Return an option that is a string or not set."""
+        value = self[name]
+        return None if value is None else str(value)
+
+    def default(self, name: str) -> OptionValue:
+        """Return Snowflake's default of an option."""
+        return _OPTIONS[self.type][name].default
+
+    def settings(self) -> dict[str, OptionValue]:
+        """Return TYPE and the options that were set."""
+        return {"TYPE": self.type, **self.chosen}
+
+
+def read_file_format(settings: Mapping[str, Setting], *inherited: Mapping[str, OptionValue]) -> FileFormat:
+    """Build a file format from the options of a statement and those that they complete.
+
+    :param settings: option to value as the statement wrote them, with or without TYPE; no FORMAT_NAME.
+    :param inherited: :meth:`FileFormat.settings` of weaker places, the strongest first; one of another TYPE
+        does not count.
+    :raises SqlError: for an unknown type, an option that the type does not have, or a wrong value.
+    """
+    if "TYPE" in settings:
+        kind = _type(settings["TYPE"])
+    else:
+        kind = next((str(layer["TYPE"]) for layer in inherited if "TYPE" in layer), "CSV")
+    chosen = {name: _read(kind, name, value) for name, value in settings.items() if name != "TYPE"}
+    for layer in inherited:
+        if layer.get("TYPE") == kind:
+            chosen = {**{name: value for name, value in layer.items() if name != "TYPE"}, **chosen}
+    if kind == "CSV" and chosen.get("PARSE_HEADER") and chosen.get("SKIP_HEADER"):
+        raise invalid_value("SKIP_HEADER", chosen["SKIP_HEADER"], "0 together with PARSE_HEADER = TRUE")
+    return FileFormat(kind, MappingProxyType(chosen))
+
+
+def _type(value: Setting) -> str:
+    if not isinstance(value, str) or value.upper() not in _OPTIONS:
+        raise invalid_value("TYPE", value, ", ".join(TYPES))
+    return value.upper()
+
+
+def _read(kind: str, name: str, value: Setting) -> OptionValue:
+    option = _OPTIONS[kind].get(name)
+    if option is None:
+        raise invalid_parameter(name)
+    return option.read(name, value)
+
+
+# -- What CREATE STAGE and CREATE FILE FORMAT define -----------------------------------------------------
 
 _JSON_FIELDS = (
     "url", "endpoint", "region", "storage_integration", "credentials", "file_format", "format_name",
@@ -73,11 +371,6 @@ class StageDefinition:
     def __str__(self) -> str:
         """Name as Snowflake's messages print it."""
         return f"{self.database}.{self.schema}.{self.name}"
-
-    @property
-    def reference(self) -> str:
-        """Return ``@`` and the quoted, qualified name."""
-        return "@" + ".".join(quote(part) for part in (self.database, self.schema, self.name))
 
     def moved(self, change: Rename) -> StageDefinition:
         """Return the stage as it is after a rename of its database or schema, or of its file format's."""

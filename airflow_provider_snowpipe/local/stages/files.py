@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.errors import SqlError, access_error, compilation_error
 
 # -- What PUT and GET ask a client to do: which of its files go where ------------------------------------
 
@@ -46,8 +46,6 @@ class Transfer:
     overwrite: bool = False
     threshold: int | None = None
 
-
-# -- Files below one folder of this machine: listing, reading, removing, and paths that stay inside ------
 
 _MAX_PATH_BYTES = 1024
 _MAX_PART_BYTES = 255
@@ -92,12 +90,10 @@ def check_path(path: str) -> str:
     parts = path.split("/")
     is_bad = any(part in {"", ".", ".."} or len(part.encode()) > _MAX_PART_BYTES for part in parts)
     if is_bad or "\0" in path or "\\" in path or len(path.encode()) > _MAX_PATH_BYTES:
-        raise SqlError(
-            "001003",
-            "42000",
-            f"SQL compilation error:\ninvalid file path '{path[:120]}': a path in a stage is relative and "
+        raise compilation_error(
+            f"invalid file path '{path[:120]}': a path in a stage is relative and "
             f"has no '.', '..' or empty part, no NUL or backslash, at most {_MAX_PART_BYTES} bytes "
-            f"in a part and {_MAX_PATH_BYTES} in all.",
+            f"in a part and {_MAX_PATH_BYTES} in all."
         )
     return path
 
@@ -136,13 +132,15 @@ class FolderArea:
     def list(self, prefix: str) -> list[StagedFile]:
         """Return the files whose path starts with a text, by path; links that lead outside do not show."""
         folder, _, _ = prefix.rpartition("/")
-        start = self.root.joinpath(*_parts(folder))
+        start = self.root.joinpath(*(part for part in folder.split("/") if part not in {"", ".", ".."}))
         if not self._is_inside(start):
             return []
         found = [
             staged
-            for path in _walk(start)
-            if (name := path.relative_to(self.root).as_posix()).startswith(prefix)
+            for parent, _, names in os.walk(start)
+            for path in (Path(parent, name) for name in names)
+            if path.is_file()
+            and (name := path.relative_to(self.root).as_posix()).startswith(prefix)
             and (staged := self._described(name, path)) is not None
         ]
         return sorted(found, key=lambda staged: staged.path)
@@ -177,9 +175,7 @@ class FolderArea:
         """
         path = self.root.joinpath(*check_path(name).split("/"))
         if not self._is_inside(path):
-            raise SqlError(
-                "003001", "42501", f"SQL access control error:\nfile '{name}' lies outside of its stage."
-            )
+            raise access_error(f"file '{name}' lies outside of its stage.")
         return path
 
     def remove(self, files: Iterable[StagedFile]) -> None:
@@ -231,18 +227,6 @@ def _check_unchanged(path: Path, file: StagedFile) -> None:
 def _changed(file: StagedFile, what: str) -> SqlError:
     cause = f"file '{file.path}' {what} after it was listed; run the statement again"
     return SqlError("100016", "22000", f"Failure using stage area. Cause: [{cause}]")
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in {"", ".", ".."}] if path else []
-
-
-def _walk(start: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(start):
-        for name in names:
-            path = Path(folder, name)
-            if path.is_file():
-                yield path
 
 
 _digests: OrderedDict[tuple[int, int, int, int], str] = OrderedDict()

@@ -13,15 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.local.access.model import Securable
-from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS
+from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
+from airflow_provider_snowpipe.local.stages.definition import (
+    FileFormat,
+    FileFormatDefinition,
+    OptionValue,
+    Setting,
+    StageDefinition,
+    Word,
+    invalid_value,
+    read_file_format,
+    read_literal,
+)
 from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
-from airflow_provider_snowpipe.local.stages.formats import FileFormat, OptionValue, read_file_format
-from airflow_provider_snowpipe.local.stages.settings import Setting, Word, invalid_value, read_literal
 from airflow_provider_snowpipe.local.stages.storage import loopback_endpoint, table_identity, user_identity
 
 # -- Named stages and file formats, found by name: temporary ones of the session first -------------------
@@ -120,8 +128,6 @@ def check(pattern: str) -> None:
     match_whole(pattern, [])
 
 
-# -- References to staged files: ``@stage/path``, ``@~/path``, ``@%table/path`` and bare URLs, resolved --
-
 _CREDENTIALS = ("AWS_KEY_ID", "AWS_SECRET_KEY", "AWS_TOKEN")
 # A path ends at a blank, or at what can follow a reference in a statement.
 _PATH = re.compile(r"/[^\s'(),;]*")
@@ -212,11 +218,7 @@ class StageLocation:
         :raises SqlError: for an external stage.
         """
         if not isinstance(self.area, FolderArea) or self.is_external:
-            raise SqlError(
-                "001003",
-                "42000",
-                f"SQL compilation error:\ncannot PUT files to the external stage {self.name}.",
-            )
+            raise compilation_error(f"cannot PUT files to the external stage {self.name}.")
         return self.area, self.path_of("")
 
 
@@ -328,16 +330,7 @@ def location_of(session: Session, stage: StageDefinition) -> StageLocation:
         base, prefix, kind = f"{stage.name.lower()}/", "", "INTERNAL"
         return StageLocation(f"@{stage}", kind, area, base, prefix, stage, defaults, stage.copy_options)
     external = session.catalog.storage.external(stage.url, stage)
-    return StageLocation(
-        f"@{stage}",
-        "EXTERNAL",
-        external.area,
-        external.url,
-        external.lead,
-        stage,
-        defaults,
-        stage.copy_options,
-    )
+    return StageLocation(f"@{stage}", "EXTERNAL", *external, stage, defaults, stage.copy_options)
 
 
 def _with_path(location: StageLocation, rest: str, is_quoted: bool) -> tuple[StageLocation, str]:
@@ -361,8 +354,7 @@ def _with_path(location: StageLocation, rest: str, is_quoted: bool) -> tuple[Sta
 
 
 def _bare_url(session: Session, url: str, definition: StageDefinition | None) -> StageLocation:
-    external = session.catalog.storage.external(url, definition)
-    return StageLocation(url, "URL", external.area, external.url, external.lead, definition)
+    return StageLocation(url, "URL", *session.catalog.storage.external(url, definition), definition)
 
 
 def _credentials(value: Setting) -> dict[str, str]:
@@ -377,17 +369,6 @@ def _object_name(value: Setting) -> str:
     if not isinstance(value, str):
         raise invalid_value("STORAGE_INTEGRATION", value, "a name")
     return read_path(value)[0][-1] if isinstance(value, Word) else str(value)
-
-
-__all__ = [
-    "StageLocation",
-    "access_settings",
-    "location_of",
-    "read_location",
-    "resolve_file_format",
-    "resolve_location",
-    "with_settings",
-]
 
 
 # -- Who may read and write staged files ("Access control privileges", stage privileges) -----------------

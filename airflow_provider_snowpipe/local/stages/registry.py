@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 import duckdb
 
-from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.engine.names import Names, Rename
 from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
 
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.local.engine.names import Names
-
+_Definition: TypeAlias = StageDefinition | FileFormatDefinition
 _DDL = """
 CREATE TABLE IF NOT EXISTS {s}.stages (schema_name VARCHAR, stage_name VARCHAR, created_on_ms BIGINT,
     identity VARCHAR, definition VARCHAR);
@@ -33,18 +31,11 @@ class Stages:
     Threading: writes hold the database's write lock; the dictionaries are replaced under it and read
     without it.
 
-    :param names: names of the database and its schemas.
-    :param cursor: the database's own cursor.
-    :param write_lock: the database's write lock.
     :param storage: files of internal stages.
     """
 
     def __init__(
-        self,
-        names: Names,
-        cursor: duckdb.DuckDBPyConnection,
-        write_lock: threading.RLock,
-        storage: Storage,
+        self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock, storage: Storage
     ) -> None:
         self.storage = storage
         self._names = names
@@ -85,7 +76,7 @@ class Stages:
                 raise object_exists(stage.name)
             if not stage.is_external:
                 self.storage.create(stage.identity)
-            self._write_stage(old, stage)
+            self._write(old, stage)
             if old is not None and old.identity != stage.identity:
                 self.storage.remove([old.identity])
 
@@ -99,12 +90,12 @@ class Stages:
                 raise object_missing("Stage", str(old))
             if (old.schema, old.name) != (new.schema, new.name) and (new.schema, new.name) in self._stages:
                 raise object_exists(new.name)
-            self._write_stage(old, new)
+            self._write(old, new)
 
     def drop_stage(self, stage: StageDefinition) -> None:
         """Drop a stage with its internal files."""
         with self._lock:
-            self._write_stage(stage, None)
+            self._write(stage, None)
             self.storage.remove([stage.identity])
 
     def drop_schema(self, schema: str) -> None:
@@ -147,24 +138,6 @@ class Stages:
 
         return follow
 
-    def _write_stage(self, old: StageDefinition | None, new: StageDefinition | None) -> None:
-        def write() -> None:
-            if old is not None:
-                self._delete("stages", "stage_name", old.schema, old.name)
-            if new is not None:
-                self._cursor.execute(
-                    f"INSERT INTO {self._schema}.stages VALUES (?, ?, ?, ?, ?)",
-                    [new.schema, new.name, new.created_on_ms, new.identity, new.to_json()],
-                )
-
-        transact(self._cursor, write)
-        stages = dict(self._stages)
-        if old is not None:
-            stages.pop((old.schema, old.name), None)
-        if new is not None:
-            stages[new.schema, new.name] = new
-        self._stages = stages
-
     # -- file formats ---------------------------------------------------------------------------------------
 
     @property
@@ -186,7 +159,7 @@ class Stages:
             old = self._formats.get((new.schema, new.name))
             if old is not None and not replace:
                 raise object_exists(str(new))
-            self._write_format(old, new)
+            self._write(old, new)
 
     def change_format(self, old: FileFormatDefinition, new: FileFormatDefinition) -> None:
         """Change or rename a file format.
@@ -196,35 +169,40 @@ class Stages:
         with self._lock:
             if (old.schema, old.name) != (new.schema, new.name) and (new.schema, new.name) in self._formats:
                 raise object_exists(str(new))
-            self._write_format(old, new)
+            self._write(old, new)
 
     def drop_format(self, known: FileFormatDefinition) -> None:
         """Drop a file format."""
         with self._lock:
-            self._write_format(known, None)
+            self._write(known, None)
 
-    def _write_format(self, old: FileFormatDefinition | None, new: FileFormatDefinition | None) -> None:
+    def _write(self, old: _Definition | None, new: _Definition | None) -> None:
+        """Replace a definition in its hidden table and, when that is committed, in memory."""
+        is_stage = isinstance(new or old, StageDefinition)
+        relation, column = ("stages", "stage_name") if is_stage else ("file_formats", "format_name")
+
         def write() -> None:
             if old is not None:
-                self._delete("file_formats", "format_name", old.schema, old.name)
-            if new is not None:
                 self._cursor.execute(
-                    f"INSERT INTO {self._schema}.file_formats VALUES (?, ?, ?, ?)",
-                    [new.schema, new.name, new.created_on_ms, new.to_json()],
+                    f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND {column} = ?",
+                    [old.schema, old.name],
                 )
+            if new is not None:
+                identity = [new.identity] if isinstance(new, StageDefinition) else []
+                values = [new.schema, new.name, new.created_on_ms, *identity, new.to_json()]
+                marks = ", ".join("?" * len(values))
+                self._cursor.execute(f"INSERT INTO {self._schema}.{relation} VALUES ({marks})", values)
 
         transact(self._cursor, write)
-        formats = dict(self._formats)
+        known: dict[tuple[str, str], Any] = dict(self._stages if is_stage else self._formats)
         if old is not None:
-            formats.pop((old.schema, old.name), None)
+            known.pop((old.schema, old.name), None)
         if new is not None:
-            formats[new.schema, new.name] = new
-        self._formats = formats
-
-    def _delete(self, relation: str, column: str, schema: str, name: str) -> None:
-        self._cursor.execute(
-            f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND {column} = ?", [schema, name]
-        )
+            known[new.schema, new.name] = new
+        if is_stage:
+            self._stages = known
+        else:
+            self._formats = known
 
 
 class TemporaryObjects:

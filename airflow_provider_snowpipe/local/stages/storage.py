@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError, compilation_error
+from airflow_provider_snowpipe.local.errors import (
+    ConfigurationError,
+    SqlError,
+    access_error,
+    compilation_error,
+)
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
 from airflow_provider_snowpipe.local.stages.files import (
     FileArea,
@@ -58,18 +63,6 @@ class Bucket:
     def __repr__(self) -> str:
         """Show no secret."""
         return f"Bucket({self.endpoint}/{self.name})"
-
-    @classmethod
-    def of(cls, endpoint: str, name: str, region: str | None, credentials: Mapping[str, str]) -> Bucket:
-        """Build a bucket from the credentials of a stage."""
-        return cls(
-            endpoint,
-            name,
-            region or DEFAULT_REGION,
-            credentials.get("AWS_KEY_ID"),
-            credentials.get("AWS_SECRET_KEY"),
-            credentials.get("AWS_TOKEN"),
-        )
 
 
 def loopback_endpoint(text: str) -> str:
@@ -139,7 +132,6 @@ def _client(bucket: Bucket) -> Any:
 class S3Area:
     """Files of a bucket below a key prefix.
 
-    :param bucket: the bucket.
     :param base: key prefix of the stage, empty or with a closing ``/``.
     :param downloads: folder for files while they are read.
     """
@@ -209,14 +201,9 @@ def _as_sql_error(bucket: Bucket) -> Iterator[None]:
 
 
 def _remote_error(bucket: Bucket, detail: str) -> SqlError:
-    return SqlError(
-        "100016",
-        "22000",
-        f"Failure using stage area. Cause: [s3://{bucket.name} at {bucket.endpoint}: {detail}]",
-    )
+    why = f"Failure using stage area. Cause: [s3://{bucket.name} at {bucket.endpoint}: {detail}]"
+    return SqlError("100016", "22000", why)
 
-
-# -- The service's own storage of staged files, and the way to files outside of it -----------------------
 
 _FILES, _INCOMING, _DOWNLOADS, _TRASH = "files", "incoming", "downloads", "trash"
 
@@ -261,20 +248,6 @@ class Outside:
         return cls(tuple(real), endpoint, given if "AWS_SECRET_KEY" in given else {})
 
 
-@dataclass(frozen=True, slots=True)
-class External:
-    """Files outside of the service.
-
-    :param area: the files, below the last ``/`` of the URL.
-    :param url: the URL up to that ``/``.
-    :param lead: what the URL has after it, empty or the start of a name.
-    """
-
-    area: FileArea
-    url: str
-    lead: str
-
-
 class Storage:
     """Folders of internal stages, and access to external ones.
 
@@ -314,8 +287,8 @@ class Storage:
         """Create the folder of an internal stage, unless it is there."""
         (self._root / _FILES / identity).mkdir(exist_ok=True, mode=0o700)
 
-    def external(self, url: str, definition: StageDefinition | None = None) -> External:
-        """Return the files below a URL.
+    def external(self, url: str, definition: StageDefinition | None = None) -> tuple[FileArea, str, str]:
+        """Return the files below the last ``/`` of a URL, the URL up to it, and what it has after it.
 
         :param url: ``file://`` or ``s3://``; without a closing ``/`` all that starts with it counts.
         :param definition: stage with endpoint and credentials; None takes the service's own.
@@ -327,11 +300,11 @@ class Storage:
             return self._bucket(url, definition)
         raise compilation_error(f"invalid URL '{url}': a stage is at file:///folder or s3://bucket/path.")
 
-    def _folder(self, url: str) -> External:
+    def _folder(self, url: str) -> tuple[FileArea, str, str]:
         path = self.allowed_folder(url)
         lead = "" if url.endswith("/") or path.is_dir() else path.name
         root = path.parent if lead else path
-        return External(FolderArea(root, self.outside.folders, self._private), f"file://{root}/", lead)
+        return FolderArea(root, self.outside.folders, self._private), f"file://{root}/", lead
 
     def allowed_folder(self, url: str) -> Path:
         """Return the folder of a ``file://`` URL.
@@ -344,16 +317,14 @@ class Storage:
             raise compilation_error(f"invalid URL '{url}': write file:///absolute/folder.")
         is_private = folder.is_relative_to(self._private)
         if is_private or not any(folder.is_relative_to(allowed) for allowed in self.outside.folders):
-            raise SqlError(
-                "003001",
-                "42501",
-                f"SQL access control error:\nthe local service may not read '{url}'; "
+            raise access_error(
+                f"the local service may not read '{url}'; "
                 f"start it with: serve --allow-folder {folder if not is_private else 'DIR'}"
-                + (" (a folder outside of its data directory)" if is_private else ""),
+                + (" (a folder outside of its data directory)" if is_private else "")
             )
         return folder
 
-    def _bucket(self, url: str, definition: StageDefinition | None) -> External:
+    def _bucket(self, url: str, definition: StageDefinition | None) -> tuple[FileArea, str, str]:
         scheme, _, path = url.partition("://")
         bucket, _, key = path.partition("/")
         if not bucket:
@@ -364,15 +335,13 @@ class Storage:
                 f"the local service knows no S3 endpoint for '{url}'; start it with "
                 f"serve --s3-endpoint http://127.0.0.1:PORT, or give the stage ENDPOINT = '127.0.0.1:PORT'."
             )
-        described = Bucket.of(
-            loopback_endpoint(endpoint),
-            bucket,
-            definition.region if definition else None,
-            (definition.credentials if definition else {}) or self.outside.s3_credentials,
-        )
+        region = (definition.region if definition else None) or DEFAULT_REGION
+        credentials = (definition.credentials if definition else {}) or self.outside.s3_credentials
+        keys = map(credentials.get, ("AWS_KEY_ID", "AWS_SECRET_KEY", "AWS_TOKEN"))
+        described = Bucket(loopback_endpoint(endpoint), bucket, region, *keys)
         base, slash, lead = key.rpartition("/")
         area = S3Area(described, base + slash, self._root / _DOWNLOADS)
-        return External(area, f"{scheme}://{bucket}/{base}{slash}", lead)
+        return area, f"{scheme}://{bucket}/{base}{slash}", lead
 
     def rename(self, old: str, new: str) -> None:
         """Give the files of a stage another identity; harmless when there are none."""

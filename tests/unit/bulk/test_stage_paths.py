@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Staging
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.local.sql.reader import Reader, split_statements
-from airflow_provider_snowpipe.local.stages.settings import read_literal
+from airflow_provider_snowpipe.local.stages.definition import read_literal
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.access import Access
-from airflow_provider_snowpipe.local.accounts import ensure_account, ensure_password, sign_key_pair_jwt
+from airflow_provider_snowpipe.local.accounts import ensure_account, sign_key_pair_jwt
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.engine.spool import Spool
@@ -54,7 +54,6 @@ class ServiceInProcess:
         self.home.create()
         self.access = Access(self.home.access_file)
         self.account = ensure_account(self.home, self.access)
-        self.password = ensure_password(self.home, self.account.user)
         self.spool = Spool(self.home.spool_dir, self.home.stage_dir, self.home.spool_keys_file)
         self.catalog = Catalog(
             self.home.databases_dir,
@@ -65,9 +64,7 @@ class ServiceInProcess:
             spool=self.spool,
         )
         proxy: Any = None
-        self.service = Service(
-            self.account, self.password, self.catalog, self.home, Faults(), 1, proxy, limits
-        )
+        self.service = Service(self.account, self.catalog, self.home, Faults(), 1, proxy, limits)
 
     def close(self) -> None:
         self.service.close()

@@ -16,12 +16,11 @@ from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.engine.append import Append, split_lines
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeDefinition, PipeKey
+from airflow_provider_snowpipe.local.engine.names import Pipe, PipeDefinition, PipeKey
 from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.limits import Limits
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import NUMBER, TEXT
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, Table
 
 _numbers = itertools.count(1)
 _requests = itertools.count(1)

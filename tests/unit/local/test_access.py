@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from airflow_provider_snowpipe.local.access import store
+from airflow_provider_snowpipe.local.access import model
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.model import FutureGrant, Grant, Role, RoleGrant, Securable, User
 from airflow_provider_snowpipe.local.catalog import Catalog
@@ -23,13 +23,13 @@ def _grant(access: Access, role: str, *pairs: tuple[str, Securable]) -> None:
     with access.change() as state:
         for privilege, target in pairs:
             grant = Grant(privilege, target, role, "ACCOUNTADMIN", 0)
-            state.grants[store.grant_key(grant)] = grant
+            state.grants[model.grant_key(grant)] = grant
 
 
 def _give(access: Access, role: str, kind: str, grantee: str) -> None:
     with access.change() as state:
         given = RoleGrant(role, kind, grantee, "ACCOUNTADMIN", 0)
-        state.role_grants[store.role_grant_key(given)] = given
+        state.role_grants[model.role_grant_key(given)] = given
 
 
 def _with_reader(access: Access) -> None:
@@ -54,7 +54,7 @@ def test_future_grants_of_the_schema_replace_those_of_the_database():
     with access.change() as state:
         for privilege, scope in (("INSERT", DATABASE), ("SELECT", SCHEMA)):
             future = FutureGrant(privilege, "TABLE", scope, "READER", 0)
-            state.future_grants[store.future_key(future)] = future
+            state.future_grants[model.future_key(future)] = future
     access.created(TABLE, "SYSADMIN")
     assert access.owner(TABLE) == "SYSADMIN"
     assert access.held({"READER"}, TABLE) == {"SELECT"}

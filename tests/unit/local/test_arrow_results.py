@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql.reader import check_count, split_statements
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, encode_stream
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import ColumnType
 
 NUMBER_10_2 = ColumnType("NUMBER", precision=10, scale=2)
 NUMBER_38 = ColumnType("NUMBER", precision=38, scale=0)

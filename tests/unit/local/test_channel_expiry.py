@@ -7,7 +7,7 @@ import time
 import pytest
 
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.clock import Clock
+from airflow_provider_snowpipe.local.datadir import Clock
 from airflow_provider_snowpipe.local.engine.append import Append, split_lines
 from airflow_provider_snowpipe.local.engine.channel import ELASTIC, MISSING, Channel
 from airflow_provider_snowpipe.local.engine.database import Database
@@ -15,8 +15,7 @@ from airflow_provider_snowpipe.local.engine.ingest import commit_group
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.limits import Limits
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import NUMBER
+from airflow_provider_snowpipe.local.tables import NUMBER, Column, Table
 
 DAY = 86_400.0
 

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.engine.channel import (
     Committed,
     advance,
 )
-from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.names import Pipe, PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import RATE_LIMITED, Limits
 

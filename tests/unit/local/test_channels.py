@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.local.engine.channel import (
     Channel,
 )
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
-from airflow_provider_snowpipe.local.engine.rename import Rename
+from airflow_provider_snowpipe.local.engine.names import Rename
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import Limits
 from tests.unit.local.streamed_table import Engine, StreamedTable, row

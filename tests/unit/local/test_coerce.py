@@ -8,10 +8,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from airflow_provider_snowpipe.local.engine import conversions, values
+from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.engine.append import arrow_lines, split_lines
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
 
 REJECTED = "rejected"
 _SECOND = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
@@ -93,7 +92,7 @@ VALUES: list[tuple[str, str, Any]] = [
 @pytest.fixture
 def cursor():
     connection = duckdb.connect(":memory:")
-    values.define(connection)
+    conversions.define(connection)
     connection.execute(
         'SET TimeZone = \'UTC\'; ATTACH \':memory:\' AS "LOCAL"; CREATE SCHEMA "LOCAL"."PUBLIC"'
     )
@@ -216,7 +215,7 @@ def test_a_failing_conversion_can_be_tried(kind):
     column = Column("C", ColumnType.from_text(kind))
     raw = "(j -> '$.a')" if column.type.is_semi_structured else "(j ->> '$.a')"
     connection = duckdb.connect()
-    values.define(connection)
+    conversions.define(connection)
     found = connection.sql(
         f"SELECT TRY(struct_pack(v := {conversions.convert(column, raw)})) IS NULL FROM "
         '(VALUES (\'{"a":"no value of that type!"}\'::JSON)) AS rows(j)'

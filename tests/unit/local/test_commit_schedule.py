@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.local.engine.committer import (
     Group,
     Schedule,
 )
-from airflow_provider_snowpipe.local.engine.pipe import Pipe, PipeDefinition, PipeKey
+from airflow_provider_snowpipe.local.engine.names import Pipe, PipeDefinition, PipeKey
 
 KEY = PipeKey("PUBLIC", "T-STREAMING")
 STORED = Committed(1, 1, 0, None, 0, 0, 0, None, None, None, None, None, 0)

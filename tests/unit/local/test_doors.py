@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from airflow_provider_snowpipe.local.access.credentials import fingerprint
+from airflow_provider_snowpipe.local.accounts import fingerprint
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts import http, sessions
 from airflow_provider_snowpipe.local.limits import parse_limits

@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts import http
 from airflow_provider_snowpipe.local.fronts import http as encodings
-from airflow_provider_snowpipe.local.fronts.stage_upload import BUCKET, Stage, decode_aws_chunked
+from airflow_provider_snowpipe.local.fronts.stage_files import UPLOAD_BUCKET, Stage, decode_aws_chunked
 
 
 def _unsized(content: bytes) -> bytes:
@@ -87,7 +87,7 @@ def test_broken_aws_chunks_are_refused(body):
 
 
 @pytest.mark.parametrize(
-    "location", ["x/y", "../etc/passwd", f"{BUCKET}/../0", f"{BUCKET}/0123456789abcdef/.."]
+    "location", ["x/y", "../etc/passwd", f"{UPLOAD_BUCKET}/../0", f"{UPLOAD_BUCKET}/0123456789abcdef/.."]
 )
 def test_paths_outside_the_stage_are_refused(tmp_path, location):
     with pytest.raises(Refusal):

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from airflow_provider_snowpipe.local.access.credentials import fingerprint, public_key_pem
+from airflow_provider_snowpipe.local.accounts import fingerprint, public_key_pem
 from tests.unit.local.sql_sessions import SqlSessions
 
 USAGE = ("GRANT USAGE ON DATABASE local TO ROLE r", "GRANT USAGE ON SCHEMA local.public TO ROLE r")

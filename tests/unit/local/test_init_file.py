@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_snowpipe.local import cli, server
 from airflow_provider_snowpipe.local.errors import ConfigurationError
-from airflow_provider_snowpipe.local.init_file import InitFile
+from airflow_provider_snowpipe.local.server import InitFile
 from tests.local_catalog import local_catalog
 
 SETUP = """-- The setup of a project; 'quoted; text' and; all

@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal, 
 from airflow_provider_snowpipe.local.faults import parse_faults
 from airflow_provider_snowpipe.local.identifiers import find_name, quote, read_path
 from airflow_provider_snowpipe.local.sql.results import encode
-from airflow_provider_snowpipe.local.types import ColumnType
+from airflow_provider_snowpipe.local.tables import ColumnType
 
 
 @pytest.mark.parametrize(

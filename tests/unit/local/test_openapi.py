@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_snowpipe.local import openapi, server
 from airflow_provider_snowpipe.local.environment import STATUS_PATH
 from airflow_provider_snowpipe.local.fronts.stage_files import BUCKET as FILES_BUCKET
-from airflow_provider_snowpipe.local.fronts.stage_upload import BUCKET as UPLOAD_BUCKET
+from airflow_provider_snowpipe.local.fronts.stage_files import UPLOAD_BUCKET
 
 _FRONTS = sorted((Path(server.__file__).parent / "fronts").glob("*.py"))
 # A part of a path in the code: its own text, or one that varies.

@@ -11,10 +11,10 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.literals import option
 from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.loading.chunks import read_json
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
-from airflow_provider_snowpipe.local.loading.json_reader import read_json
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.stages.formats import read_file_format
+from airflow_provider_snowpipe.local.stages.definition import read_file_format
 from airflow_provider_snowpipe.operators.load_choice import copy_arguments, why_not_copy, why_not_copy_file
 from airflow_provider_snowpipe.spark.files.formats import reader_of
 from airflow_provider_snowpipe.spark.files.groups import SourceFile

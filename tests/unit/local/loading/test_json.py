@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.local.loading.json_reader import read_json
+from airflow_provider_snowpipe.local.loading.chunks import read_json
 
 
 def read(content: bytes, block: int = 9, **options: Any) -> list[tuple[Any, str | None]]:

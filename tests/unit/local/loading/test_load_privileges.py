@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_snowpipe.local.engine.pipe import PipeKey
+from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe
 from tests.local_catalog import LocalCatalog, local_catalog

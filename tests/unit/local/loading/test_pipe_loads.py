@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from airflow_provider_snowpipe.local.engine.pipe import PipeKey
+from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading import loader, pipe_loads
 from airflow_provider_snowpipe.local.loading.history import DAY_MS, LoadEvent

@@ -13,8 +13,7 @@ from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import StageDefinition
 from airflow_provider_snowpipe.local.stages.location import resolve_file_format, resolve_location
 from airflow_provider_snowpipe.local.stages.storage import Outside, Storage, table_identity, user_identity
-from airflow_provider_snowpipe.local.tables import Column, Table
-from airflow_provider_snowpipe.local.types import TEXT
+from airflow_provider_snowpipe.local.tables import TEXT, Column, Table
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_snowpipe.local.access import store
+from airflow_provider_snowpipe.local.access import model
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.model import Grant, Role, RoleGrant, Securable, User
 from airflow_provider_snowpipe.local.catalog import Catalog
@@ -22,7 +22,7 @@ def catalog(tmp_path):
         state.roles["LOADER"] = Role("LOADER", "USERADMIN", 0)
         state.users["ANN"] = User("ANN", "USERADMIN", 0, default_role="LOADER")
         given = RoleGrant("LOADER", "USER", "ANN", "ACCOUNTADMIN", 0)
-        state.role_grants[store.role_grant_key(given)] = given
+        state.role_grants[model.role_grant_key(given)] = given
     catalog = Catalog(tmp_path, Faults(), access=access)
     owner = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
     for statement in ("CREATE STAGE s", "CREATE FILE FORMAT f TYPE = CSV", "CREATE TABLE t (id INT)"):
@@ -36,7 +36,7 @@ def catalog(tmp_path):
 def _grant(access: Access, privilege: str, target: Securable) -> None:
     with access.change() as state:
         grant = Grant(privilege, target, "LOADER", "ACCOUNTADMIN", 0)
-        state.grants[store.grant_key(grant)] = grant
+        state.grants[model.grant_key(grant)] = grant
 
 
 def _loader(catalog: Catalog) -> Session:

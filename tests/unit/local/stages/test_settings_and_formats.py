@@ -2,8 +2,7 @@ import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.stages.formats import FileFormat, read_file_format
-from airflow_provider_snowpipe.local.stages.settings import Word, read_literal
+from airflow_provider_snowpipe.local.stages.definition import FileFormat, Word, read_file_format, read_literal
 
 
 def test_settings_of_every_form_are_read_and_the_rest_is_returned():
@@ -62,7 +61,7 @@ def test_literals_are_read_with_their_escapes(text, value):
 def test_a_format_has_the_defaults_of_its_type():
     csv, json = FileFormat("CSV"), FileFormat("JSON")
     assert (csv["FIELD_DELIMITER"], csv["RECORD_DELIMITER"], csv["NULL_IF"]) == (",", "\n", ("\\N",))
-    assert csv.flag("ERROR_ON_COLUMN_COUNT_MISMATCH")
+    assert csv["ERROR_ON_COLUMN_COUNT_MISMATCH"] is True
     assert json["STRIP_OUTER_ARRAY"] is False
     assert "SKIP_HEADER" not in json
 
