@@ -84,7 +84,7 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
                 name,
                 _owner(session, kind, database.name, schema, hidden),
                 VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE",
-                "NO",
+                "YES" if database.objects.table_option(schema, hidden, "transient") else "NO",
                 table.clustering_key.text if table is not None and table.clustering_key else None,
                 _count(session, table),
                 timestamp(created),

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.schema_objects import TABLE_OPTIONS, column_key
+from airflow_provider_snowpipe.local.engine.schema_objects import column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
@@ -167,7 +167,8 @@ def show_tables(session: Session, shown: Shown) -> Result:
 
 def _table_head(database: Database, table: Table) -> tuple[Any, ...]:
     name = table.name.partition(TEMPORARY)[0]
-    kind = "TEMPORARY" if table.is_temporary else "TABLE"
+    is_transient = database.objects.table_option(table.schema, table.name, "transient")
+    kind = "TEMPORARY" if table.is_temporary else "TRANSIENT" if is_transient else "TABLE"
     return table.created_on_ms, name, database.name, table.schema, kind
 
 
@@ -182,13 +183,8 @@ def _table_details(session: Session, database: Database, table: Table) -> tuple[
         "Y" if table.schema_evolution else "N",
         "ROLE",
         "Y" if table.error_logging else "N",
-        "Y" if _is_iceberg(database, table) else "N",
+        "Y" if database.objects.table_option(table.schema, table.name, "iceberg") else "N",
     )
-
-
-def _is_iceberg(database: Database, table: Table) -> bool:
-    known = database.objects.find(TABLE_OPTIONS, table.schema, table.name)
-    return known is not None and "iceberg" in known.definition
 
 
 def show_schemas(session: Session, shown: Shown) -> Result:
