@@ -121,9 +121,7 @@ def keep_created(
 
 def _keep_transient(database: Database, table: Table, reader: Reader) -> None:
     if "TRANSIENT" in reader.modifiers:
-        made = SchemaObject(
-            TABLE_OPTIONS, table.schema, table.name, table.created_on_ms, {"transient": True}
-        )
+        made = SchemaObject(TABLE_OPTIONS, table.schema, table.name, table.created_on_ms, {"transient": True})
         database.objects.put(made)
 
 

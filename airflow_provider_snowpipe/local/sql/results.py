@@ -153,7 +153,7 @@ def json_text(value: Any) -> str:
 
 
 def _indented(text: str) -> str:
-    """Return JSON as clients read it, two blanks a level ("Parameters", JSON_INDENT); numbers stay as written."""
+    """Return JSON with two blanks a level ("Parameters", JSON_INDENT); numbers stay as written."""
     if not text.startswith(("{", "[")):
         return text
     parts, line = [], "\n"

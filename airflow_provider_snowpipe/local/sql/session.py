@@ -472,7 +472,7 @@ class Session:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Let the changes of one statement stand or fall together, where each would be committed by itself."""
+        """Let several changes stand or fall together, where each would be committed by itself."""
         own = self.autocommit and not self.in_transaction
         if own:
             self.begin()
