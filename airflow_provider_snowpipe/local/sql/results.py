@@ -156,7 +156,8 @@ def _indented(text: str) -> str:
     """Return JSON with two blanks a level ("Parameters", JSON_INDENT); numbers stay as written."""
     if not text.startswith(("{", "[")):
         return text
-    parts, line = [], "\n"
+    parts: list[str] = []
+    line = "\n"
     for part in _JSON_PART.findall(text):
         if part in ("{", "["):
             line += "  "
@@ -203,6 +204,7 @@ def offset_minutes(value: dt.datetime) -> int:
 # that disagrees with the number of fields crashes connector 5.2.0.
 
 _BATCH_ROWS = 65_536
+_IPC_OPTIONS = pa.ipc.IpcWriteOptions()
 _LOGICAL_TYPES = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _INT64_DIGITS = 18
 _MICROS = 1_000_000
@@ -242,7 +244,7 @@ def encode_streams(result: Result, counts: Sequence[int]) -> list[bytes]:
     streams, start = [], 0
     for count in counts:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
+        with pa.RecordBatchStreamWriter(sink, schema, options=_IPC_OPTIONS) as writer:
             for at in range(start, start + count, _BATCH_ROWS):
                 writer.write_batch(rows.slice(at, min(_BATCH_ROWS, start + count - at)))
         streams.append(sink.getvalue().to_pybytes())

@@ -284,7 +284,8 @@ def _number_inputs(session: Session, tree: exp.Expr) -> set[str]:
             continue
         column = given.find(exp.Column)
         select = view.find_ancestor(exp.Select)
-        number, start = "CAST(1 AS BIGINT)", []
+        number = "CAST(1 AS BIGINT)"
+        start: list[exp.Column] = []
         if column is not None and select is not None:
             number = "CAST(hash(CAST(_0 AS VARCHAR)) >> 2 AS BIGINT)"
             for table in select.find_all(exp.Table):
