@@ -12,7 +12,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +219,8 @@ class Service:
         # Some 50 us: less than it takes to hand them to a thread.
         if not self._is_known(head):
             try:
-                return request_of(scope, await read_body(receive, _OPEN_BYTES), _OPEN_DECODED_BYTES)
+                body = await read_body(receive, _OPEN_BYTES)
+                return replace(head, body=body, decoded_bytes=_OPEN_DECODED_BYTES)
             except Refusal as refusal:
                 if refusal.status != _TOO_LARGE or head.segments[:1] in _OPEN_ROUTES:
                     raise
@@ -227,7 +228,7 @@ class Service:
                 return head
         # Other bodies (stage uploads, SQL) may be larger than an append.
         limit = self._limits.request_bytes if is_append else stage_files.MAX_UPLOAD_BYTES
-        return request_of(scope, await read_body(receive, limit))
+        return replace(head, body=await read_body(receive, limit))
 
     def _is_known(self, head: Request) -> bool:
         """Return True when the headers of a request hold a credential that is good for something here."""

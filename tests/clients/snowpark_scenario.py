@@ -104,7 +104,7 @@ def values(session: Session) -> None:
     read = session.table("park_types")
     first, second = read.sort(f.col("C0").asc_nulls_last()).collect()
     assert tuple(first)[:9] == (*row[:8], bytearray(b"ab"))
-    assert tuple(first)[9:] == ('{"k":1}', "[1,2]", '{"a":"b"}')
+    assert tuple(first)[9:] == ('{\n  "k": 1\n}', "[\n  1,\n  2\n]", '{\n  "a": "b"\n}')
     assert tuple(second) == (None,) * len(row)
     # Not those of ARRAY and OBJECT: the service describes both as VARIANT.
     described = [type(field.datatype) for field in read.schema.fields[:10]]

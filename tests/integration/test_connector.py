@@ -72,7 +72,7 @@ def test_every_type_and_its_null_come_back(connection: Any) -> None:
     moment = dt.datetime(2026, 1, 1, 0, 0, 1, 500000)
     assert first[:4] == (1, Decimal("2.50"), "a", moment)
     assert first[4] == moment.replace(tzinfo=dt.UTC)
-    assert first[5:] == (dt.date(2026, 1, 1), dt.time(10, 11, 12), True, 1.5, b"hi", '{"a":1}')
+    assert first[5:] == (dt.date(2026, 1, 1), dt.time(10, 11, 12), True, 1.5, b"hi", '{\n  "a": 1\n}')
     assert second == (None,) * 11
     assert [column.name for column in cursor.description] == ["ID", *"XSNLDTBFRV"]
 

@@ -68,6 +68,14 @@ class SchemaObjects:
         """Return an object by its exact name, or None."""
         return self._objects.get((kind, schema, name))
 
+    def table_option(self, schema: str, table: str, option: str) -> Any:
+        """Return what is kept of a table beside its columns, None where nothing is.
+
+        :param option: ``iceberg``, ``stage`` or ``transient``.
+        """
+        known = self.find(TABLE_OPTIONS, schema, table)
+        return None if known is None else known.definition.get(option)
+
     def of(self, kind: str, schema: str) -> list[SchemaObject]:
         """Return the objects of a kind in a schema, by name."""
         found = [known for known in self._objects.values() if (known.kind, known.schema) == (kind, schema)]

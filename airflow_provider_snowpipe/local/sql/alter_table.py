@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sqlglot import exp
 
@@ -30,32 +30,38 @@ _Place = tuple[Session, Database, Table]
 
 def alter_table(session: Session, reader: Reader) -> Result:
     """ALTER TABLE [IF EXISTS] name ADD | DROP | RENAME | ALTER | CLUSTER BY | SWAP WITH | SET | UNSET .."""
-    session.commit()
     head = reader.target()
     database, table = session.table_if_exists(head, "OWNERSHIP")
     if table is None:
+        session.commit()
         return status(_DONE)
     action = reader.accept(*_ACTIONS)
     if not action:
         raise unsupported(f"ALTER TABLE .. {reader.rest()[:40].upper()}")
+    change = _ACTIONS[action]((session, database, table), reader)
+    # An action yields once it has read its clause to the end: what cannot be read commits nothing.
+    next(change)
+    session.commit()
     with database.write_lock:
-        _ACTIONS[action]((session, database, table), reader)
+        next(change, None)
     return status(_DONE)
 
 
-def _set(place: _Place, reader: Reader) -> None:
+def _set(place: _Place, reader: Reader) -> Iterator[None]:
     settings = reader.settings(needed=True)
     reader.end()
+    yield
     ddl.alter_table(*place, settings)
 
 
-def _unset(place: _Place, reader: Reader) -> None:
+def _unset(place: _Place, reader: Reader) -> Iterator[None]:
     names = reader.names()
     reader.end()
+    yield
     ddl.alter_table(*place, dict.fromkeys(names))
 
 
-def _add_key(kind: str, _place: _Place, reader: Reader) -> None:
+def _add_key(kind: str, _place: _Place, reader: Reader) -> Iterator[None]:
     """Keys are not enforced in Snowflake either."""
     tree = translate.parse(f"CREATE TABLE t (c INT, {kind} {reader.rest()})")
     if (
@@ -64,22 +70,25 @@ def _add_key(kind: str, _place: _Place, reader: Reader) -> None:
         or tree.expression is not None
     ):
         raise compilation_error("syntax error in ALTER TABLE .. ADD.")
+    yield
 
 
-def _drop_key(kind: str, _place: _Place, reader: Reader) -> None:
+def _drop_key(kind: str, _place: _Place, reader: Reader) -> Iterator[None]:
     if kind == "CONSTRAINT":
         reader.name()
     reader.name_list()
     reader.accept("CASCADE", "RESTRICT")
     reader.end()
+    yield
 
 
-def _ignore(_place: _Place, reader: Reader) -> None:
+def _ignore(_place: _Place, reader: Reader) -> Iterator[None]:
     """Nothing here clusters rows again."""
     reader.end()
+    yield
 
 
-def _add(place: _Place, reader: Reader) -> None:
+def _add(place: _Place, reader: Reader) -> Iterator[None]:
     session, database, table = place
     reader.accept("COLUMN")
     is_tolerant = bool(reader.accept("IF NOT EXISTS"))
@@ -108,10 +117,11 @@ def _add(place: _Place, reader: Reader) -> None:
         statements.append(f"ALTER TABLE {table.path} ADD COLUMN {free.ddl()}")
         if not column.nullable:
             statements.append(f"ALTER TABLE {table.path} ALTER COLUMN {quote(column.name)} SET NOT NULL")
+    yield
     database.tables.change(dataclasses.replace(table, columns=tuple(columns)), statements)
 
 
-def _drop(place: _Place, reader: Reader) -> None:
+def _drop(place: _Place, reader: Reader) -> Iterator[None]:
     _, database, table = place
     reader.accept("COLUMN")
     is_tolerant = bool(reader.accept("IF EXISTS"))
@@ -128,15 +138,17 @@ def _drop(place: _Place, reader: Reader) -> None:
             raise compilation_error(f"column '{name}' is the only one of table '{table.name}'.")
         columns.remove(known)
         statements.append(f"ALTER TABLE {table.path} DROP COLUMN {quote(name)}")
+    yield
     database.tables.change(dataclasses.replace(table, columns=tuple(columns)), statements)
 
 
-def _rename_column(place: _Place, reader: Reader) -> None:
+def _rename_column(place: _Place, reader: Reader) -> Iterator[None]:
     _, database, table = place
     old = reader.name()
     reader.expect("TO")
     new = reader.name()
     reader.end()
+    yield
     _find(table, old)
     if any(column.name.upper() == new.upper() != old.upper() for column in table.columns):
         raise compilation_error(f"column '{new}' already exists", "001430", "42601")
@@ -147,9 +159,10 @@ def _rename_column(place: _Place, reader: Reader) -> None:
     database.tables.change(dataclasses.replace(table, columns=columns), [statement])
 
 
-def _rename(place: _Place, reader: Reader) -> None:
+def _rename(place: _Place, reader: Reader) -> Iterator[None]:
     session, database, table = place
     target, schema, name = session.resolve(reader.last_path())
+    yield
     if (target, schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. RENAME TO another schema")
     _refuse_custom_pipes(database, table)
@@ -157,9 +170,11 @@ def _rename(place: _Place, reader: Reader) -> None:
     _grants_follow(session, table, name)
 
 
-def _swap(place: _Place, reader: Reader) -> None:
+def _swap(place: _Place, reader: Reader) -> Iterator[None]:
     session, database, table = place
-    target, other = session.table(reader.last_path(), "OWNERSHIP")
+    path = reader.last_path()
+    yield
+    target, other = session.table(path, "OWNERSHIP")
     if (target, other.schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. SWAP WITH a table of another schema")
     _refuse_custom_pipes(database, table)
@@ -170,22 +185,24 @@ def _swap(place: _Place, reader: Reader) -> None:
     database.tables.rename(between, dataclasses.replace(table, name=other.name))
 
 
-def _cluster(place: _Place, reader: Reader) -> None:
+def _cluster(place: _Place, reader: Reader) -> Iterator[None]:
     session, database, table = place
     reader.accept("LINEAR")
     tree = translate.parse(f"SELECT {reader.parenthesized()}")
     reader.end()
+    yield
     key = ddl.key_of(session, table, [part.unalias() for part in tree.expressions])
     database.tables.change(dataclasses.replace(table, clustering_key=key))
 
 
-def _uncluster(place: _Place, reader: Reader) -> None:
+def _uncluster(place: _Place, reader: Reader) -> Iterator[None]:
     reader.end()
+    yield
     _, database, table = place
     database.tables.change(dataclasses.replace(table, clustering_key=None))
 
 
-def _columns(place: _Place, reader: Reader) -> None:
+def _columns(place: _Place, reader: Reader) -> Iterator[None]:
     _, database, table = place
     is_enclosed = reader.accept_sign("(")
     changes = [_read_change(reader)]
@@ -194,21 +211,22 @@ def _columns(place: _Place, reader: Reader) -> None:
     if is_enclosed:
         reader.expect_sign(")")
     reader.end()
-    for name, change, written in changes:
+    yield
+    for name, change, comment, kind in changes:
         known = database.tables.find(table.schema, table.name) or table
         column = _find(known, name)
         if change.endswith("COMMENT"):
             key = column_key(table.name, name)
-            database.objects.set_comment("COLUMN", table.schema, key, written, database.clock.now_ms())
+            database.objects.set_comment("COLUMN", table.schema, key, comment, database.clock.now_ms())
             continue
-        changed, statement = _changed(column, change, written)
+        changed, statement = _changed(column, change, kind)
         columns = tuple(changed if each is column else each for each in known.columns)
         start = f"ALTER TABLE {known.path} ALTER COLUMN {quote(name)}"
         database.tables.change(dataclasses.replace(known, columns=columns), [f"{start} {statement}"])
 
 
-def _read_change(reader: Reader) -> tuple[str, str, str]:
-    """Read ``[COLUMN] name change``: the name, the words of the change, and its comment or type."""
+def _read_change(reader: Reader) -> tuple[str, str, str, ColumnType | None]:
+    """Read ``[COLUMN] name change``: the name, the words of the change, its comment and its type."""
     reader.accept("COLUMN")
     name = reader.name()
     change = reader.accept(
@@ -217,32 +235,31 @@ def _read_change(reader: Reader) -> tuple[str, str, str]:
     )  # fmt: skip
     if not change:
         raise unsupported(f"ALTER TABLE .. ALTER COLUMN .. {reader.rest()[:30].upper()}")
-    written = reader.string() if change == "COMMENT" else ""
-    return name, change, reader.until(",", ")") if change.endswith("TYPE") else written
+    comment = reader.string() if change == "COMMENT" else ""
+    return name, change, comment, _read_type(reader) if change.endswith("TYPE") else None
 
 
-def _changed(column: Column, change: str, written: str) -> tuple[Column, str]:
+def _read_type(reader: Reader) -> ColumnType:
+    written = reader.until(",", ")")
+    definition = translate.parse(f"CREATE TABLE t (c {written})").find(exp.ColumnDef)
+    if definition is None or definition.kind is None or definition.constraints:
+        raise compilation_error(f"'{written[:30]}' is no data type.")
+    return ColumnType.from_sqlglot(definition.kind)
+
+
+def _changed(column: Column, change: str, kind: ColumnType | None) -> tuple[Column, str]:
     """Return the column after a change, and what the engine does for it."""
     if change in {"SET NOT NULL", "NOT NULL"}:
         return dataclasses.replace(column, nullable=False), "SET NOT NULL"
     if change == "DROP NOT NULL":
         return dataclasses.replace(column, nullable=True), "DROP NOT NULL"
-    if change == "DROP DEFAULT":
+    if kind is None:
         return dataclasses.replace(column, default=None, default_text=None), "DROP DEFAULT"
-    kind = _wider(column, written)
-    return dataclasses.replace(column, type=kind), f"SET DATA TYPE {kind.duckdb}"
-
-
-def _wider(column: Column, written: str) -> ColumnType:
-    definition = translate.parse(f"CREATE TABLE t (c {written})").find(exp.ColumnDef)
-    if definition is None or definition.kind is None or definition.constraints:
-        raise compilation_error(f"'{written[:30]}' is no data type.")
-    wanted = ColumnType.from_sqlglot(definition.kind)
-    if not _is_wider(column.type, wanted):
+    if not _is_wider(column.type, kind):
         raise compilation_error(
-            f"cannot change column {column.name} from type {column.type} to {wanted}", "002108", "22000"
+            f"cannot change column {column.name} from type {column.type} to {kind}", "002108", "22000"
         )
-    return wanted
+    return dataclasses.replace(column, type=kind), f"SET DATA TYPE {kind.duckdb}"
 
 
 def _is_wider(old: ColumnType, new: ColumnType) -> bool:
@@ -275,7 +292,7 @@ def _grants_follow(session: Session, table: Table, name: str) -> None:
 
 _KEYS = ("CONSTRAINT", "PRIMARY KEY", "UNIQUE", "FOREIGN KEY")
 # The first that fits.
-_ACTIONS: dict[str, Callable[[_Place, Reader], None]] = {
+_ACTIONS: dict[str, Callable[[_Place, Reader], Iterator[None]]] = {
     "SET": _set,
     "UNSET": _unset,
     "DROP CLUSTERING KEY": _uncluster,

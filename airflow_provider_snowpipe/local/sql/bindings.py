@@ -34,6 +34,16 @@ class Bindings:
         """Keys of the values in their order; the .NET driver sends names instead of numbers."""
         return sorted(self.sent, key=int) if all(map(str.isdecimal, self.sent)) else list(self.sent)
 
+    def each(self) -> list[Bindings]:
+        """Return the values of each repetition by themselves."""
+        sizes = {len(e["value"]) if isinstance(e["value"], list) else 1 for e in self.sent.values()}
+        if len(sizes) != 1 or sizes == {1}:
+            return [self]
+        return [
+            Bindings({key: {**e, "value": e["value"][row]} for key, e in self.sent.items()})
+            for row in range(sizes.pop())
+        ]
+
     def rows(self, targets: Mapping[int, str] = MappingProxyType({})) -> list[list[Any]]:
         """Return the values of each repetition, in the order of positions.
 

@@ -121,6 +121,12 @@ def keep_created(
         _set_stage(session, database, table, staged)
 
 
+def _keep_transient(database: Database, table: Table, reader: Reader) -> None:
+    if "TRANSIENT" in reader.modifiers:
+        made = SchemaObject(TABLE_OPTIONS, table.schema, table.name, table.created_on_ms, {"transient": True})
+        database.objects.put(made)
+
+
 def alter_table(
     session: Session, database: Database, table: Table, settings: Mapping[str, Setting | None]
 ) -> Result:
@@ -248,6 +254,7 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
     database.tables.create(made, statements, replace=reader.is_replacing)
     session.created("TABLE", database.name, schema, name)
+    _keep_transient(database, made, reader)
     return status(f"Table {head.name} successfully created.")
 
 
@@ -388,7 +395,6 @@ def create_table(session: Session, reader: Reader) -> Result:
     head = reader.target()
     if reader.kind == "TABLE" and reader.word in {"LIKE", "CLONE"}:
         return _copy_table(session, head, reader)
-    session.commit()
     text, staged = take_stage_options(reader)
     tree = translate.parse(_LINEAR.sub("CLUSTER BY (", text))
     named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
@@ -406,6 +412,7 @@ def create_table(session: Session, reader: Reader) -> Result:
     if known is not None and tree.args.get("replace"):
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     if tree.args.get("exists") and known is not None:
+        session.commit()
         return status(f"{path[-1]} already exists, statement succeeded.")
     if tree.expression is not None:
         table, statements = _as_select(session, database, schema, name, tree)
@@ -418,10 +425,12 @@ def create_table(session: Session, reader: Reader) -> Result:
     if written:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
+    session.commit()
     database.tables.create(table, statements, replace=replace, lent=session.lent)
     session.created("TABLE", database.name, schema, name)
     if lake is not None:
         iceberg.keep(database, table, lake)
+    _keep_transient(database, table, reader)
     keep_created(session, database, table, tree, staged)
     made = status(f"Table {path[-1]} successfully created.")
     return made if tree.expression is None else _with_count(session, table, made)

@@ -109,6 +109,10 @@ _UNKNOWN_FUNCTION = re.compile(r"Function with name \"?(\w+)\"? does not exist")
 _KIND = re.compile(r"\A(?:\w+ )+Error: ")
 _BEHIND = re.compile(r"\n\s*(?:Candidate |LINE |Did you mean)| when casting from source column ")
 _COMPILATION = "SQL compilation error:\n"
+_MARK = re.compile(r"(?P<start>LINE \d+: )(?P<line>.*)\n(?P<blank> *)\^")
+_PLAIN_NAME = re.compile(r'"([A-Z_][A-Z0-9_$]*)"')
+# Macros, functions with underscores of the engine's, and its types.
+_OF_ENGINE = re.compile(r"\b_\w+|\b[a-z]+_[a-z_]+\(|\b(?:STRUCT|BLOB|DECIMAL|\w+INT|U?INT\d+)\b|lambda")
 # The engine's names of functions that Snowflake calls otherwise; names with an underscore are of macros.
 _FUNCTIONS = {
     "_boolean": "TO_BOOLEAN", "_date": "TO_DATE", "_ntz": "TO_TIMESTAMP_NTZ", "_ltz": "TO_TIMESTAMP_LTZ",
@@ -117,7 +121,7 @@ _FUNCTIONS = {
     "arg_max": "MAX_BY", "arg_min": "MIN_BY", "strpos": "CHARINDEX", "levenshtein": "EDITDISTANCE",
     "substring": "SUBSTR", "starts_with": "STARTSWITH", "ends_with": "ENDSWITH",
     "json_object": "OBJECT_CONSTRUCT", "string_agg": "LISTAGG", "struct_pack": "OBJECT_CONSTRUCT",
-    "!~~": "LIKE", "~~*": "ILIKE",
+    "!~~": "LIKE", "~~*": "ILIKE", "strptime": "TO_DATE or TO_TIMESTAMP",
 }  # fmt: skip
 # Number and SQLSTATE, words, and the pattern of the engine's text. In the words stand the groups:
 # ``v`` and ``w`` as they are, ``f`` a function, ``t`` and ``u`` types. The first that is found counts.
@@ -189,6 +193,7 @@ _DECLARED = (
      r"does not have a column (?:named|with name) \"(?P<v>(?:[^\"]|\"\")+)\""),
     ("000904 42000", "invalid identifier '{v}'",
      r"Column \"(?P<v>[^\"]+)\" (?:in \w+ list not found|does not exist on)"),
+    ("000904 42000", "invalid identifier '{v}'", r"\ACould not ORDER BY column \"(?P<v>[^\"]+)\""),
     ("000904 42000", "invalid identifier '{w}.{v}'",
      r"Cannot extract field '(?P<v>[^']+)' from expression \"(?P<w>[^\"]+)\""),
     ("002028 42601", "ambiguous column name '{v}'",
@@ -205,6 +210,8 @@ _DECLARED = (
      r"\AMacro \"?(?P<f>\w+)\(\) does not support the supplied arguments"),
     ("001044 42P13", "Invalid argument types for function '{f}'",
      r"(?:function call|argument types) [\"'](?P<f>[^(]+)\("),
+    ("001015 22023", "argument of function {f} needs to be constant",
+     r"argument in function \"(?P<f>\w+)\" must be a constant"),
     ("001044 42P13", "Invalid argument types for function '{f}'",
      r"\A(?P<f>json_object)\(\) keys must be VARCHAR"),
     ("001065 22023", "a value of type {t} cannot be cast to {u}",
@@ -264,7 +271,8 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
 # What is said of an error that the table does not know, by its class.
 _CLASSES: tuple[tuple[type[duckdb.Error], str, str, str], ...] = (
     (duckdb.CatalogException, "002003", "42S02", _COMPILATION + "an object does not exist."),
-    (duckdb.BinderException, "000904", "42000", _COMPILATION + "an expression is not valid."),
+    (duckdb.BinderException, "000904", "42000", _COMPILATION + "invalid expression{at}: cast its parts to the"
+     " types that it takes, or write it another way; the log of the local service has the reason."),
     (duckdb.ParserException, "001003", "42000", _COMPILATION + "syntax error in the statement."),
     (duckdb.SyntaxException, "001003", "42000", _COMPILATION + "syntax error in the statement."),
     (duckdb.NotImplementedException, "000002", "0A000",
@@ -308,8 +316,21 @@ def translate_error(error: duckdb.Error) -> SqlError:
     log.warning("an error of the engine that has no words of its own: %s", message)
     for kind, code, sqlstate, words in _CLASSES:
         if isinstance(error, kind):
-            return SqlError(code, sqlstate, words)
+            return SqlError(code, sqlstate, words.format(at=_marked(str(error))))
     return SqlError("000603", "XX000", "SQL execution error in the local service; its log has the cause.")
+
+
+def _marked(message: str) -> str:
+    """Return `` [expression]`` at which the engine points; nothing where the words are the engine's."""
+    found = _MARK.search(message)
+    part = found["line"][len(found["blank"]) - len(found["start"]) :] if found is not None else ""
+    depth = end = 0
+    for end, sign in enumerate(part + ")"):  # noqa: B007 - its last value counts
+        depth += (sign in "([") - (sign in ")]")
+        if depth < 0 or (depth == 0 and sign in " ,"):
+            break
+    named = _PLAIN_NAME.sub(r"\1", part[:end])
+    return f" [{named}]" if named and _OF_ENGINE.search(named) is None else ""
 
 
 def _shown(found: re.Match[str]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import threading
 import time
@@ -250,7 +249,8 @@ class Executions:
         :returns: the object, and whether it was made now.
         :raises SqlError: when the owner used the id for something else.
         """
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        # A repetition is the same body, with its keys in the same order.
+        digest = hashlib.sha256(repr(content).encode()).hexdigest()
         with self._lock:
             if request_id and (owner, request_id) in self._by_request:
                 known, made = self._by_request[owner, request_id]

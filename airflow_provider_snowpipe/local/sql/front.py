@@ -7,7 +7,8 @@ import dataclasses
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -495,6 +496,9 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
     if verb in _CHANGES or text.startswith("(") or (verb in _QUERIES and not _is_system_function(text)):
         # sqlglot reads queries and DML by itself.
         if bindings and _READ_BY_VALUE.search(text):
+            each = bindings.each() if verb in _CHANGES else [bindings]
+            if len(each) > 1:
+                return _run_for_each(session, text, each)
             text, bindings = inline(text, bindings, typed=True), Bindings({})
         if verb in _CHANGES:
             return query.modify(session, text, bindings)
@@ -510,6 +514,17 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
         if about is None or not about.is_tolerant or error.code not in _MISSING:
             raise
         return already_dropped(about.name)
+
+
+def _run_for_each(session: Session, text: str, rows: Sequence[Bindings]) -> Result:
+    """Run a change with a bound name or format for several rows of values."""
+    with session.together():
+        made = [query.modify(session, inline(text, row, typed=True), Bindings({})) for row in rows]
+    changed: Counter[str] = Counter()
+    for one in made:
+        changed.update(one.changed or {})
+    counts = [sum(cells) for cells in zip(*(one.rows[0] for one in made), strict=True)]
+    return dataclasses.replace(made[0], rows=[counts], changed=changed)
 
 
 def _first_word(text: str) -> str:

@@ -90,7 +90,8 @@ def _table(database: Database, schema: str, name: str, written: str) -> str:
     assert table is not None  # noqa: S101 - the caller has looked
     lines = [_column(database, schema, name, column) for column in table.columns]
     lake = iceberg.definition_of(database, schema, name)
-    kind = "TEMPORARY TABLE" if table.is_temporary else "TABLE" if lake is None else "ICEBERG TABLE"
+    word = "TRANSIENT " if database.objects.table_option(schema, name, "transient") else ""
+    word = "TEMPORARY " if table.is_temporary else word if lake is None else "ICEBERG "
     cluster = (
         f" cluster by {table.clustering_key.text.removeprefix('LINEAR')}" if table.clustering_key else ""
     )
@@ -106,7 +107,7 @@ def _table(database: Database, schema: str, name: str, written: str) -> str:
     comment = database.objects.comment("TABLE", schema, name)
     options += f" COMMENT={_text(comment)}" if comment else ""
     columns = ",\n".join(lines)
-    return f"create or replace {kind} {written}{cluster} (\n{columns}\n){options};"
+    return f"create or replace {word}TABLE {written}{cluster} (\n{columns}\n){options};"
 
 
 def _column(database: Database, schema: str, table: str, column: Column) -> str:

@@ -118,8 +118,7 @@ def keep(database: Database, table: Table, chosen: Mapping[str, Any]) -> None:
 
 def definition_of(database: Database, schema: str, name: str) -> Mapping[str, Any] | None:
     """Return the options of an Iceberg table, None for any other table."""
-    known = database.objects.find(TABLE_OPTIONS, schema, name)
-    found: Mapping[str, Any] | None = known.definition.get("iceberg") if known is not None else None
+    found: Mapping[str, Any] | None = database.objects.table_option(schema, name, "iceberg")
     return found
 
 

@@ -74,7 +74,8 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
             temporary = table is not None and table.is_temporary
             yield (
                 database.name, schema, name, session.owner(kind, database.name, schema, hidden),
-                VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE", "NO",
+                VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE",
+                "YES" if database.objects.table_option(schema, hidden, "transient") else "NO",
                 table.clustering_key.text if table is not None and table.clustering_key else None,
                 _count(session, table), timestamp(created), timestamp(created),
                 "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",

@@ -260,12 +260,9 @@ def _insert_into_many(
     """INSERT [OVERWRITE] ALL | FIRST ("INSERT (multi-table)"): one query; all tables or none get rows."""
     found = _selected(session, tree.args["source"], bindings)
     inserts = _branches(session, tree, found)
-    own = session.autocommit and not session.in_transaction
     counted: dict[str, int] = {}
     changed: Counter[str] = Counter()
-    if own:
-        session.begin()
-    try:
+    with session.together():
         for insert in inserts:
             target = insert.find(exp.Table)
             assert target is not None  # noqa: S101 - every branch names its table
@@ -274,12 +271,6 @@ def _insert_into_many(
             made = _modified(session, insert, Bindings({})).changed or {}
             counted[name] = counted.get(name, 0) + made["inserted"]
             changed.update(made)
-    except BaseException:
-        if own:
-            session.rollback()
-        raise
-    if own:
-        session.commit()
     columns = tuple(
         ResultColumn(f"number of rows inserted into {name}", NUMBER, nullable=False) for name in counted
     )

@@ -258,6 +258,7 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     )
     subquery = exp.Subquery(this=query)
     subquery.meta["flatten"] = options["INPUT"].copy()
+    subquery.meta["recursive"] = recursive
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of("FLATTEN"))
     join = node.parent
     if not isinstance(join, exp.Join):

@@ -28,6 +28,8 @@ USE = 0x4300
 # DuckDB's Python gives such a date as text.
 _FAR = re.compile(r"(\d{4,6})-(\d\d)-(\d\d)( \(BC\))?(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?)?(?:\+00)?\Z")
 _DATED = frozenset({"DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
+_SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY"})
+_JSON_PART = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|\[\s*\]|\{\s*\}|[\[\]{},:]|[^\s"\[\]{},:]+', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ def encode(value: Any, kind: str) -> str | None:
         return f"{seconds}.{value.microsecond:06d}000"
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
+    if kind in _SEMI_STRUCTURED:
+        return _indented(json_text(value))
     far = _FAR.match(value) if isinstance(value, str) and kind in _DATED else None
     return json_text(value) if far is None else _far(far, kind)
 
@@ -146,6 +150,28 @@ def json_text(value: Any) -> str:
     if isinstance(value, (list, dict)):
         return json.dumps(value, default=_json_value, ensure_ascii=False, separators=(",", ":"))
     return str(value)
+
+
+def _indented(text: str) -> str:
+    """Return JSON with two blanks a level ("Parameters", JSON_INDENT); numbers stay as written."""
+    if not text.startswith(("{", "[")):
+        return text
+    parts: list[str] = []
+    line = "\n"
+    for part in _JSON_PART.findall(text):
+        if part in ("{", "["):
+            line += "  "
+            parts += part, line
+        elif part in ("}", "]"):
+            line = line[:-2]
+            parts += line, part
+        elif part == ",":
+            parts += part, line
+        elif part == ":":
+            parts.append(": ")
+        else:
+            parts.append(part[0] + part[-1] if part[0] in "[{" else part)
+    return "".join(parts)
 
 
 def _json_value(value: Any) -> Any:
@@ -178,6 +204,7 @@ def offset_minutes(value: dt.datetime) -> int:
 # that disagrees with the number of fields crashes connector 5.2.0.
 
 _BATCH_ROWS = 65_536
+_IPC_OPTIONS = pa.ipc.IpcWriteOptions()
 _LOGICAL_TYPES = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _INT64_DIGITS = 18
 _MICROS = 1_000_000
@@ -217,7 +244,7 @@ def encode_streams(result: Result, counts: Sequence[int]) -> list[bytes]:
     streams, start = [], 0
     for count in counts:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
+        with pa.RecordBatchStreamWriter(sink, schema, options=_IPC_OPTIONS) as writer:
             for at in range(start, start + count, _BATCH_ROWS):
                 writer.write_batch(rows.slice(at, min(_BATCH_ROWS, start + count - at)))
         streams.append(sink.getvalue().to_pybytes())
@@ -290,6 +317,10 @@ def _text(values: Sequence[Any], _kind: ColumnType) -> pa.Array:
     return pa.array([None if value is None else json_text(value) for value in values], pa.string())
 
 
+def _json(values: Sequence[Any], _kind: ColumnType) -> pa.Array:
+    return pa.array([None if value is None else _indented(json_text(value)) for value in values], pa.string())
+
+
 def _plain(arrow: pa.DataType) -> Callable[[Sequence[Any], ColumnType], pa.Array]:
     return lambda values, _kind: pa.array(values, arrow)
 
@@ -309,7 +340,5 @@ _ENCODERS: dict[str, Callable[[Sequence[Any], ColumnType], pa.Array]] = {
     "TIMESTAMP_LTZ": _arrow_results_timestamp,
     "TIMESTAMP_TZ": _arrow_results_timestamp,
     "VARCHAR": _text,
-    "VARIANT": _text,
-    "OBJECT": _text,
-    "ARRAY": _text,
+    **dict.fromkeys(_SEMI_STRUCTURED, _json),
 }

@@ -9,7 +9,7 @@ import time
 import uuid
 import zoneinfo
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -466,6 +466,21 @@ class Session:
         if not self.autocommit:
             self.begin()
         return self.transaction.change(work)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Let several changes stand or fall together, where each would be committed by itself."""
+        own = self.autocommit and not self.in_transaction
+        if own:
+            self.begin()
+        try:
+            yield
+        except BaseException:
+            if own:
+                self.rollback()
+            raise
+        if own:
+            self.commit()
 
     def current_database(self) -> str:
         """Return the current database.

@@ -13,7 +13,6 @@ from typing import Any
 from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import (
-    TABLE_OPTIONS,
     VIEW,
     SchemaObject,
     column_key,
@@ -171,7 +170,8 @@ def show_tables(session: Session, shown: Shown) -> Result:
 
 def _table_head(database: Database, table: Table) -> tuple[Any, ...]:
     name = table.name.partition(TEMPORARY)[0]
-    kind = "TEMPORARY" if table.is_temporary else "TABLE"
+    is_transient = database.objects.table_option(table.schema, table.name, "transient")
+    kind = "TEMPORARY" if table.is_temporary else "TRANSIENT" if is_transient else "TABLE"
     return table.created_on_ms, name, database.name, table.schema, kind
 
 
@@ -181,13 +181,8 @@ def _table_details(session: Session, database: Database, table: Table) -> tuple[
         "" if table.clustering_key is None else table.clustering_key.text, _count(session, table.path),
         session.owner("TABLE", database.name, table.schema, table.name), "0", "OFF",
         "Y" if table.schema_evolution else "N", "ROLE", "Y" if table.error_logging else "N",
-        "Y" if _is_iceberg(database, table) else "N",
+        "Y" if database.objects.table_option(table.schema, table.name, "iceberg") else "N",
     )  # fmt: skip
-
-
-def _is_iceberg(database: Database, table: Table) -> bool:
-    known = database.objects.find(TABLE_OPTIONS, table.schema, table.name)
-    return known is not None and "iceberg" in known.definition
 
 
 def show_schemas(session: Session, shown: Shown) -> Result:

@@ -219,6 +219,7 @@ _JSON_CALLS = frozenset(
      "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
      "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
 )  # fmt: skip
+_FLATTEN = ("SEQ", "KEY", "PATH", "INDEX", "VALUE", "THIS")
 _FLATTENED = frozenset({"VALUE", "THIS"})
 # Functions of text: an argument that holds JSON is read as its text.
 _OF_TEXT = (
@@ -236,6 +237,7 @@ _OF_NUMBERS = (
 _SEMI_STRUCTURED_TYPED = (exp.Div, exp.Avg, exp.Window, exp.Filter)
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
+_JSON_READERS = _PATHS | {"TO_JSON", "TRY", "IF"}
 _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "MAP", "LIST"})
 
 
@@ -337,6 +339,7 @@ def _is_below_path(column: exp.Column) -> bool:
 def _number_inputs(session: Session, tree: exp.Expr) -> set[str]:
     """Give each input record of a FLATTEN its SEQ; return the aliases of the tables that they come from."""
     flattened: set[str] = set()
+    orders: dict[int, tuple[exp.Select, list[exp.Column | None]]] = {}
     for view in tree.find_all(exp.Subquery):
         given = view.meta.get("flatten")
         if given is None:
@@ -344,6 +347,7 @@ def _number_inputs(session: Session, tree: exp.Expr) -> set[str]:
         column = given.find(exp.Column)
         select = view.find_ancestor(exp.Select)
         number = "CAST(1 AS BIGINT)"
+        start: list[exp.Column] = []
         if column is not None and select is not None:
             number = "CAST(hash(CAST(_0 AS VARCHAR)) >> 2 AS BIGINT)"
             for table in select.find_all(exp.Table):
@@ -352,10 +356,39 @@ def _number_inputs(session: Session, tree: exp.Expr) -> set[str]:
                 if has_column and column.table in {table.alias_or_name, ""}:
                     flattened.add(table.alias_or_name)
                     number = f"{quote(table.alias_or_name)}.rowid + 1"
+                    start = [exp.column("rowid", table=table.alias_or_name, quoted=True)]
         for marker in list(view.find_all(exp.Column)):
             if marker.name == "__seq":
                 marker.replace(functions.fill(number, [given]))
+        if select is not None and isinstance(view.parent, exp.Lateral):
+            _, keys = orders.setdefault(id(select), (select, []))
+            columns = [part.name for part in view.parent.args["alias"].columns]
+            named = [*columns, *_FLATTEN[len(columns) :]]
+            earlier = {key.table for key in keys if key is not None}
+            is_known = (column is None or start or column.table in earlier) and not view.meta["recursive"]
+            position = [exp.column(named[at], table=view.parent.alias, quoted=True) for at in (3, 1)]
+            keys += [*start, *position] if is_known else [None]
+    for select, keys in orders.values():
+        _order(select, keys)
     return flattened
+
+
+def _order(select: exp.Select, keys: Sequence[exp.Column | None]) -> None:
+    """Let a query give the elements of FLATTEN in their order, which the engine's join does not keep.
+
+    Objects have sorted keys. Not where a query asks for another order or makes other rows.
+    """
+    parts = ("order", "group", "having", "distinct")
+    calls = (call for shown in select.expressions for call in shown.find_all(exp.AggFunc, exp.Anonymous))
+    is_changed = any(
+        isinstance(call, exp.AggFunc) or not (call.name.startswith("_") or call.name.upper() in _JSON_READERS)
+        for call in calls
+    )
+    if None in keys or is_changed or any(select.args.get(part) for part in parts):
+        return
+    order = exp.Order(expressions=[exp.Ordered(this=key, nulls_first=False) for key in keys])
+    order.meta["engine"] = True
+    select.set("order", order)
 
 
 def _stays_date(node: exp.Expr, kinds: Mapping[str, str]) -> bool:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.local.access.model import Securable
-from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
 from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.reader import Reader
@@ -308,8 +307,7 @@ def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     path = (database.name, schema, name)
     area = session.catalog.storage.internal(table_identity(*database.names.home(schema), name))
-    known = database.objects.find(TABLE_OPTIONS, schema, name)
-    stored = known.definition.get("stage") if known is not None else None
+    stored = database.objects.table_option(schema, name, "stage")
     own = StageDefinition.from_json(database.name, schema, name, 0, "", stored) if stored else None
     return StageLocation(
         f"@{database.name}.{schema}.%{name}",

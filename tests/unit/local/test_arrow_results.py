@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql.reader import check_count, split_statements
-from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, encode_stream
+from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, encode, encode_stream
 from airflow_provider_snowpipe.local.tables import ColumnType
 
 NUMBER_10_2 = ColumnType("NUMBER", precision=10, scale=2)
@@ -57,9 +57,28 @@ def test_timestamps_say_their_width_and_mask_their_nulls(kind, fields, width):
     assert second is None
 
 
-def test_nested_values_are_json():
-    _, column = _column(ColumnType("ARRAY"), [1, "ü"], None)
-    assert column.to_pylist() == ['[1,"ü"]', None]
+# JSON_INDENT of "Parameters"; the connector's own tests compare with Python's json.dumps(.., indent=2).
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        ([1, "ü"], '[\n  1,\n  "ü"\n]'),
+        (
+            '{"a":{"b":[1.10,null]},"c":{}}',
+            '{\n  "a": {\n    "b": [\n      1.10,\n      null\n    ]\n  },\n  "c": {}\n}',
+        ),
+        (r'{"a:,[]{}\"\\":"\\"}', "{\n  " + r'"a:,[]{}\"\\": "\\"' + "\n}"),
+        ("[ 1 , [ ] ]", "[\n  1,\n  []\n]"),
+        ('"[1,2]"', '"[1,2]"'),
+        ("[]", "[]"),
+        ("-17", "-17"),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["VARIANT", "ARRAY", "OBJECT"])
+def test_nested_values_are_indented_json(kind, stored, shown):
+    _, column = _column(ColumnType(kind), stored)
+    assert column.to_pylist() == [shown]
+    assert encode(stored, kind) == shown
 
 
 @pytest.mark.parametrize(

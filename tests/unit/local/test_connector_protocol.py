@@ -382,6 +382,19 @@ def test_a_bound_format_is_read(session: Connector) -> None:
     assert rows(session, "INSERT INTO read_days VALUES (TO_DATE(?), ?)", bindings=many) == [["2"]]
 
 
+def test_a_bound_format_of_several_rows_is_read(session: Connector) -> None:
+    session.query("CREATE TABLE read_each (d DATE)")
+    days = {"type": "TEXT", "value": ["2026-01-31", "31/01/2026"]}
+    formats = {"type": "TEXT", "value": ["YYYY-MM-DD", "DD/MM/YYYY"]}
+    answer = session.query("INSERT INTO read_each VALUES (TO_DATE(?, ?))", bindings={"1": days, "2": formats})
+    assert answer["data"]["rowset"] == [["2"]]
+    assert answer["data"]["stats"]["numRowsInserted"] == 2
+    assert rows(session, "SELECT DISTINCT to_char(d) FROM read_each") == [["2026-01-31"]]
+    broken = {"1": days, "2": {"type": "TEXT", "value": ["YYYY-MM-DD"] * 2}}
+    assert session.query("INSERT INTO read_each VALUES (TO_DATE(?, ?))", bindings=broken)["code"] == "100040"
+    assert rows(session, "SELECT count(*) FROM read_each") == [["2"]]
+
+
 def test_dates_before_christ_are_days_like_others(session: Connector) -> None:
     # 719,528 days are from 1 January of the year 0 to 1970.
     assert rows(session, "SELECT DATE_FROM_PARTS(-1, 2, 5), DATE_FROM_PARTS(10000, 1, 1)") == [

@@ -345,6 +345,9 @@ SELECT id FROM t WHERE id IN ('x')
 SELECT id FROM t WHERE id BETWEEN 'a' AND 'b'
 SELECT id FROM t WHERE d IN (1, 2)
 SELECT id FROM t WHERE s
+SELECT id FROM t UNION SELECT id FROM t ORDER BY s
+SELECT ROUND(id, s) FROM t
+SELECT TO_DATE(s, s) FROM t
 SELECT id FROM t WHERE d
 SELECT id FROM t WHERE 'x'
 """.strip().split("\n")
@@ -387,6 +390,23 @@ def test_no_error_has_words_of_the_engine(sql, statement, caplog):
 def test_the_catalogue_provokes_errors_of_the_engine(sql):
     errors = [error_of(sql, statement) for statement in STATEMENTS[:60]]
     assert sum(isinstance(e.__cause__, duckdb.Error) for e in errors if e is not None) > 30
+
+
+@pytest.mark.parametrize(
+    ("statement", "at", "named"),
+    [
+        ('SELECT frob("T"."ID", 1) + 2', "frob", " [frob(T.ID, 1)]"),
+        ("SELECT a FROM t WHERE (f(b))", "f(b", " [f(b)]"),
+        ("SELECT x[1, 2], y", "x[", " [x[1, 2]]"),
+        ("SELECT _ntz(a)", "_ntz", ""),
+        ("SELECT json_extract(a, '$')", "json_extract", ""),
+    ],
+)
+def test_an_expression_that_is_not_valid_is_named(statement, at, named):
+    said = f"Binder Error: strange\n\nLINE 1: {statement}\n{' ' * (8 + statement.index(at))}^"
+    message = translate_error(duckdb.BinderException(said)).message
+    assert f"invalid expression{named}: " in message
+    assert "strange" not in message
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import ROW_SEQ_GAP, Channel
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN, TABLE_MISSING, commit_group
 from airflow_provider_snowpipe.local.errors import Refusal
-from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Table
-from airflow_provider_snowpipe.local.types import NUMBER
+from airflow_provider_snowpipe.local.tables import NUMBER, ClusteringKey, Column, Table
 from tests.unit.local.streamed_table import Engine, StreamedTable, row
 
 

@@ -104,8 +104,8 @@ def test_a_column_of_values_is_no_placeholder(service: ServiceInProcess) -> None
         # DataFrame.sample.
         ("SELECT count(*) FROM (SELECT * FROM (SELECT 1 AS a UNION SELECT 2) SAMPLE  (1 ROWS))", [["1"]]),
         # Columns of ArrayType, MapType and VariantType in create_dataframe.
-        ("SELECT CAST (parse_json(a) AS ARRAY) FROM (SELECT '[1]' AS a)", [["[1]"]]),
-        ("SELECT CAST (parse_json(a) AS OBJECT) FROM (SELECT '{\"k\": 1}' AS a)", [['{"k":1}']]),
+        ("SELECT CAST (parse_json(a) AS ARRAY) FROM (SELECT '[1]' AS a)", [["[\n  1\n]"]]),
+        ("SELECT CAST (parse_json(a) AS OBJECT) FROM (SELECT '{\"k\": 1}' AS a)", [['{\n  "k": 1\n}']]),
         ('SELECT "$1"[\'k\'] FROM (SELECT parse_json(\'{"k": 1}\')::VARIANT AS "$1")', [["1"]]),
     ],
 )

@@ -43,6 +43,22 @@ def test_alter_table_sets_several_options(local):
     assert (row["comment"], row["error_logging"]) == ("", "N")
 
 
+def test_a_transient_table_is_shown_as_one(local):
+    shown = "SELECT table_name, is_transient FROM information_schema.tables ORDER BY 1"
+    local.sql("CREATE TRANSIENT TABLE t (a INT) STAGE_FILE_FORMAT = (TYPE = JSON)")
+    local.sql("CREATE TABLE u LIKE t")
+    local.sql("CREATE OR REPLACE TRANSIENT TABLE v CLONE t")
+    local.sql("ALTER TABLE t RENAME TO w")
+    assert {row["name"]: row["kind"] for row in local.sql("SHOW TABLES")} == {
+        "U": "TABLE", "V": "TRANSIENT", "W": "TRANSIENT",
+    }  # fmt: skip
+    assert [tuple(row.values()) for row in local.sql(shown)] == [("U", "NO"), ("V", "YES"), ("W", "YES")]
+    [ddl] = local.sql("SELECT GET_DDL('TABLE', 'w')")[0].values()
+    assert ddl.startswith("create or replace TRANSIENT TABLE W (")
+    local.sql("CREATE OR REPLACE TABLE w (a INT)")
+    assert local.sql("SHOW TABLES LIKE 'W'")[0]["kind"] == "TABLE"
+
+
 @pytest.mark.parametrize(
     ("statement", "word"),
     [

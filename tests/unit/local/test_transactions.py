@@ -79,6 +79,48 @@ def test_ddl_commits_and_truncate_does_not(sql: SqlSessions) -> None:
     assert ids(sql) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    "unread",
+    [
+        "CREATE TABLE other (id INT",
+        "CREATE TABLE other (id NOTYPE)",
+        "CREATE TABLE other (id INT) NO_SUCH_OPTION = 1",
+        "CREATE TABLE other AS SELECT nope FROM t",
+        "ALTER TABLE t",
+        "ALTER TABLE t ADD COLUMN other NOTYPE",
+        "ALTER TABLE t RENAME COLUMN id TO other garbage",
+        "ALTER TABLE t ALTER COLUMN id SET DATA TYPE NOTYPE",
+        "ALTER TABLE t SET COMMENT = 'x' garbage",
+        "ALTER TABLE t CLUSTER BY (id) garbage",
+        "ALTER TABLE t RENAME TO other garbage",
+        "ALTER TABLE t SWAP WITH other garbage",
+        "ALTER TABLE t SUSPEND RECLUSTER garbage",
+        "ALTER TABLE t DROP COLUMN id garbage",
+    ],
+)
+def test_ddl_that_cannot_be_read_commits_nothing(sql: SqlSessions, unread: str) -> None:
+    sql.run("BEGIN", "INSERT INTO t VALUES (2)")
+    sql.refused(unread)
+    assert ids(sql) == [1, 2]
+    sql.run("ROLLBACK")
+    assert ids(sql) == [1]
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "CREATE TABLE other AS SELECT id FROM t",
+        "CREATE TABLE IF NOT EXISTS t (id INT)",
+        "ALTER TABLE t SET COMMENT = 'x'",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+        "ALTER TABLE IF EXISTS other SUSPEND RECLUSTER",
+    ],
+)
+def test_ddl_that_was_read_commits(sql: SqlSessions, ddl: str) -> None:
+    sql.run("BEGIN", "INSERT INTO t VALUES (2)", ddl, "ROLLBACK")
+    assert ids(sql) == [1, 2]
+
+
 def test_autocommit_is_of_the_session_and_its_change_commits(sql: SqlSessions) -> None:
     sql.run("ALTER SESSION SET AUTOCOMMIT = FALSE", "INSERT INTO t VALUES (2)")
     sql.refused("SELECT 1/0")

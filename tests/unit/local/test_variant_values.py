@@ -151,6 +151,35 @@ def test_flatten_with_outer_gives_a_row_for_an_empty_input(sql):
     ]
 
 
+@pytest.mark.parametrize(
+    ("flattened", "rows"),
+    [
+        ("SELECT n, f.index, f.value FROM lists, LATERAL FLATTEN(v) f",
+         [(1, 0, "3"), (1, 1, "1"), (1, 2, "2"), (2, 0, "[9,8]"), (2, 1, "[7]")]),
+        ("SELECT n, f.value::VARCHAR FROM lists l, TABLE(FLATTEN(l.v)) f LIMIT 2", [(1, "3"), (1, "1")]),
+        ("SELECT f.e FROM lists, LATERAL FLATTEN(v) f (a, b, c, d, e) WHERE n = 1", [("3",), ("1",), ("2",)]),
+        ("SELECT f.value FROM lists, LATERAL FLATTEN(v) f WHERE n = 1 AND f.index > 0", [("1",), ("2",)]),
+        ("SELECT g.value FROM lists l, LATERAL FLATTEN(l.v) f, LATERAL FLATTEN(f.value) g WHERE n = 2",
+         [("9",), ("8",), ("7",)]),
+        ("SELECT f.key FROM (SELECT 1) a, LATERAL FLATTEN(PARSE_JSON('{\"b\":1,\"a\":2,\"c\":3}')) f",
+         [("a",), ("b",), ("c",)]),
+        ("SELECT n, f.value FROM lists, LATERAL FLATTEN(v:nope, OUTER => TRUE) f", [(1, None), (2, None)]),
+        ("SELECT ARRAY_SIZE(OBJECT_KEYS(OBJECT_AGG(n || f.index, 1))) FROM lists, LATERAL FLATTEN(v) f",
+         [(5,)]),
+        ("SELECT n, BITWISE_OR_AGG(f.index) FROM lists, LATERAL FLATTEN(v) f GROUP BY n ORDER BY n",
+         [(1, 3), (2, 1)]),
+        ("SELECT BITWISE_OR_AGG(f.index) FROM lists, LATERAL FLATTEN(v) f", [(3,)]),
+        ("SELECT DISTINCT n FROM lists, LATERAL FLATTEN(v) f ORDER BY 1 DESC", [(2,), (1,)]),
+    ],
+)  # fmt: skip
+def test_flatten_gives_the_elements_in_their_order(sql, flattened, rows):
+    sql.run(
+        "CREATE OR REPLACE TABLE lists (n INT, v VARIANT)",
+        "INSERT INTO lists SELECT 1, PARSE_JSON('[3,1,2]') UNION ALL SELECT 2, PARSE_JSON('[[9,8],[7]]')",
+    )
+    assert sql.values(flattened) == rows
+
+
 def test_seq_of_flatten_is_that_of_the_input_record(sql):
     rows = sql.values("SELECT o.n, f.seq, f.this FROM objects o, LATERAL FLATTEN(v) f")
     assert len({seq for n, seq, _ in rows}) == len({(n, seq) for n, seq, _ in rows}) == 2
