@@ -21,7 +21,13 @@ from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
 from airflow_provider_snowpipe.local.engine.names import Rename, free_name
 from airflow_provider_snowpipe.local.engine.spool import Spool
-from airflow_provider_snowpipe.local.errors import Refusal, compilation_error, object_exists, object_missing
+from airflow_provider_snowpipe.local.errors import (
+    Refusal,
+    compilation_error,
+    object_exists,
+    object_missing,
+    unsupported,
+)
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.identifiers import UrlName, find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
@@ -38,6 +44,7 @@ DEFAULT_DATABASE = "LOCAL"
 DEFAULT_SCHEMA = "PUBLIC"
 # A checkpoint blocks commits for its whole length, so it is rare, and done when the service is idle.
 _CHECKPOINT_THRESHOLD = "192MB"
+_MOST_BYTES_OF_A_FILE_NAME = 255
 _RESERVED = frozenset({"MEMORY", "SYSTEM", "TEMP"})
 
 
@@ -283,7 +290,10 @@ class Catalog:
         A ``+`` in the name of a database is encoded, so the one of :func:`free_name` stands out.
         """
         engine_name = free_name(name, [known.names.engine for known in self._databases.values()])
-        return self._folder / f"{percent_encode(name, safe='')}{engine_name[len(name) :]}.duckdb"
+        file = self._folder / f"{percent_encode(name, safe='')}{engine_name[len(name) :]}.duckdb"
+        if len(file.name) + len(".wal") > _MOST_BYTES_OF_A_FILE_NAME:
+            raise unsupported(f"a database whose file has a name of {len(file.name)} bytes: '{name[:30]}..'")
+        return file
 
 
 def _identities(database: Database) -> Iterator[str]:

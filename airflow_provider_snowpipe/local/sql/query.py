@@ -336,7 +336,8 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     replaced = _replaced(session, database, tree) if overwrite else None
     targets = _bound_columns(database, tree)
     rows = bindings.rows(targets)
-    typed = {n for n, kind in targets.items() if all(is_plain(row[n], kind) for row in rows)}
+    # A value that is missing is the engine's to refuse.
+    typed = {n for n, kind in targets.items() if all(n < len(row) and is_plain(row[n], kind) for row in rows)}
     enforce(database, tree, typed)
     sql = translate.to_duckdb(tree)
     if isinstance(tree, exp.Merge):

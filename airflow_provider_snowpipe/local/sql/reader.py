@@ -59,6 +59,7 @@ _WORD_STARTS = frozenset(
 )  # fmt: skip
 _WORDS = _WORD_STARTS | {TokenType.DOT}
 _KEPT_CHARACTERS = 2_000
+_LONGEST_NAME = 255  # "Object identifiers", Snowflake documentation
 _EXISTS = {"CREATE": "IF NOT EXISTS", "DESCRIBE": ""}
 _COMMENTS = ("--", "//", "/*")
 _OPEN = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
@@ -451,12 +452,17 @@ class Reader:
     def _part(self) -> str:
         token = self._next()
         if token is not None and token.token_type is TokenType.IDENTIFIER and token.text:
-            self._at += 1
-            return token.text
-        if token is None or token.token_type is not TokenType.VAR or not _is_name(token.text):
+            name = token.text
+        elif token is None or token.token_type is not TokenType.VAR or not _is_name(token.text):
             raise self.unexpected()
+        else:
+            name = token.text.upper()
+        if len(name) > _LONGEST_NAME:
+            raise compilation_error(
+                f"identifier '{name[:30]}..' has {len(name)} characters, at most 255 are."
+            )
         self._at += 1
-        return token.text.upper()
+        return name
 
     # -- literals and properties
 

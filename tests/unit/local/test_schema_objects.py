@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql import front
 from tests.unit.local.sql_sessions import SqlSessions
 
 
@@ -278,3 +280,26 @@ def test_create_table_as_select_takes_columns_with_and_without_types(sql):
     assert sql.refused("CREATE TABLE other (a VARCHAR(2)) AS SELECT 700").code == "100078"
     assert sql.refused("CREATE TABLE other (a INT NOT NULL) AS SELECT NULL").code == "100072"
     assert sql.refused("CREATE TABLE other (a, b) AS SELECT 1").code == "002026"
+
+
+@pytest.mark.parametrize("kind", ["DATABASE", "SCHEMA", "TABLE", "STAGE", "SEQUENCE"])
+def test_a_name_has_at_most_255_characters(sql, kind):
+    columns = " (a INT)" if kind == "TABLE" else ""
+    refused = sql.refused(f"CREATE {kind} {'N' * 256}{columns}")
+    assert refused.code == "001003"
+    assert "255" in str(refused)
+
+
+def test_a_database_has_a_name_that_a_file_can_have(sql):
+    assert sql.refused(f"CREATE DATABASE {'N' * 250}").code == "000002"
+    sql.run(f"CREATE DATABASE {'N' * 200}")
+
+
+@pytest.mark.parametrize(
+    "bindings", [{}, {"1": {"type": "TEXT", "value": None}}, {"1": {"type": "FIXED", "value": "1"}}]
+)
+def test_a_value_that_is_not_bound_is_told(sql, bindings):
+    sql.run("CREATE TABLE bound (id INT, name VARCHAR)")
+    with pytest.raises(SqlError) as refused:
+        front.execute(sql.session(), "INSERT INTO bound (id, name) VALUES (?, ?)", bindings)
+    assert refused.value.code == "002049"
