@@ -141,7 +141,11 @@ def test_every_class_of_error_has_an_expected_answer():
             f".{room}" in module.name
             for room in ("streaming", "bulk", "spark", "routing", "hooks", "operators", "sensors", "triggers")
         ):
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                if not (error.name or "").startswith("airflow."):  # what a later Airflow has
+                    raise
 
     expected = {type(error) for error, _ in (*ANSWERS, *OF_TASKS)}
 

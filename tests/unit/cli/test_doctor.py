@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.cli.doctor import Doctor, Finding
 from airflow_provider_snowpipe.spark import jvm
 from tests.airflow_connections import PAT, SetConnection
+from tests.airflow_version import AIRFLOW
 from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
 from tests.scripted_service import Reply, ScriptedService
@@ -69,12 +70,14 @@ def free_port() -> int:
 def test_all_is_well_with_the_local_service(diagnose: Diagnose, table: str, tmp_path: Path) -> None:
     found = diagnose(table=table, source=str(tmp_path))
 
-    assert {name: one for name, one in found.items() if one.state != "ok"} == {}
+    # Airflow 2 comes with a Flask that is too old for the messages' extra.
+    known = {"packages"} if AIRFLOW < (3, 0) else set()
+    assert {name: one for name, one in found.items() if one.state != "ok" and name not in known} == {}
     assert list(found) == [
         "packages", "connection", "key", "tls", "clock", "ingest host", "role", "grants", "pipe",
         "spark connection", "spark-submit", "pyspark", "java", "spark master", "source path",
     ]  # fmt: skip
-    assert {one.remedy for one in found.values()} == {""}
+    assert {one.remedy for name, one in found.items() if name not in known} == {""}
     assert table in found["pipe"].result
     assert "ACCOUNTADMIN" in found["role"].result
 

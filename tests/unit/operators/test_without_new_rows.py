@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.operators.submission import targets_of, value_of
 from airflow_provider_snowpipe.spark.driver import Run
 from airflow_provider_snowpipe.spark.files.late_files import Listings
 from airflow_provider_snowpipe.spark.report import RunReport
+from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PIPE, PIPE_MISSING, FakeSnowpipe, error
 from tests.memory_source import InProcessSpark
 from tests.stream_worker import FileState, TaskInstance
@@ -116,6 +117,7 @@ def test_it_says_so_in_the_log_and_shows_the_channels(lab, capsys):
     assert all(channel in said for channel in CHANNELS)
 
 
+@pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 def test_nothing_is_left_to_the_next_try(lab, tmp_path):
     lab.state.set("snowpipe_rejected_before", {"p_src_a": 0})
 
@@ -192,6 +194,7 @@ def test_service_that_does_not_answer_at_once_is_left_to_spark(lab):
     assert lab.starts_spark()
 
 
+@pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 def test_rows_that_an_earlier_try_had_rejected_are_reported_by_the_driver(lab):
     lab.state.set("snowpipe_rejected_before", {"p_src_a": 0})
     lab.snowpipe.channels["p_src_a"].rows_error_count = 3

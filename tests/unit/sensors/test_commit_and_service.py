@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT
+from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import URL, FakeSnowpipe, error
 from tests.local_connection import TaskInstance
 
@@ -233,6 +234,7 @@ def test_what_nobody_says_is_waited_for_in_the_worker_every_five_seconds():
     assert sensor.snowflake_conn_id == "snowflake_default"
 
 
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has no page to link to")
 @pytest.mark.parametrize("ends", ["look", "event"])
 @pytest.mark.parametrize("targets", [{"c": "9"}, {"c1": "9", "c2": "8"}], ids=["one", "two"])
 def test_page_of_the_channels_and_lineage_are_left_behind(snowpipe, conn_id, targets, ends):
