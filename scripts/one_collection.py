@@ -1,7 +1,8 @@
 """How ``scripts/mutants.py`` runs tests: collected once, in the process from which each mutant's is forked.
 
 mutmut starts pytest anew for each mutant, which costs more than the tests that notice it. Here the items of
-one collection run in the forked process, the quickest first: most mutants are killed within milliseconds.
+one collection run in the forked process. First come those that have killed another mutant of the same
+function, then the quickest: most mutants are killed within milliseconds.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import shutil
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,14 +20,40 @@ from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
 
 
+class Killers:
+    """Which tests have killed mutants of which function, in a file that all forked processes add to.
+
+    :param path: the file; a line is a function, a tabulator and the id of the test
+    :param mutant_name: as mutmut names it: the function, ``__mutmut_`` and a number
+    """
+
+    def __init__(self, path: Path, mutant_name: str) -> None:
+        self._path = path
+        self._function = mutant_name.rpartition("__mutmut_")[0]
+
+    def counted(self) -> Counter[str]:
+        """How many mutants of the function each test has killed."""
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        pairs = (line.split("\t", 1) for line in lines)
+        return Counter(test for function, test in pairs if function == self._function)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the test that fails."""
+        if report.failed:
+            with self._path.open("a") as file:
+                file.write(f"{self._function}\t{report.nodeid}\n")
+
+
 class CollectedOnce(PytestRunner):
     """Runs tests in a process that is forked for each mutant from the one that has called :meth:`warm_up`."""
 
     _session: pytest.Session | None = None
+    _killers: Path | None = None
 
     def warm_up(self) -> None:
         """Collect all selected tests."""
         self._session = self._collected()
+        self._killers = Path(tempfile.mkdtemp(prefix="killers-"), "killers.tsv")
 
     def _collected(self) -> pytest.Session:
         os.chdir("mutants")
@@ -48,6 +76,11 @@ class CollectedOnce(PytestRunner):
         if self._session is None:
             self._session = self._collected()  # without a mutant, as with one: the tests have to pass
         session, seconds = self._session, state().duration_by_test
+        killed: Counter[str] = Counter()
+        if mutant_name and self._killers:
+            killers = Killers(self._killers, mutant_name)
+            killed = killers.counted()
+            session.config.pluginmanager.register(killers)
         wanted = set(tests) or {item.nodeid for item in session.items}
         # pytest removes a temporary folder of its own at an end that this process does not come to.
         folder = tempfile.mkdtemp(prefix="mutant-")
@@ -55,7 +88,8 @@ class CollectedOnce(PytestRunner):
         config.option.maxfail = 1
         config._tmp_path_factory._given_basetemp = Path(folder, "tests")
         session.items = sorted(
-            (item for item in session.items if item.nodeid in wanted), key=lambda item: seconds[item.nodeid]
+            (item for item in session.items if item.nodeid in wanted),
+            key=lambda item: (-killed[item.nodeid], seconds[item.nodeid]),
         )
         for item in session.items:
             # A mutant that waits for ever is killed by the test that it stops, not by the time of them all.

@@ -290,7 +290,7 @@ class TestCrashes:
         loading.account.put("a", "bad")
         marks = loading.files
         with pytest.raises(SqlError):
-            loading.load()
+            loading.load(FORCED)
         loading.account.stages["S"]["a"] = good
         loading.run(FORCED, try_number=2).load(marks)
         loading.account.history.clear()

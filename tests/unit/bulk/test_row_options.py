@@ -78,6 +78,10 @@ def test_what_snowflake_does_anyway_may_be_written_and_each_option_is_compared(k
         (form("CSV", DATE_FORMAT="UTF-8"), form("CSV"), [("DATE_FORMAT", "UTF-8", "AUTO")]),
         (form("CSV", EMPTY_FIELD_AS_NULL=False), form("CSV"), [("EMPTY_FIELD_AS_NULL", False, True)]),
         (form("CSV", EMPTY_FIELD_AS_NULL=False, FIELD_DELIMITER=None), form("CSV", FIELD_DELIMITER=None), []),
+        (form("CSV", EMPTY_FIELD_AS_NULL=False, VALIDATE_UTF8=False), form("CSV", FIELD_DELIMITER=None),
+         [("FIELD_DELIMITER", ",", None), ("VALIDATE_UTF8", False, True)]),
+        (form("CSV", ENCODING="UTF-8"), form("CSV"), []),
+        (form("CSV", ESCAPE="07"), form("CSV", ESCAPE="7"), [("ESCAPE", "07", "7")]),
         (form("CSV", TRIM_SPACE="true"), form("CSV", TRIM_SPACE=True), []),
         (form("JSON", DATE_FORMAT="auto"), form("JSON"), []),
         ({**JSON, "truncate_columns": True}, JSON, [("TRUNCATECOLUMNS", True, False)]),
@@ -203,6 +207,7 @@ def test_columns_are_compared_only_where_both_name_them_and_nothing_behind_a_sel
     ("given", "wanted", "text"),
     [
         (None, True, "ESCAPE = NONE in place of TRUE"),
+        (("b",), None, "ESCAPE = ('b') in place of NONE"),
         (("a", "b"), "\t", "ESCAPE = ('a', 'b') in place of '\\t'"),
         (1, 0, "ESCAPE = 1 in place of 0"),
     ],

@@ -59,7 +59,7 @@ class StreamedTable:
 
     def __init__(self, database: Database, name: str, *, schema: str = "PUBLIC", **options: Any) -> None:
         self.database, self.name, self.schema = database, name, schema
-        columns = (Column("ID", NUMBER, nullable=False), Column("NAME", TEXT))
+        columns = options.pop("columns", (Column("ID", NUMBER, nullable=False), Column("NAME", TEXT)))
         self.definition = Table("LOCAL", schema, name, columns, database.clock.now_ms(), **options)
         self.create()
 

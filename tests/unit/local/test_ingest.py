@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import ROW_SEQ_GAP, Channel
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN, TABLE_MISSING, commit_group
 from airflow_provider_snowpipe.local.errors import Refusal
-from airflow_provider_snowpipe.local.tables import NUMBER, ClusteringKey, Column, Table
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, ClusteringKey, Column, Table
 from tests.unit.local.streamed_table import Engine, StreamedTable, row
 
 
@@ -267,6 +267,16 @@ class TestCustomPipes:
         assert (channel.status()["rows_inserted"], channel.status()["rows_error_count"]) == (2, 1)
         assert ("PUBLIC", table.name) not in table.database.tables.isolated_groups
 
+    @pytest.mark.parametrize(("default", "rejected"), [(None, 1), ("7", 0)])
+    def test_a_pipe_that_leaves_out_a_required_column_needs_its_default(self, engine, default, rejected):
+        columns = (Column("NAME", TEXT), Column("KIND", NUMBER, nullable=False, default=default))
+        table = engine.table(columns=columns)
+        channel = table.open(pipe=table.custom_pipe(columns=("NAME",), expressions=("j->>'name'",)))
+        commit(table, table.take(channel, row(1, "x")))
+
+        assert table.rows() == ([] if rejected else [("x", 7)])
+        assert channel.status()["rows_error_count"] == rejected
+
     def test_pipes_of_one_table_share_a_commit(self, table):
         matches, transforms = (
             table.open(pipe=table.custom_pipe(**options))
@@ -289,6 +299,9 @@ class TestCustomPipes:
         assert transforms.status()["rows_error_count"] == 1
 
 
+_EVERY_COLUMN = {"columns": ("ID", "NAME"), "expressions": ("(j->>'id')::DECIMAL(38,0)", "j->>'name'")}
+
+
 class TestClustering:
     """The order of rows in a table with a clustering key."""
 
@@ -307,8 +320,10 @@ class TestClustering:
             (None, [4, 2, 1, 5, 3]),
             ({"cluster_at_ingest_time": True}, [4, 2, 1, 5, 3]),
             ({"cluster_at_ingest_time": False}, [1, 2, 3, 4, 5]),
+            ({"cluster_at_ingest_time": True, **_EVERY_COLUMN}, [4, 2, 1, 5, 3]),
+            ({"cluster_at_ingest_time": False, **_EVERY_COLUMN}, [1, 2, 3, 4, 5]),
         ],
-        ids=["default", "asks for it", "does not"],
+        ids=["default", "asks for it", "does not", "transforms and asks for it", "transforms and does not"],
     )
     def test_rows_of_a_commit_lie_by_the_key_and_then_by_channel_where_the_pipe_clusters(
         self, clustered, options, order, bad
@@ -495,6 +510,16 @@ class TestEvolution:
         assert (evolving.rows(), evolving.token(), code(channel)) == ([], None, MUST_REOPEN)
         assert (table.rows(), table.token()) == ([(2, None)], "2")
 
+    def test_every_table_of_a_commit_that_cannot_be_changed_is_left_out(self, engine, monkeypatch):
+        def refuse(*_: object, **__: object) -> None:
+            raise ingest.EvolutionError("no")
+
+        monkeypatch.setattr(ingest, "plan", refuse)
+        tables = [engine.table(schema_evolution=True) for _ in range(2)]
+        commit(tables[0], *(one.take(one.open(), row(1), token="1") for one in tables))
+
+        assert [(one.rows(), one.token()) for one in tables] == [([], None)] * 2
+
     def test_tables_of_one_commit_may_each_add_columns(self, engine):
         tables = [engine.table(schema_evolution=True) for _ in range(2)]
         commit(tables[0], *(one.take(one.open(), b'{"id":1,"more":true}', token="1") for one in tables))
@@ -533,6 +558,8 @@ class TestEvolution:
             (["1", "-2"], "NUMBER(38,0)"),
             (["18446744073709551615", "-1"], "NUMBER(38,0)"),
             (["1", "1.5"], "FLOAT"),
+            (["-1", "1.5"], "FLOAT"),
+            (["18446744073709551615", "-1", "1.5"], "FLOAT"),
             (["18446744073709551615", "1.5"], "FLOAT"),
             (["1.5"], "FLOAT"),
             (["true", "null"], "BOOLEAN"),
