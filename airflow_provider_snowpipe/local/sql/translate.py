@@ -647,6 +647,8 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             continue
         if table.meta.get("engine"):
             continue
+        if isinstance(table.this, exp.Dot) and isinstance(table.this.expression, exp.Identifier):
+            raise compilation_error(f"'{_dotted(table.this, table.db, table.catalog)}' has too many parts.")
         if not isinstance(table.this, exp.Identifier):
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
         if not table.args.get("db") and session.is_lent(table.name):
@@ -657,6 +659,16 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
         _qualify(session, tree, table, privileges)
     copy_history.replace_copy_history(session, tree)
     query_history.replace_query_history(session, tree)
+
+
+def _dotted(name: exp.Dot, *before: str) -> str:
+    """The text of a name of four parts or more, of which sqlglot makes a string where one is empty."""
+    parts: list[str] = []
+    rest: exp.Expr | str = name
+    while isinstance(rest, exp.Dot):
+        parts.append(rest.expression.name)
+        rest = rest.this
+    return ".".join(reversed([*parts, rest if isinstance(rest, str) else rest.name, *before]))
 
 
 def target_of(tree: exp.Expr) -> exp.Table | None:

@@ -16,6 +16,7 @@ ENGINE_WORDS = re.compile(
 )
 # Every kind of failure that a statement can provoke in the engine.
 STATEMENTS = """
+SELECT FROM (SELECT 1)
 SELECT 'a' + 1
 SELECT TRUE + 1
 SELECT d + ts FROM t

@@ -83,3 +83,13 @@ def test_rows_stream_into_the_one_that_is_named(tmp_path):
     assert connector.query("SELECT a FROM t")["data"]["rowset"] == [["1"]]
     assert connector.query('SELECT a FROM "t"')["data"]["rowset"] == [["2"]]
     service.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT * FROM {}", "INSERT INTO {} SELECT 1", "DELETE FROM {}", "UPDATE {} SET a = 1"],
+)
+@pytest.mark.parametrize("name", ["A.B.C.D", "LOCAL.PUBLIC..T"])
+def test_a_name_has_three_parts_at_most(local, statement, name):
+    refused = local.refused(statement.format(name))
+    assert (refused.code, f"'{name}' has too many parts" in refused.message) == ("001003", True)
