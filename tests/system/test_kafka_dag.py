@@ -40,25 +40,25 @@ def test_each_record_is_loaded_once_over_two_runs_and_the_group_follows(stack: S
     stack.service.sql(f"DROP TABLE IF EXISTS {TABLE}")  # other tests' rows are of no topic
     create_topic(brokers, TOPIC, 2)
     produce(brokers, TOPIC, numbered(range(200)), partition=lambda row: row % 2)
-    produce(brokers, TOPIC, [None], partition=0)  # a tombstone, which the DAG drops
+    produce(brokers, TOPIC, [None], partition=0)  # a tombstone, which the DAG drops and the token passes
     api.add_connection("kafka_default", {"conn_type": "kafka", "extra": {"bootstrap.servers": brokers}})
     stack.unpause(DAG)
 
     _run(stack, "first")
 
     assert _ids(stack) == list(range(200))
-    assert group_offsets(brokers, GROUP, TOPIC, 2) == [100, 100]
+    assert group_offsets(brokers, GROUP, TOPIC, 2) == [101, 100]
 
     produce(brokers, TOPIC, numbered(range(200, 210)), partition=1)
     _run(stack, "second")
     api.pause(DAG)
 
     assert _ids(stack) == list(range(210))
-    assert group_offsets(brokers, GROUP, TOPIC, 2) == [100, 110]
+    assert group_offsets(brokers, GROUP, TOPIC, 2) == [101, 110]
     with stack.service.client(TABLE) as client:
         names = [f"{DAG}_{TOPIC}_{number}" for number in range(2)]
         found = client.channel_statuses(names)
-    assert [found[name].committed for name in names] == ["99", "109"]
+    assert [found[name].committed for name in names] == ["100", "109"]
 
 
 def _run(stack: Stack, run_id: str) -> None:

@@ -202,7 +202,7 @@ def test_counters_tell_the_bytes_and_the_seconds_of_the_answered_appends(snowpip
 
 
 def test_no_more_than_the_allowed_requests_a_second(snowpipe: FakeSnowpipe) -> None:
-    saved_up, more, rate = 40, 4, 20
+    saved_up, more, rate = 10, 3, 5
     started = time.monotonic()
     with open_channel(snowpipe, rows=1, requests_per_second=rate) as channel:
         for n in range(saved_up + more):
