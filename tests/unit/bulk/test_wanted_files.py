@@ -147,6 +147,7 @@ def test_wanted_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
     ("options", "wanted"),
     [
         ({"files": ["a"]}, WantedFiles(("a",))),
+        ({"files": []}, WantedFiles(())),
         ({"files": ["a"], "stage": "@s/in"}, WantedFiles(("in/a",))),
         ({"prefix": "d", "count": "2"}, WantedFiles((), "d", 2)),
         ({"prefix": "", "count": 2}, WantedFiles((), "", 2)),
