@@ -173,8 +173,7 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     settings.only_mutate = [f"{PACKAGE}/{module}.py" for module in modules]
     selected = settings.pytest_add_cli_args_test_selection
     selected[:] = [*tests, *(option for option in selected if not option.startswith("tests/"))]
-    quiet = contextlib.nullcontext() if sys.stdout.isatty() else contextlib.redirect_stdout(io.StringIO())
-    with quiet as said:
+    with _quiet() as said:
         try:
             mutmut_cli._run((), processes)
         except SystemExit:  # the tests fail without a mutant
@@ -188,6 +187,22 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
         module = str(Path(data.path).relative_to(PACKAGE).with_suffix(""))
         found.append(Mutant(module, f"{owner}.{function}" if owner else function, status, diff))
     return found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[io.StringIO | None]:
+    """Keep mutmut's progress for a terminal; without one, give what it says instead."""
+    if sys.stdout.isatty():
+        yield None
+        return
+    said = io.StringIO()
+    # mutmut puts this one back where the tests' output ends.
+    kept, sys.__stdout__ = sys.__stdout__, said
+    try:
+        with contextlib.redirect_stdout(said):
+            yield said
+    finally:
+        sys.__stdout__ = kept
 
 
 def run_all(
