@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
+from airflow_provider_snowpipe.local.engine import channel
 from airflow_provider_snowpipe.local.engine.append import Append, split_lines
 from airflow_provider_snowpipe.local.engine.channel import (
     INVALID_ROW_SEQUENCER,
@@ -162,7 +163,15 @@ def test_rejected_rows_are_counted_and_the_token_still_advances():
     state = advance(NEW, writer.queue[0], 1, "bad row", now_ms=1)
     assert (state.rows_parsed, state.rows_inserted, state.rows_error_count) == (3, 2, 1)
     assert (state.offset_token, state.last_error_offset_upper_bound) == ("9", "9")
-    assert state.last_error_message == "bad row"
+    assert (state.last_error_message, state.last_error_timestamp_ms) == ("bad row", 1)
+
+
+def test_the_latency_of_an_append_is_from_its_receipt_to_its_commit(monkeypatch):
+    writer = Writer()
+    writer.append(writer.open())
+    append = writer.queue[0]
+    monkeypatch.setattr(channel.time, "monotonic", lambda: append.received_at + 1.5)
+    assert advance(NEW, append, 0, None, now_ms=1).latency_ms == 1500
 
 
 @pytest.mark.parametrize(

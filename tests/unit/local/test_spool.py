@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import duckdb
 import pytest
 
 from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolError
+from airflow_provider_snowpipe.local.engine import spool as disk
+from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolError, has_room, is_full, is_invalidated
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
 SECRET = b'{"name":"nobody may read this at rest"}\n' * 100
@@ -187,3 +192,27 @@ def test_no_key_is_in_a_representation(home):
     spool = start(home)
     (key,) = json.loads(home.spool_keys_file.read_text())["keys"].values()
     assert key not in repr(spool) + repr(spool.park(SECRET)) + repr(vars(spool))
+
+
+@pytest.mark.parametrize(
+    ("error", "full", "invalidated"),
+    [
+        (OSError(errno.ENOSPC, "no space"), True, False),
+        (OSError(errno.EDQUOT, "quota"), True, False),
+        (OSError(errno.EACCES, "No space left on device"), False, False),
+        (ValueError("has been invalidated: No space left on device"), False, False),
+        (duckdb.IOException("IO Error: No space left on device"), True, False),
+        (duckdb.IOException("IO Error: Disk quota exceeded"), True, False),
+        (duckdb.FatalException("the database has been invalidated"), False, True),
+        (duckdb.IOException("IO Error: another one"), False, False),
+    ],
+    ids=repr,
+)
+def test_a_full_disk_is_told_from_other_failures_and_from_a_database_that_it_broke(error, full, invalidated):
+    assert (is_full(error), is_invalidated(error)) == (full, invalidated)
+
+
+def test_room_is_what_is_free_without_the_reserve(tmp_path, monkeypatch):
+    free = 100 + disk.RESERVED_BYTES
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    assert [has_room(tmp_path, size) for size in (99, 100, 101)] == [True, True, False]
