@@ -47,7 +47,7 @@ def stage_file(service: ServiceInProcess, session: Connector, place: str, conten
 
 def test_values_bound_by_a_stage_are_inserted(service: ServiceInProcess, session: Connector) -> None:
     session.query("CREATE STAGE binds")
-    session.query("CREATE TABLE bound (a INT, b STRING, c BINARY, d DATE, e BOOLEAN)")
+    session.query("CREATE OR REPLACE TABLE bound (a INT, b STRING, c BINARY, d DATE, e BOOLEAN)")
     lines = b'1,"x ""y"", z",0a0b,2024-02-29,true\n2,"",,1700006400000,false\n,"two\nlines",,,\n'
     stage_file(service, session, "binds/one/3.csv", lines)
     answer = session.query("INSERT INTO bound VALUES (?, ?, ?, ?, ?)", bindStage="@binds/one")
@@ -99,7 +99,7 @@ def test_another_session_of_the_user_cancels_everything(
 
 
 def test_many_bound_rows_are_inserted_in_one_statement(session: Connector) -> None:
-    session.query("CREATE TABLE many (a INT, b VARCHAR(9), c TIMESTAMP_NTZ)")
+    session.query("CREATE OR REPLACE TABLE many (a INT, b VARCHAR(9), c TIMESTAMP_NTZ)")
     count = 20_000
     bindings = {
         "1": {"type": "FIXED", "value": [str(n) for n in range(count)]},
@@ -188,7 +188,7 @@ def test_values_can_be_bound_by_name(session: Connector) -> None:
 
 def test_a_staged_date_may_be_a_number_of_any_unit(service: ServiceInProcess, session: Connector) -> None:
     session.query("CREATE STAGE days")
-    session.query("CREATE TABLE days (d DATE)")
+    session.query("CREATE OR REPLACE TABLE days (d DATE)")
     # Connector 4.8.1 writes milliseconds, and nanoseconds from the year 2969 on.
     stage_file(service, session, "days/one/1.csv", b"-6930835200000\n0\n253402214400000000000\n2024-02-29\n")
     session.query("INSERT INTO days VALUES (?)", bindStage="@days/one")
@@ -249,7 +249,7 @@ def test_without_a_database_the_error_names_what_was_asked(
 
 
 def test_every_database_has_an_information_schema_to_use(session: Connector) -> None:
-    session.query("CREATE TABLE told (a VARCHAR(20)) COMMENT = 'cheese'")
+    session.query("CREATE OR REPLACE TABLE told (a VARCHAR(20)) COMMENT = 'cheese'")
     assert session.query("USE SCHEMA information_schema")["data"]["finalSchemaName"] == "INFORMATION_SCHEMA"
     assert rows(session, "SELECT comment FROM tables WHERE table_name = 'TOLD'") == [["cheese"]]
     text = "SELECT character_octet_length FROM columns WHERE table_name = 'TOLD'"
@@ -292,7 +292,7 @@ def test_the_answer_counts_the_rows_that_a_statement_changed(session: Connector)
         names = ("numRowsInserted", "numRowsUpdated", "numRowsDeleted", "numDmlDuplicates")
         return dict(zip(names, (inserted, updated, deleted, twice), strict=True))
 
-    assert stats("CREATE TABLE counted AS SELECT * FROM VALUES (1), (2), (3) AS t(a)") == counts(3, 0, 0)
+    assert stats("CREATE OR REPLACE TABLE counted AS SELECT * FROM VALUES (1), (2), (3) AS t(a)") == counts(3, 0, 0)
     assert stats("INSERT INTO counted VALUES (4)") == counts(1, 0, 0)
     assert stats("UPDATE counted SET a = 5 WHERE a > 2") == counts(0, 2, 0)
     assert stats("UPDATE counted SET a = 6 WHERE a > 9") == {}
@@ -301,12 +301,12 @@ def test_the_answer_counts_the_rows_that_a_statement_changed(session: Connector)
     assert rows(session, f"{matched} WHERE counted.a = s.a AND s.a < 3") == [["2", "1"]]
     session.query("ALTER SESSION SET ERROR_ON_NONDETERMINISTIC_UPDATE = TRUE")
     assert session.query(f"{matched} WHERE counted.a = s.a")["code"] == "100090"
-    session.query("CREATE TABLE others (a INT)")
+    session.query("CREATE OR REPLACE TABLE others (a INT)")
     both = "INSERT OVERWRITE ALL INTO counted VALUES (b) INTO others VALUES (b) SELECT 7 AS b"
     assert stats(both) == counts(2, 0, 4)
     assert stats("TRUNCATE TABLE counted") == counts(0, 0, 1)
     assert stats("SELECT 1") is None
-    assert stats("CREATE TABLE uncounted (a INT)") == {}
+    assert stats("CREATE OR REPLACE TABLE uncounted (a INT)") == {}
 
 
 def test_a_statement_may_ask_for_its_own_form(service: ServiceInProcess) -> None:
@@ -377,13 +377,13 @@ def test_a_bound_format_is_read(session: Connector) -> None:
     for kind, value in times:
         bound = {"1": {"type": kind, "value": value}, "2": {"type": "TEXT", "value": "HH24:MI"}}
         assert rows(session, "SELECT TO_CHAR(?, ?)", bindings=bound) == [["01:00"]]
-    session.query("CREATE TABLE read_days (d DATE, n INT)")
+    session.query("CREATE OR REPLACE TABLE read_days (d DATE, n INT)")
     many = {"1": {"type": "TEXT", "value": ["2026-01-01"] * 2}, "2": {"type": "FIXED", "value": ["1", "2"]}}
     assert rows(session, "INSERT INTO read_days VALUES (TO_DATE(?), ?)", bindings=many) == [["2"]]
 
 
 def test_a_bound_format_of_several_rows_is_read(session: Connector) -> None:
-    session.query("CREATE TABLE read_each (d DATE)")
+    session.query("CREATE OR REPLACE TABLE read_each (d DATE)")
     days = {"type": "TEXT", "value": ["2026-01-31", "31/01/2026"]}
     formats = {"type": "TEXT", "value": ["YYYY-MM-DD", "DD/MM/YYYY"]}
     answer = session.query("INSERT INTO read_each VALUES (TO_DATE(?, ?))", bindings={"1": days, "2": formats})
