@@ -207,6 +207,7 @@ class Transaction:
 _REMEMBERED_RESULTS = 16
 _REMEMBERED_COPIES = 256
 _INTERRUPT_SECONDS = 0.05
+_TIMEOUT = "STATEMENT_TIMEOUT_IN_SECONDS"
 _NO_DATABASE = (
     "Cannot perform operation. This session does not have a current database. "
     "Call 'USE DATABASE', or use a qualified name."
@@ -340,16 +341,19 @@ class Session:
 
     @property
     def statement_seconds(self) -> float:
-        """Time after which a statement is stopped, 0 for no limit: that of the service or the session's own.
+        """Time after which a statement is stopped, 0 for no limit: the lowest of what has one.
 
-        ``STATEMENT_TIMEOUT_IN_SECONDS`` 0 stands for the longest ("Parameters").
+        ``STATEMENT_TIMEOUT_IN_SECONDS`` is the session's own or its user's, and the warehouse's; 0 stands for
+        the longest ("Parameters").
         """
-        limit = self.catalog.limits.statement_seconds
-        try:
-            own = float(str(self.parameters.get("STATEMENT_TIMEOUT_IN_SECONDS", 0)))
-        except ValueError:
-            own = 0.0
-        return min(filter(None, (limit, own)), default=0.0)
+        state = self.catalog.access.state
+        of_user, of_warehouse = (
+            dict(known.properties).get(_TIMEOUT) if known is not None else None
+            for known in (state.users.get(self.user), state.warehouses.get(self.warehouse or ""))
+        )
+        own = self.parameters.get(_TIMEOUT, of_user)
+        found = map(_seconds, (self.catalog.limits.statement_seconds, own, of_warehouse))
+        return min((seconds for seconds in found if seconds > 0), default=0.0)
 
     def remember(self, query_id: str, result: Result) -> None:
         """Keep a result for RESULT_SCAN; the oldest ones are forgotten."""
@@ -570,6 +574,13 @@ class Session:
         if schema not in database.schemas:
             raise object_missing("Schema", f"{database.name}.{schema}")
         return database, schema, path[-1]
+
+
+def _seconds(value: object) -> float:
+    try:
+        return float(str(value or 0))
+    except ValueError:
+        return 0.0
 
 
 # -- What is current in a session: its database and schema, role and warehouse ---------------------------

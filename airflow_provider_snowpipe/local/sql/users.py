@@ -49,7 +49,7 @@ _SIZES = {
     "X3LARGE": "3X-Large", "3XLARGE": "3X-Large", "X4LARGE": "4X-Large", "4XLARGE": "4X-Large",
     "X5LARGE": "5X-Large", "5XLARGE": "5X-Large", "X6LARGE": "6X-Large", "6XLARGE": "6X-Large",
 }  # fmt: skip
-# Remembered without effect.
+# Remembered without effect, but for the time-out.
 _REMEMBERED = frozenset(
     {"WAREHOUSE_TYPE", "MAX_CLUSTER_COUNT", "MIN_CLUSTER_COUNT", "SCALING_POLICY", "RESOURCE_MONITOR",
      "ENABLE_QUERY_ACCELERATION", "QUERY_ACCELERATION_MAX_SCALE_FACTOR", "MAX_CONCURRENCY_LEVEL",
@@ -369,10 +369,10 @@ _FIELDS = {
     "DEFAULT_WAREHOUSE": "default_warehouse",
     "COMMENT": "comment",
 }
-# Remembered and shown; nothing here depends on them.
+# Remembered and shown; only the time-out has an effect here.
 _USERS_REMEMBERED = (
     "DISPLAY_NAME", "FIRST_NAME", "MIDDLE_NAME", "LAST_NAME", "EMAIL", "MUST_CHANGE_PASSWORD", "TYPE",
-    "DAYS_TO_EXPIRY", "MINS_TO_UNLOCK", "NETWORK_POLICY",
+    "DAYS_TO_EXPIRY", "MINS_TO_UNLOCK", "NETWORK_POLICY", "STATEMENT_TIMEOUT_IN_SECONDS",
 )  # fmt: skip
 _DAY_MS = 24 * 3600 * 1000
 _PAT_DAYS = 15
