@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.local.sql import (
     engine_errors,
     functions,
     iceberg,
+    show,
     translate,
     views,
 )
@@ -431,13 +432,8 @@ def create_table(session: Session, reader: Reader) -> Result:
         iceberg.keep(database, table, lake)
     _keep_transient(database, table, reader)
     keep_created(session, database, table, tree, staged)
-    made = status(f"Table {path[-1]} successfully created.")
-    return made if tree.expression is None else _with_count(session, table, made)
-
-
-def _with_count(session: Session, table: Table, made: Result) -> Result:
-    [(count,)] = session.cursor.execute(f"SELECT count(*) FROM {table.path}").fetchall()
-    return dataclasses.replace(made, changed={"inserted": int(count)})
+    counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
+    return dataclasses.replace(status(f"Table {path[-1]} successfully created."), changed=counted)
 
 
 def _is_temporary(tree: exp.Create) -> bool:

@@ -540,7 +540,8 @@ def _status_of(session: Session, name: str) -> str:
     found = find_named(session, path)
     if found is None:
         return _streaming_status(session, path)
-    _require_monitor(session, *found)
+    database, pipe = found
+    _require_monitor(session, (database.name, pipe.key.schema, pipe.key.name))
     return json.dumps(pipe_status(session, *found))
 
 
@@ -583,8 +584,7 @@ def iso(epoch_ms: int) -> str:
     return timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _require_monitor(session: Session, database: Database, pipe: FilePipe) -> None:
-    place = (database.name, pipe.key.schema, pipe.key.name)
+def _require_monitor(session: Session, place: tuple[str, str, str]) -> None:
     held = session.catalog.access.held(session.roles, Securable("PIPE", place))
     if not held & {"MONITOR", "OPERATE", "OWNERSHIP"}:
         session.require("MONITOR", "PIPE", *place)
@@ -614,10 +614,8 @@ def _wait(session: Session, amount: str, unit: str = "SECONDS") -> str:
 
 def _streaming_status(session: Session, path: tuple[str, ...]) -> str:
     database, pipe = existing_pipe(session, path)
-    if pipe.definition is not None and not session.catalog.access.held(
-        session.roles, Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name))
-    ) & {"MONITOR", "OPERATE", "OWNERSHIP"}:
-        session.require("MONITOR", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+    if pipe.definition is not None:
+        _require_monitor(session, (database.name, pipe.key.schema, pipe.key.name))
     state = "RUNNING" if database.tables.find(pipe.key.schema, pipe.table) else "STOPPED_MISSING_TABLE"
     return json.dumps({"executionState": state, "pendingFileCount": 0})
 
