@@ -28,8 +28,8 @@ class LocalCatalog:
         storage = Storage(folder / "data" / "staged", folder / "data", Outside((self.outside,)))
         self.catalog = Catalog(databases, Faults(), storage=storage)
         self.database = self.catalog.database("LOCAL")
-        if self.database.stages.stage("PUBLIC", "S") is None:
-            self.database.stages.put_stage(StageDefinition("LOCAL", "PUBLIC", "S", 0), replace=False)
+        if self.database.stages.stages.find("PUBLIC", "S") is None:
+            self.database.stages.put(StageDefinition("LOCAL", "PUBLIC", "S", 0), replace=False)
         self.session = self.new_session()
 
     def new_session(self) -> Session:
@@ -52,7 +52,7 @@ class LocalCatalog:
 
     def put(self, path: str, content: bytes, stage: str = "S") -> Path:
         """Write a file into an internal stage, without PUT."""
-        definition = self.database.stages.stage("PUBLIC", stage)
+        definition = self.database.stages.stages.find("PUBLIC", stage)
         assert definition is not None
         return self._write(definition.identity, path, content)
 

@@ -279,9 +279,9 @@ class Catalog:
         if target.kind == "TABLE":
             return database.tables.find(*target.path[1:]) is not None
         if target.kind == "STAGE":
-            return database.stages.stage(*target.path[1:]) is not None
+            return database.stages.stages.find(*target.path[1:]) is not None
         if target.kind == "FILE FORMAT":
-            return database.stages.format(*target.path[1:]) is not None
+            return database.stages.formats.find(*target.path[1:]) is not None
         return True
 
     def _new_file(self, name: str) -> Path:

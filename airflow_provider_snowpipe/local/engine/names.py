@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, count
+from typing import NamedTuple
 
 import duckdb
 
@@ -85,8 +86,7 @@ class PipeDefinition:
 DEFAULT_PIPE_SUFFIX = "-STREAMING"
 
 
-@dataclass(frozen=True, slots=True)
-class PipeKey:
+class PipeKey(NamedTuple):
     """Exact schema and name of a pipe inside one database."""
 
     schema: str

@@ -223,60 +223,41 @@ class ConnectorFront:
         cancelled = _CANCEL.match(text)
         if cancelled:
             return self._cancel(session, *cancelled.groups())
-        own = body.get("parameters")
-        wanted = _statement_count(session, body)
-        if _may_be_several(text, wanted):
-            return self._several(
-                session, request, text, wanted, in_the_background=bool(body.get("asyncExec"))
-            )
+        return self._run(session, request, body, text)
+
+    def _run(self, session: Session, request: Request, body: dict[str, Any], text: str) -> Response:
+        """Run a statement, or several until one fails; each result of several has an id of its own."""
+        own, wanted = body.get("parameters"), _statement_count(session, body)
         try:
             bindings = _bound(session, body)
-            execution, is_new = self._executions.get_or_add(
-                session.session_id,
-                request.query.get("requestId"),
-                [text, bindings],
-                lambda: Execution(
-                    session,
-                    text,
-                    bindings if isinstance(bindings, dict) else None,
-                    own if isinstance(own, dict) else None,
-                ),
+            given: list[tuple[Any, ...]] = [
+                (text, *(v if isinstance(v, dict) else None for v in (bindings, own)))
+            ]
+            is_batch = _may_be_several(text, wanted)
+            if is_batch:
+                statements = split_statements(text)
+                check_count(statements, wanted)
+                given = list(zip(statements, shares(statements, bindings or {}), strict=True))
+
+            def make() -> Execution | Batch:
+                parts = [Execution(session, *each) for each in given]
+                return Batch(parts) if is_batch else parts[0]
+
+            request_id = request.query.get("requestId")
+            made, is_new = self._executions.get_or_add(
+                session.session_id, request_id, [text, wanted, bindings], make
             )
         except SqlError as error:
             return _failed(error)
+        for part in made.parts if is_new and is_batch else ():
+            self._executions.add(part)
         if body.get("asyncExec"):
             if is_new:
-                in_background(execution.run)
-            return _in_progress(execution, _IN_PROGRESS)
+                in_background(made.run)
+            return _in_progress(made, _IN_PROGRESS)
         if is_new:
-            execution.run()
-        return self._finished(session, execution, request)
-
-    def _several(
-        self, session: Session, request: Request, text: str, wanted: int, *, in_the_background: bool
-    ) -> Response:
-        """Run several statements, one after the other until one fails; each result has an id of its own."""
-        try:
-            statements = split_statements(text)
-            check_count(statements, wanted)
-            bindings = _bound(session, request.json()) or {}
-            bound = shares(statements, bindings)
-            parts = [Execution(session, *part) for part in zip(statements, bound, strict=True)]
-            content = [text, wanted, bindings]
-            batch, is_new = self._executions.get_or_add(
-                session.session_id, request.query.get("requestId"), content, lambda: Batch(parts)
-            )
-        except SqlError as error:
-            return _failed(error)
-        for part in batch.parts if is_new else ():
-            self._executions.add(part)
-        if in_the_background:
-            if is_new:
-                in_background(batch.run)
-            return _in_progress(batch, _IN_PROGRESS)
-        if is_new:
-            batch.run()
-        return self._all_finished(session, batch)
+            made.run()
+        return self._finished(session, made, request)
 
     def _all_finished(self, session: Session, batch: Batch) -> Response:
         if not batch.wait(_ANSWER_SECONDS):

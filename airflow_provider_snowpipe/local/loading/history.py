@@ -11,15 +11,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import duckdb
 import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.names import Names, PipeKey, Rename
-from airflow_provider_snowpipe.local.engine.store import transact
-from airflow_provider_snowpipe.local.errors import object_exists, object_missing
+from airflow_provider_snowpipe.local.engine.store import Definitions
 from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.tables import Table
 
@@ -28,8 +28,6 @@ from airflow_provider_snowpipe.local.tables import Table
 _ARRIVED = "_arrived_files"
 _DDL = """
 CREATE SEQUENCE IF NOT EXISTS {s}.queue_ids;
-CREATE TABLE IF NOT EXISTS {s}.file_pipes (schema_name VARCHAR, pipe_name VARCHAR, created_on_ms BIGINT,
-    definition VARCHAR);
 CREATE TABLE IF NOT EXISTS {s}.pipe_queue (id BIGINT, schema_name VARCHAR, pipe_name VARCHAR, path VARCHAR,
     size BIGINT, received_on_ms BIGINT);
 """
@@ -51,6 +49,15 @@ class FilePipe:
     :param pattern: PATTERN of the COPY statement, for SHOW PIPES.
     :param paused_on_ms: since when it is paused, or None.
     """
+
+    WORD: ClassVar[str] = "Pipe"
+    RELATION: ClassVar[str] = "file_pipes"
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "schema_name VARCHAR",
+        "pipe_name VARCHAR",
+        "created_on_ms BIGINT",
+        "definition VARCHAR",
+    )
 
     key: PipeKey
     created_on_ms: int
@@ -75,15 +82,20 @@ class FilePipe:
         """The statement after COPY INTO."""
         return self.text.split(None, 2)[2]
 
-    def to_json(self) -> str:
-        """Return the form that the hidden table keeps."""
+    def moved(self, change: Rename) -> FilePipe:
+        """Return the pipe as it is after a rename of its database or schema."""
+        _, schema = change.moved((change.old[0], self.key.schema))
+        _, table_schema = change.moved((change.old[0], self.table_schema))
+        return dataclasses.replace(self, key=PipeKey(schema, self.key.name), table_schema=table_schema)
+
+    def to_row(self) -> list[Any]:
+        """Return the row of the hidden table."""
         kept = dataclasses.asdict(self)
-        del kept["key"], kept["created_on_ms"]
-        return json.dumps(kept)
+        return [*kept.pop("key"), kept.pop("created_on_ms"), json.dumps(kept)]
 
     @classmethod
-    def from_json(cls, schema: str, name: str, created_on_ms: int, text: str) -> FilePipe:
-        """Read the form that :meth:`to_json` writes."""
+    def from_row(cls, _database: str, schema: str, name: str, created_on_ms: int, text: str) -> FilePipe:
+        """Read the row that :meth:`to_row` writes."""
         return cls(PipeKey(schema, name), created_on_ms, **json.loads(text))
 
 
@@ -118,77 +130,43 @@ class PipeFailure:
 
 
 class FilePipes:
-    """File pipes of one database.
-
-    Threading: writes hold the database's write lock; the dictionary is replaced under it and read without it.
-    """
+    """File pipes of one database, and their queues."""
 
     def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock) -> None:
-        self._names = names
         self._cursor = cursor
         self._lock = write_lock
         self._schema = names.hidden_schema
         cursor.execute(_DDL.format(s=self._schema))
-        rows = cursor.execute(f"SELECT * FROM {self._schema}.file_pipes").fetchall()
-        self._pipes = {pipe.key: pipe for pipe in (FilePipe.from_json(*row) for row in rows)}
-
-    @property
-    def pipes(self) -> list[FilePipe]:
-        """All file pipes, by schema and name."""
-        return sorted(self._pipes.values(), key=lambda pipe: (pipe.key.schema, pipe.key.name))
+        self.pipes = Definitions(FilePipe, FilePipe.from_row, names, cursor, write_lock)
+        self.follow = self.pipes.follow
 
     def find(self, key: PipeKey) -> FilePipe | None:
         """Return a pipe by its exact name, or None."""
-        return self._pipes.get(key)
+        return self.pipes.find(*key)
 
     def create(self, pipe: FilePipe, *, replace: bool) -> None:
         """Create a pipe; replacing one empties its queue and forgets its loads.
 
         :raises SqlError: when it exists and is not to be replaced.
         """
-        with self._lock:
-            self._names.require_schema(pipe.key.schema)
-            if pipe.key in self._pipes and not replace:
-                raise object_exists(f"{self._names.database}.{pipe.key.schema}.{pipe.key.name}")
-            transact(self._cursor, lambda: self._replace(pipe))
-            self._pipes = {**self._pipes, pipe.key: pipe}
+        self.pipes.put(pipe, replace=replace, also=lambda: self._empty(pipe.key))
 
     def change(self, pipe: FilePipe) -> None:
         """Change the options of a pipe; queue and history stay.
 
         :raises SqlError: when it is gone.
         """
-        with self._lock:
-            if pipe.key not in self._pipes:
-                raise object_missing("Pipe", f"{self._names.database}.{pipe.key.schema}.{pipe.key.name}")
-            self._update(pipe)
-            self._pipes = {**self._pipes, pipe.key: pipe}
+        self.pipes.change(pipe, pipe)
 
-    def drop(self, key: PipeKey) -> None:
+    def drop(self, pipe: FilePipe) -> None:
         """Drop a pipe with its queue; files that wait are not loaded."""
-        with self._lock:
-            transact(self._cursor, lambda: self._delete(key))
-            self._pipes = {known: pipe for known, pipe in self._pipes.items() if known != key}
+        self.pipes.drop(pipe, lambda: self._empty(pipe.key))
 
     def drop_schema(self, schema: str) -> None:
         """Drop the pipes of a schema."""
         for pipe in self.pipes:
             if pipe.key.schema == schema:
-                self.drop(pipe.key)
-
-    def follow(self, change: Rename) -> Callable[[], None]:
-        """Write what a new name of the database or a schema changes beside the schemas' names.
-
-        :returns: makes the picture in memory follow, once the open transaction is committed.
-        """
-        moved = [_moved(pipe, change) for pipe in self._pipes.values()]
-        for pipe in moved:
-            self._update(pipe)
-
-        def follow() -> None:
-            self._pipes = {pipe.key: pipe for pipe in moved}
-
-        return follow
+                self.drop(pipe)
 
     # -- queue ----------------------------------------------------------------------------------------------
 
@@ -203,8 +181,7 @@ class FilePipes:
             {"path": pa.array(unique, pa.string()), "size": pa.array(unique.values(), pa.int64())}
         )
         with self._lock:
-            if key not in self._pipes:
-                raise object_missing("Pipe", f"{self._names.database}.{key.schema}.{key.name}")
+            self.pipes.require(key)
             self._cursor.register(_ARRIVED, table)
             sequence = literal(f"{self._schema}.queue_ids")
             try:
@@ -241,31 +218,10 @@ class FilePipes:
             [[file.id for file in files]],
         )
 
-    def _update(self, pipe: FilePipe) -> None:
+    def _empty(self, key: PipeKey) -> None:
         self._cursor.execute(
-            f"UPDATE {self._schema}.file_pipes SET definition = ? WHERE schema_name = ? AND pipe_name = ?",
-            [pipe.to_json(), pipe.key.schema, pipe.key.name],
+            f"DELETE FROM {self._schema}.pipe_queue WHERE schema_name = ? AND pipe_name = ?", list(key)
         )
-
-    def _replace(self, pipe: FilePipe) -> None:
-        self._delete(pipe.key)
-        self._cursor.execute(
-            f"INSERT INTO {self._schema}.file_pipes VALUES (?, ?, ?, ?)",
-            [pipe.key.schema, pipe.key.name, pipe.created_on_ms, pipe.to_json()],
-        )
-
-    def _delete(self, key: PipeKey) -> None:
-        for relation in ("file_pipes", "pipe_queue"):
-            self._cursor.execute(
-                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND pipe_name = ?",
-                [key.schema, key.name],
-            )
-
-
-def _moved(pipe: FilePipe, change: Rename) -> FilePipe:
-    _, schema = change.moved((change.old[0], pipe.key.schema))
-    _, table_schema = change.moved((change.old[0], pipe.table_schema))
-    return dataclasses.replace(pipe, key=PipeKey(schema, pipe.key.name), table_schema=table_schema)
 
 
 # -- Load history: which file was loaded into which table, when, and with what result --------------------

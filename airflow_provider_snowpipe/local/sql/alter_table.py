@@ -20,11 +20,10 @@ from airflow_provider_snowpipe.local.errors import (
 from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.sql import ddl, iceberg, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
 
-_DONE = "Statement executed successfully."
 _Place = tuple[Session, Database, Table]
 
 
@@ -34,7 +33,7 @@ def alter_table(session: Session, reader: Reader) -> Result:
     database, table = session.table_if_exists(head, "OWNERSHIP")
     if table is None:
         session.commit()
-        return status(_DONE)
+        return done()
     action = reader.accept(*_ACTIONS)
     if not action:
         raise unsupported(f"ALTER TABLE .. {reader.rest()[:40].upper()}")
@@ -44,7 +43,7 @@ def alter_table(session: Session, reader: Reader) -> Result:
     session.commit()
     with database.write_lock:
         next(change, None)
-    return status(_DONE)
+    return done()
 
 
 def _set(place: _Place, reader: Reader) -> Iterator[None]:

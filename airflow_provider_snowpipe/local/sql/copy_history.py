@@ -24,8 +24,12 @@ from airflow_provider_snowpipe.local.identifiers import literal, read_path
 from airflow_provider_snowpipe.local.loading.history import DAY_MS
 from airflow_provider_snowpipe.local.sql import query_history
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.relations import is_service_function
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.relations import (
+    SERVICE_FUNCTIONS,
+    is_service_function,
+    service_arguments,
+)
+from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
 
@@ -89,7 +93,7 @@ def truncate(session: Session, reader: Reader) -> Result:
     session.commit()
     database, table = _logging_table(session, path, "TRUNCATE")
     database.tables.clear_rejected_rows(table.schema, table.name)
-    return status("Statement executed successfully.")
+    return done()
 
 
 def _logging_table(session: Session, path: tuple[str, ...], privilege: str) -> tuple[Database, Table]:
@@ -138,17 +142,22 @@ _LOAD_HISTORY = (
 )
 
 
-def replace_copy_history(session: Session, tree: exp.Expr) -> None:
-    """Put a subquery where a query calls ``TABLE(INFORMATION_SCHEMA.COPY_HISTORY(..))``.
+def replace_histories(session: Session, tree: exp.Expr) -> None:
+    """Put a subquery where a query calls ``TABLE(INFORMATION_SCHEMA.COPY_HISTORY(..))`` or QUERY_HISTORY.
 
     :raises SqlError: for wrong arguments, or a table that does not exist or stays hidden.
     """
     for rows in list(tree.find_all(exp.TableFromRows)):
-        if is_service_function(rows.this, "COPY_HISTORY"):
-            call = rows.this.expression
-            alias = rows.args.get("alias")
-            name = alias.this.name if alias is not None and alias.this else "COPY_HISTORY"
+        if not is_service_function(rows.this, *SERVICE_FUNCTIONS):
+            continue
+        call, alias = rows.this.expression, rows.args.get("alias")
+        name = alias.this.name if alias is not None and alias.this else call.name.upper()
+        if call.name.upper() == "COPY_HISTORY":
             rows.replace(_aliased(_copy_history(session, call), name))
+            continue
+        parts = [part.name for part in rows.this.this.find_all(exp.Identifier)]
+        session.visible_database(parts[0] if len(parts) == 2 else session.current_database())
+        rows.replace(_aliased(query_history.history_of(session, call), name))
 
 
 def load_history(session: Session, database: Database, alias: str = "LOAD_HISTORY") -> exp.Expr:
@@ -166,7 +175,7 @@ def load_history(session: Session, database: Database, alias: str = "LOAD_HISTOR
 
 
 def _copy_history(session: Session, call: exp.Anonymous) -> exp.Expr:
-    arguments = _arguments(call)
+    arguments = service_arguments(call, _ARGUMENTS)
     database, schema, name = session.resolve(read_path(_string(arguments, "TABLE_NAME"))[0])
     if database.tables.find(schema, name) is None or not session.can_see(
         "TABLE", database.name, schema, name
@@ -219,19 +228,6 @@ def _timestamp(column: str) -> str:
 
 def _aliased(query: exp.Expr, name: str) -> exp.Subquery:
     return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
-
-
-def _arguments(call: exp.Anonymous) -> dict[str, exp.Expr]:
-    found: dict[str, exp.Expr] = {}
-    for position, argument in enumerate(call.expressions):
-        if isinstance(argument, exp.Kwarg):
-            name, value = argument.this.name.upper(), argument.expression
-        else:
-            name, value = (_ARGUMENTS[position] if position < len(_ARGUMENTS) else ""), argument
-        if name not in _ARGUMENTS or name in found:
-            raise compilation_error(f"invalid argument '{name}' of COPY_HISTORY.")
-        found[name] = value
-    return found
 
 
 def _string(arguments: dict[str, exp.Expr], name: str) -> str:
@@ -312,4 +308,4 @@ def grant_viewer(session: Session, reader: Reader) -> Result:
             )
         else:
             changes.revoke(state, ["USAGE"], shared_role(path[1]), role)
-    return status("Statement executed successfully.")
+    return done()

@@ -24,12 +24,13 @@ from airflow_provider_snowpipe.local.sql import (
     engine_errors,
     functions,
     iceberg,
+    show,
     translate,
     views,
 )
 from airflow_provider_snowpipe.local.sql import query as lengths
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
-from airflow_provider_snowpipe.local.sql.results import Result, status
+from airflow_provider_snowpipe.local.sql.results import Result, done, status
 from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from airflow_provider_snowpipe.local.sql.stages import with_settings
 from airflow_provider_snowpipe.local.stages.definition import Setting, StageDefinition, invalid_value
@@ -54,7 +55,6 @@ _OTHERS = (
     exp.TemporaryProperty, exp.TransientProperty, exp.ClusterProperty, exp.Cluster, exp.Tags,
     exp.CopyGrantsProperty, exp.SchemaCommentProperty, exp.VolatileProperty, exp.IcebergProperty,
 )  # fmt: skip
-_DONE = "Statement executed successfully."
 
 
 def take_stage_options(reader: Reader) -> tuple[str, dict[str, Setting]]:
@@ -155,14 +155,14 @@ def alter_table(
             database.tables.change(dataclasses.replace(table, **chosen))  # type: ignore[arg-type]
         if staged:
             _set_stage(session, database, table, staged)
-    return status(_DONE)
+    return done()
 
 
 def _set_stage(session: Session, database: Database, table: Table, staged: Mapping[str, Setting]) -> None:
     known = database.objects.find(TABLE_OPTIONS, table.schema, table.name)
     place = (database.name, table.schema, table.name, 0)
     old = (
-        StageDefinition.from_json(*place, "", str(known.definition["stage"]))
+        StageDefinition.from_row(*place, "", str(known.definition["stage"]))
         if known is not None and "stage" in known.definition
         else StageDefinition(*place)
     )
@@ -378,7 +378,7 @@ def truncate_table(session: Session, reader: Reader) -> Result:
     head = reader.last_target()
     database, table = session.table_if_exists(head, "TRUNCATE")
     if table is None:
-        return status(_DONE)
+        return done()
 
     def empty() -> int:
         [(count,)] = session.cursor.execute(f"DELETE FROM {table.path}").fetchall()
@@ -387,7 +387,7 @@ def truncate_table(session: Session, reader: Reader) -> Result:
 
     with database.write_lock:
         deleted = session.change(empty)
-    return dataclasses.replace(status(_DONE), changed={"deleted": deleted})
+    return dataclasses.replace(done(), changed={"deleted": deleted})
 
 
 def create_table(session: Session, reader: Reader) -> Result:
@@ -432,13 +432,8 @@ def create_table(session: Session, reader: Reader) -> Result:
         iceberg.keep(database, table, lake)
     _keep_transient(database, table, reader)
     keep_created(session, database, table, tree, staged)
-    made = status(f"Table {path[-1]} successfully created.")
-    return made if tree.expression is None else _with_count(session, table, made)
-
-
-def _with_count(session: Session, table: Table, made: Result) -> Result:
-    [(count,)] = session.cursor.execute(f"SELECT count(*) FROM {table.path}").fetchall()
-    return dataclasses.replace(made, changed={"inserted": int(count)})
+    counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
+    return dataclasses.replace(status(f"Table {path[-1]} successfully created."), changed=counted)
 
 
 def _is_temporary(tree: exp.Create) -> bool:

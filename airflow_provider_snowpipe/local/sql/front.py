@@ -16,6 +16,7 @@ import sqlglot.errors
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import spool
+from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     alter_table,
@@ -36,13 +37,13 @@ from airflow_provider_snowpipe.local.sql import (
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.engine_errors import disk_full, translate_error
 from airflow_provider_snowpipe.local.sql.reader import Reader, inline, strip_comments
-from airflow_provider_snowpipe.local.sql.results import USE, Result, already_dropped, listing, status
+from airflow_provider_snowpipe.local.sql.results import USE, Result, already_dropped, done, listing
 from airflow_provider_snowpipe.local.sql.session import Session, use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.show import Shown
+from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
 
 # -- Statements about the session: USE, ALTER SESSION, transactions --------------------------------------
 
-_DONE = "Statement executed successfully."
 _MOST = 256
 
 
@@ -53,7 +54,7 @@ def use(session: Session, reader: Reader) -> Result:
         roles = reader.expect("ALL", "NONE")
         reader.end()
         session.secondary_roles = roles == "ALL"
-        return dataclasses.replace(status(_DONE), statement_type=USE)
+        return dataclasses.replace(done(), statement_type=USE)
     path = reader.path(2 if kind in {"", "SCHEMA"} else 1)
     reader.end()
     if kind == "ROLE":
@@ -64,7 +65,7 @@ def use(session: Session, reader: Reader) -> Result:
         use_schema(session, path[0] if len(path) == 2 else None, path[-1])
     else:
         use_schema(session, path[0], path[1] if len(path) == 2 else None)
-    return dataclasses.replace(status(_DONE), statement_type=USE)
+    return dataclasses.replace(done(), statement_type=USE)
 
 
 def alter_session(session: Session, reader: Reader) -> Result:
@@ -83,7 +84,7 @@ def alter_session(session: Session, reader: Reader) -> Result:
         session.set_parameter(name, value)
     if session.autocommit != autocommit:
         session.commit()
-    return status(_DONE)
+    return done()
 
 
 def begin(session: Session, reader: Reader) -> Result:
@@ -96,7 +97,7 @@ def begin(session: Session, reader: Reader) -> Result:
         reader.name()
     reader.end()
     session.begin()
-    return status(_DONE)
+    return done()
 
 
 def commit(session: Session, reader: Reader) -> Result:
@@ -104,7 +105,7 @@ def commit(session: Session, reader: Reader) -> Result:
     reader.accept("WORK")
     reader.end()
     session.commit()
-    return status(_DONE)
+    return done()
 
 
 def rollback(session: Session, reader: Reader) -> Result:
@@ -112,7 +113,7 @@ def rollback(session: Session, reader: Reader) -> Result:
     reader.accept("WORK")
     reader.end()
     session.rollback()
-    return status(_DONE)
+    return done()
 
 
 # -- Session variables: SET, UNSET, SHOW VARIABLES and ``$name`` in queries ------------------------------
@@ -135,7 +136,7 @@ def set_variables(session: Session, reader: Reader) -> Result:
     if len({*session.variables, *names}) > _MOST:
         raise SqlError("000002", "0A000", f"a session has {_MOST} variables at most.")
     session.variables.update(zip(names, row, strict=True))
-    return status(_DONE)
+    return done()
 
 
 def unset_variables(session: Session, reader: Reader) -> Result:
@@ -144,7 +145,7 @@ def unset_variables(session: Session, reader: Reader) -> Result:
     reader.end()
     for name in names:
         session.variables.pop(name, None)
-    return status(_DONE)
+    return done()
 
 
 def show_variables(session: Session, _shown: Shown) -> Result:
@@ -221,7 +222,7 @@ STATEMENTS: dict[str, Handler] = {
     "SHOW [TERSE] ICEBERG TABLES": _listing(iceberg.show_iceberg_tables),
     "UNDROP": show.undrop,
     f"{_NEW} [SECURE] VIEW": views.create_view,
-    "DROP VIEW": views.drop_view,
+    "DROP VIEW": views.drop(VIEW),
     "DESCRIBE VIEW": information_schema.describe_view,
     "SHOW [TERSE] VIEWS": _listing(views.show_views),
     "SHOW COLUMNS": _listing(show.show_columns),
@@ -229,12 +230,12 @@ STATEMENTS: dict[str, Handler] = {
     "COMMENT": views.comment_on,
     "CREATE [OR REPLACE] SEQUENCE": views.create_sequence,
     "ALTER SEQUENCE": views.alter_sequence,
-    "DROP SEQUENCE": views.drop_sequence,
+    "DROP SEQUENCE": views.drop(SEQUENCE),
     "DESCRIBE SEQUENCE": views.describe_sequence,
     "SHOW SEQUENCES": _listing(views.show_sequences),
     f"{_NEW} STAGE": stages.create_stage,
     "ALTER STAGE": stages.alter_stage,
-    "DROP STAGE": stages.drop_stage,
+    "DROP STAGE": stages.drop(StageDefinition),
     "DESCRIBE STAGE": stages.describe_stage,
     "SHOW [TERSE] STAGES": _listing(stages.show_stages),
     "PUT": stages.put,
@@ -243,7 +244,7 @@ STATEMENTS: dict[str, Handler] = {
     "REMOVE": stages.remove_files,
     f"{_NEW} FILE FORMAT": stages.create_file_format,
     "ALTER FILE FORMAT": stages.alter_file_format,
-    "DROP FILE FORMAT": stages.drop_file_format,
+    "DROP FILE FORMAT": stages.drop(FileFormatDefinition),
     "DESCRIBE FILE FORMAT": stages.describe_file_format,
     "SHOW [TERSE] FILE FORMATS": _listing(stages.show_file_formats),
     "COPY INTO": copy_into.copy_into,

@@ -37,7 +37,6 @@ _AS_DOUBLE = "CASE WHEN json_type(to_json(_0)) IN ('DOUBLE', 'BIGINT', 'UBIGINT'
 _TEMPLATES = {
     "BOOLAND": "(CAST(_0 AS BOOLEAN) AND CAST(_1 AS BOOLEAN))",
     "BOOLOR": "(CAST(_0 AS BOOLEAN) OR CAST(_1 AS BOOLEAN))",
-    "BOOLXOR": "(CAST(_0 AS BOOLEAN) <> CAST(_1 AS BOOLEAN))",
     "XOR": "(CAST(_0 AS BOOLEAN) <> CAST(_1 AS BOOLEAN))",
     "BOOLNOT": "(NOT CAST(_0 AS BOOLEAN))",
     "ARRAY_SIZE": "CASE WHEN json_type(to_json(_0)) = 'ARRAY' THEN json_array_length(to_json(_0)) END",
@@ -55,7 +54,6 @@ _TEMPLATES = {
     "AS_ARRAY": "CASE WHEN json_type(_0) = 'ARRAY' THEN _0 END",
     "AS_OBJECT": "CASE WHEN json_type(_0) = 'OBJECT' THEN _0 END",
     "IS_OBJECT": "json_type(_0) = 'OBJECT'",
-    "IS_ARRAY": "json_type(_0) = 'ARRAY'",
     "IS_BOOLEAN": "json_type(_0) = 'BOOLEAN'",
     "IS_VARCHAR": "json_type(_0) = 'VARCHAR'",
     "IS_CHAR": "json_type(_0) = 'VARCHAR'",
@@ -64,12 +62,10 @@ _TEMPLATES = {
     "IS_DOUBLE": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
     "IS_REAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
     "TYPEOF": "_variant_type(_0)",
-    "OBJECT_KEYS": "to_json(json_keys(to_json(_0)))",
     "OBJECT_AGG": (
         "_sorted_keys(coalesce(to_json(map_from_entries(list(row(CAST(_0 AS VARCHAR), to_json(_1))) "
         "FILTER (WHERE NOT _0 IS NULL AND NOT _1 IS NULL))), CAST('{}' AS JSON)))"
     ),
-    "TRY_PARSE_JSON": "_parse_json(CASE WHEN json_valid(_0) THEN _0 END)",
     "WIDTH_BUCKET": (
         "CASE WHEN _0 < _1 THEN 0 WHEN _0 >= _2 THEN _3 + 1 "
         "ELSE CAST(floor((_0 - _1) * _3 / (_2 - _1)) AS BIGINT) + 1 END"

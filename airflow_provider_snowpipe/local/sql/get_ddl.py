@@ -147,7 +147,7 @@ def _sequence(database: Database, schema: str, name: str, written: str) -> str:
 
 
 def _file_format(database: Database, schema: str, name: str, written: str) -> str:
-    known = database.stages.format(schema, name)
+    known = database.stages.formats.find(schema, name)
     assert known is not None  # noqa: S101 - the caller has looked
     lines = [
         f"\t{option} = {_value(value)}"

@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.local.errors import (
 )
 from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.results import Result, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, done, listing
 from airflow_provider_snowpipe.local.sql.session import Session
 
 # -- Objects by kind: which exist in a schema, and where a statement's name points -----------------------
@@ -202,8 +202,6 @@ def _written(target: Securable) -> str:
 
 # -- GRANT and REVOKE of privileges on objects -----------------------------------------------------------
 
-_DONE = "Statement executed successfully."
-
 
 @dataclass(frozen=True, slots=True)
 class _Order:
@@ -236,14 +234,14 @@ def grant(session: Session, reader: Reader) -> Result:
         _require_right(session, scope, privileges)
         with access.change() as state:
             _change_future(state, order, privileges, scope, access.now_ms())
-        return status(_DONE)
+        return done()
     targets = list(_targets(session, order))
     for target in targets:
         _require_right(session, target, privileges)
     with access.change() as state:
         for target in targets:
             _change(state, order, privileges, target, (session.role, access.now_ms()))
-    return status(_DONE)
+    return done()
 
 
 def _change(

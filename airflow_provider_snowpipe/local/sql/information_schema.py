@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, TIMESTAMP_LTZ, Column, Table
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, TIMESTAMP_LTZ, Column
 
 SCHEMA = "INFORMATION_SCHEMA"
 _NUMBERS = frozenset(
@@ -45,7 +45,7 @@ def describe_view(session: Session, reader: Reader) -> Result:
         return show.describe_view(session, path)
     owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
     columns, _ = _view(owner, path[-1])
-    return show.described_columns((column.name, str(column.type)) for column in columns)
+    return show.described_columns(Column(column.name, column.type) for column in columns)
 
 
 def _view(database: Database, name: str) -> tuple[tuple[ResultColumn, ...], _Rows]:
@@ -77,17 +77,11 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
                 VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE",
                 "YES" if database.objects.table_option(schema, hidden, "transient") else "NO",
                 table.clustering_key.text if table is not None and table.clustering_key else None,
-                _count(session, table), timestamp(created), timestamp(created),
+                None if table is None else show.count_rows(session, table), timestamp(created),
+                timestamp(created),
                 "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",
                 database.objects.comment(kind, schema, name) or None,
             )  # fmt: skip
-
-
-def _count(session: Session, table: Table | None) -> int | None:
-    if table is None:
-        return None
-    row = session.cursor.execute(f"SELECT count(*) FROM {table.path}").fetchone()  # noqa: S608 - quoted
-    return int(row[0]) if row else 0
 
 
 def _columns(session: Session, database: Database) -> Iterator[_Row]:

@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.local.sql.copy_into import CompiledCopy, compile_
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.record_expressions import compile_select
 from airflow_provider_snowpipe.local.sql.relations import rows_for
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing, status
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, done, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.definition import Setting, invalid_parameter, invalid_value
@@ -277,7 +277,7 @@ def create_pipe(session: Session, reader: Reader) -> Result:
             raise invalid_parameter(next(name for name in settings if name != "COMMENT"))
         result = _create_streaming(session, head, reader, replace=replace)
         if existing is not None:
-            database.file_pipes.drop(key)
+            database.file_pipes.drop(existing)
         return result
     if database.pipes.find(key) is not None and head.is_tolerant:
         return status(f"{name} already exists, statement succeeded.")
@@ -301,7 +301,7 @@ def drop_pipe(session: Session, reader: Reader) -> Result:
     database, pipe = found
     place = (database.name, pipe.key.schema, pipe.key.name)
     session.require("OWNERSHIP", "PIPE", *place)
-    database.file_pipes.drop(pipe.key)
+    database.file_pipes.drop(pipe)
     session.dropped("PIPE", *place)
     session.catalog.pipe_failures.pop(place, None)
     session.catalog.watch_changed()
@@ -390,7 +390,7 @@ def _check(compiled: CompiledCopy) -> None:
         raise compilation_error("a pipe loads from a stage, not from a URL.")
 
 
-def text_setting(settings: Mapping[str, Setting], name: str) -> str | None:
+def text_setting(settings: Mapping[str, Setting | None], name: str) -> str | None:
     """Return an option that is a string or a name; None when it was not written.
 
     :raises SqlError: for another kind of value.
@@ -428,7 +428,6 @@ def _file_pipes_row(session: Session, database: Database, pipe: FilePipe) -> Seq
 # -- ALTER PIPE: pausing and resuming, comments, REFRESH -------------------------------------------------
 
 STALE_MS = 14 * DAY_MS
-_DONE = "Statement executed successfully."
 
 
 def alter_pipe(session: Session, reader: Reader) -> Result:
@@ -444,16 +443,13 @@ def alter_pipe(session: Session, reader: Reader) -> Result:
     if found is None:
         database, schema, name = session.resolve(head.path)
         if head.is_tolerant and database.pipes.find(PipeKey(schema, name)) is None:
-            return status(_DONE)
+            return done()
         return _refuse_alter(session, head.path)
     session.commit()
-    if verb == "SET":
-        _set(session, *found, settings)
-    elif verb == "UNSET":
-        _unset(session, *found, names)
-    else:
+    if verb == "REFRESH":
         return refresh(session, *found, settings)
-    return status(_DONE)
+    _change(session, *found, {**settings, **dict.fromkeys(names)})
+    return done()
 
 
 def resume(session: Session, database: Database, pipe: FilePipe, *, forced: bool) -> None:
@@ -474,33 +470,20 @@ def resume(session: Session, database: Database, pipe: FilePipe, *, forced: bool
     session.catalog.watch_changed()
 
 
-def _set(session: Session, database: Database, pipe: FilePipe, settings: Mapping[str, Setting]) -> None:
+def _change(
+    session: Session, database: Database, pipe: FilePipe, settings: Mapping[str, Setting | None]
+) -> None:
+    """SET, and UNSET, which gives None."""
     for name, value in settings.items():
         current = database.file_pipes.find(pipe.key) or pipe
         if name == "PIPE_EXECUTION_PAUSED":
-            if not isinstance(value, bool):
+            if value is not None and not isinstance(value, bool):
                 raise invalid_value(name, value, "TRUE or FALSE")
-            _pause_or_resume(session, database, current, paused=value)
-        elif name == "COMMENT":
+            _pause_or_resume(session, database, current, paused=value is True)
+        elif name == "COMMENT" or (value is not None and name in ("ERROR_INTEGRATION", "INTEGRATION")):
             session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-            database.file_pipes.change(dataclasses.replace(current, comment=text_setting(settings, name)))
-        elif name in ("ERROR_INTEGRATION", "INTEGRATION"):
-            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-            changed = text_setting(settings, name)
-            field = name.lower()
-            database.file_pipes.change(dataclasses.replace(current, **{field: changed}))  # type: ignore[arg-type]
-        else:
-            raise invalid_parameter(name)
-
-
-def _unset(session: Session, database: Database, pipe: FilePipe, names: Sequence[str]) -> None:
-    for name in names:
-        current = database.file_pipes.find(pipe.key) or pipe
-        if name == "PIPE_EXECUTION_PAUSED":
-            _pause_or_resume(session, database, current, paused=False)
-        elif name == "COMMENT":
-            session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-            database.file_pipes.change(dataclasses.replace(current, comment=None))
+            changed: Any = {name.lower(): text_setting(settings, name)}
+            database.file_pipes.change(dataclasses.replace(current, **changed))
         else:
             raise invalid_parameter(name)
 
@@ -557,7 +540,8 @@ def _status_of(session: Session, name: str) -> str:
     found = find_named(session, path)
     if found is None:
         return _streaming_status(session, path)
-    _require_monitor(session, *found)
+    database, pipe = found
+    _require_monitor(session, (database.name, pipe.key.schema, pipe.key.name))
     return json.dumps(pipe_status(session, *found))
 
 
@@ -600,8 +584,7 @@ def iso(epoch_ms: int) -> str:
     return timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _require_monitor(session: Session, database: Database, pipe: FilePipe) -> None:
-    place = (database.name, pipe.key.schema, pipe.key.name)
+def _require_monitor(session: Session, place: tuple[str, str, str]) -> None:
     held = session.catalog.access.held(session.roles, Securable("PIPE", place))
     if not held & {"MONITOR", "OPERATE", "OWNERSHIP"}:
         session.require("MONITOR", "PIPE", *place)
@@ -631,10 +614,8 @@ def _wait(session: Session, amount: str, unit: str = "SECONDS") -> str:
 
 def _streaming_status(session: Session, path: tuple[str, ...]) -> str:
     database, pipe = existing_pipe(session, path)
-    if pipe.definition is not None and not session.catalog.access.held(
-        session.roles, Securable("PIPE", (database.name, pipe.key.schema, pipe.key.name))
-    ) & {"MONITOR", "OPERATE", "OWNERSHIP"}:
-        session.require("MONITOR", "PIPE", database.name, pipe.key.schema, pipe.key.name)
+    if pipe.definition is not None:
+        _require_monitor(session, (database.name, pipe.key.schema, pipe.key.name))
     state = "RUNNING" if database.tables.find(pipe.key.schema, pipe.table) else "STOPPED_MISSING_TABLE"
     return json.dumps({"executionState": state, "pendingFileCount": 0})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import functools
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -166,13 +165,15 @@ _NEVER_NULL = (*_SEQUENCES, exp.Literal, exp.Boolean, exp.Count, exp.Randstr, ex
 _OVERWRITE = re.compile(r"INSERT\s+OVERWRITE\b", re.IGNORECASE)
 _REFUSES = "ERROR_ON_NONDETERMINISTIC_UPDATE"
 _LITERAL = r"(?:\d+(?:\.\d+)?|'[^'\\]*'|TRUE|FALSE|NULL)"
+_CONSTANTS: dict[str, Result] = {}
+_MOST_CONSTANTS, _LONGEST_CONSTANT = 64, 200
 _CONSTANT = re.compile(rf"SELECT\s+{_LITERAL}(?:\s*,\s*{_LITERAL})*", re.IGNORECASE)
 
 
 def select(session: Session, text: str, bindings: Bindings) -> Result:
     """SELECT, WITH ... SELECT and VALUES."""
-    if _CONSTANT.fullmatch(text) and not bindings.rows():
-        return _fetched(session.cursor.execute(_constant(text)))
+    if len(text) < _LONGEST_CONSTANT and _CONSTANT.fullmatch(text) and not bindings.rows():
+        return _constant(text, session.cursor)
     tree = translate.parse(text)
     if isinstance(tree, (exp.Insert, exp.Update, exp.Delete, exp.Merge)):
         return modify(session, text, bindings)
@@ -229,16 +230,20 @@ def _zoned(row: Sequence[Any], zoned: Sequence[int]) -> Sequence[Any]:
     return tuple(values)
 
 
-@functools.lru_cache(maxsize=64)
-def _constant(text: str) -> str:
-    """Return the translation of a query of literals only.
+def _constant(text: str, cursor: duckdb.DuckDBPyConnection) -> Result:
+    """Return the result of a query of literals only.
 
     Pools ask ``SELECT 1`` before every use of a connection. Such a query means the same in every session, so
-    it is translated once; all others depend on names, privileges or the session.
+    it runs once; all others depend on names, privileges or the session.
     """
-    tree = translate.parse(text)
-    translate.name_projections(tree)
-    return translate.to_duckdb(tree)
+    known = _CONSTANTS.get(text)
+    if known is None:
+        tree = translate.parse(text)
+        translate.name_projections(tree)
+        known = _fetched(cursor.execute(translate.to_duckdb(tree)))
+        if len(_CONSTANTS) < _MOST_CONSTANTS:
+            _CONSTANTS[text] = known
+    return Result(known.columns, list(known.rows))
 
 
 def modify(session: Session, text: str, bindings: Bindings) -> Result:

@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.local.query_history import (
     without_secrets,
 )
 from airflow_provider_snowpipe.local.sql.reader import strip_comments
-from airflow_provider_snowpipe.local.sql.relations import is_service_function, lent_result
+from airflow_provider_snowpipe.local.sql.relations import lent_result, service_arguments
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, ColumnType
@@ -273,26 +273,6 @@ def _credits(statement: Statement) -> float:
     return hours * 2.0 ** _SIZES.index(statement.warehouse_size or _SIZES[0])
 
 
-def replace_query_history(session: Session, tree: exp.Expr) -> None:
-    """Put a subquery where a query calls ``TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(..))`` or a variant.
-
-    :raises SqlError: for wrong arguments.
-    """
-    for rows in list(tree.find_all(exp.TableFromRows)):
-        if not is_service_function(rows.this, *_ARGUMENTS):
-            continue
-        call = rows.this.expression
-        parts = [part.name for part in rows.this.this.find_all(exp.Identifier)]
-        session.visible_database(parts[0] if len(parts) == 2 else session.current_database())
-        alias = rows.args.get("alias")
-        name = alias.this.name if alias is not None and alias.this else call.name.upper()
-        rows.replace(
-            exp.Subquery(
-                this=_function(session, call), alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True))
-            )
-        )
-
-
 def usage_relation(session: Session, name: str) -> exp.Expr:
     """Return a query for a view of ACCOUNT_USAGE, one of :data:`USAGE_VIEWS`.
 
@@ -312,9 +292,13 @@ def usage_relation(session: Session, name: str) -> exp.Expr:
     return _lent(session, _SESSION_COLUMNS, [e for e in logins if e.session_id is not None])
 
 
-def _function(session: Session, call: exp.Anonymous) -> exp.Expr:
+def history_of(session: Session, call: exp.Anonymous) -> exp.Expr:
+    """Return the query that stands for a call of QUERY_HISTORY or a variant.
+
+    :raises SqlError: for wrong arguments.
+    """
     function = call.name.upper()
-    arguments = _arguments(call, function)
+    arguments = service_arguments(call, _ARGUMENTS[function])
     limit = arguments.get("RESULT_LIMIT", exp.Literal.number(100))
     if not limit.is_int or not 1 <= int(limit.name) <= _MOST_ROWS:
         raise compilation_error(f"RESULT_LIMIT of {function} is a number from 1 to {_MOST_ROWS}.")
@@ -370,18 +354,6 @@ def _is_meant(
         given = arguments.get("WAREHOUSE_NAME")
         return statement.warehouse_name == (given.name if given is not None else session.warehouse)
     return True
-
-
-def _arguments(call: exp.Anonymous, function: str) -> dict[str, exp.Expr]:
-    found: dict[str, exp.Expr] = {}
-    for position, argument in enumerate(call.expressions):
-        is_named = isinstance(argument, exp.Kwarg)
-        names = _ARGUMENTS[function]
-        name = argument.this.name.upper() if is_named else names[position] if position < len(names) else ""
-        if name not in names or name in found:
-            raise compilation_error(f"invalid argument '{name}' of {function}.")
-        found[name] = argument.expression if is_named else argument
-    return found
 
 
 def _column(name: str) -> exp.Column:

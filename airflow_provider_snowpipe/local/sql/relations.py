@@ -164,6 +164,21 @@ def is_service_function(call: exp.Expr, *names: str) -> bool:
     )
 
 
+def service_arguments(call: exp.Anonymous, names: Sequence[str]) -> dict[str, exp.Expr]:
+    """Return the arguments of such a call by name; those without a name have the names in their order.
+
+    :raises SqlError: for an unknown or repeated one.
+    """
+    found: dict[str, exp.Expr] = {}
+    for position, argument in enumerate(call.expressions):
+        is_named = isinstance(argument, exp.Kwarg)
+        name = argument.this.name.upper() if is_named else names[position] if position < len(names) else ""
+        if name not in names or name in found:
+            raise compilation_error(f"invalid argument '{name}' of {call.name.upper()}.")
+        found[name] = argument.expression if is_named else argument
+    return found
+
+
 def replace_table_functions(session: Session, tree: exp.Expr) -> None:
     """Replace FLATTEN, RESULT_SCAN, GENERATOR, SPLIT_TO_TABLE and VALUES by what DuckDB can read.
 

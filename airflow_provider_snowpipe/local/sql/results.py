@@ -65,6 +65,11 @@ def status(message: str) -> Result:
     return Result((ResultColumn("status"),), [(message,)], OTHER)
 
 
+def done() -> Result:
+    """Return the result of a statement of which there is nothing else to say."""
+    return status("Statement executed successfully.")
+
+
 def already_dropped(name: str) -> Result:
     """Return the result of DROP .. IF EXISTS for what does not exist."""
     return status(f"Drop statement executed successfully ({name} already dropped).")

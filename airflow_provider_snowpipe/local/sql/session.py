@@ -65,6 +65,7 @@ class Transaction:
         self._lent = lent
         self.is_open = False
         self._number = 0
+        self._is_partial = False
         self.is_restoring = False
         self.lost: SqlError | None = None
         self._changes: list[tuple[Callable[[], object], object]] = []
@@ -93,18 +94,28 @@ class Transaction:
         :param work: changes rows through the session's cursor; done again when a later statement fails, with
             the same result.
         """
-        if self.is_open:
+        with self.whole():
             result = work()
             self._changes.append((work, result))
-            return result
+        return result
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Keep all changes or none: in the open transaction, which stays open, or in one of their own."""
+        own, before = not self.is_open, len(self._changes)
         self.begin()
         try:
-            result = work()
-            self.commit()
+            yield
+            if own:
+                self.commit()
         except BaseException:
-            self.rollback()
+            if own:
+                self.rollback()
+            else:
+                # The engine may not know of the failure, and keep what was written before it.
+                del self._changes[before:]
+                self._is_partial = True
             raise
-        return result
 
     def after_commit(self, work: Callable[[], None]) -> None:
         """Do something once the open transaction is committed, or now when there is none."""
@@ -140,7 +151,7 @@ class Transaction:
             return
         self.is_restoring = True
         try:
-            if not self._is_usable():
+            if self._is_partial or not self._is_usable():
                 self._repeat_or_lose()
         finally:
             self.is_restoring = False
@@ -163,6 +174,7 @@ class Transaction:
             )
 
     def _repeat(self) -> None:
+        self._is_partial = False
         self._roll_back_engine()
         self._cursor().execute("BEGIN")
         for name, table in self._lent.items():
@@ -179,7 +191,7 @@ class Transaction:
         return True
 
     def _end(self) -> None:
-        self.is_open, self.lost = False, None
+        self.is_open, self._is_partial, self.lost = False, False, None
         self._changes, self._after_commit = [], []
 
     def _roll_back_engine(self) -> None:
@@ -195,6 +207,7 @@ class Transaction:
 _REMEMBERED_RESULTS = 16
 _REMEMBERED_COPIES = 256
 _INTERRUPT_SECONDS = 0.05
+_TIMEOUT = "STATEMENT_TIMEOUT_IN_SECONDS"
 _NO_DATABASE = (
     "Cannot perform operation. This session does not have a current database. "
     "Call 'USE DATABASE', or use a qualified name."
@@ -328,16 +341,19 @@ class Session:
 
     @property
     def statement_seconds(self) -> float:
-        """Time after which a statement is stopped, 0 for no limit: that of the service or the session's own.
+        """Time after which a statement is stopped, 0 for no limit: the lowest of what has one.
 
-        ``STATEMENT_TIMEOUT_IN_SECONDS`` 0 stands for the longest ("Parameters").
+        ``STATEMENT_TIMEOUT_IN_SECONDS`` is the session's own or its user's, and the warehouse's; 0 stands for
+        the longest ("Parameters").
         """
-        limit = self.catalog.limits.statement_seconds
-        try:
-            own = float(str(self.parameters.get("STATEMENT_TIMEOUT_IN_SECONDS", 0)))
-        except ValueError:
-            own = 0.0
-        return min(filter(None, (limit, own)), default=0.0)
+        state = self.catalog.access.state
+        of_user, of_warehouse = (
+            dict(known.properties).get(_TIMEOUT) if known is not None else None
+            for known in (state.users.get(self.user), state.warehouses.get(self.warehouse or ""))
+        )
+        own = self.parameters.get(_TIMEOUT, of_user)
+        found = map(_seconds, (self.catalog.limits.statement_seconds, own, of_warehouse))
+        return min((seconds for seconds in found if seconds > 0), default=0.0)
 
     def remember(self, query_id: str, result: Result) -> None:
         """Keep a result for RESULT_SCAN; the oldest ones are forgotten."""
@@ -467,20 +483,11 @@ class Session:
             self.begin()
         return self.transaction.change(work)
 
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> contextlib.AbstractContextManager[None]:
         """Let several changes stand or fall together, where each would be committed by itself."""
-        own = self.autocommit and not self.in_transaction
-        if own:
+        if not self.autocommit:
             self.begin()
-        try:
-            yield
-        except BaseException:
-            if own:
-                self.rollback()
-            raise
-        if own:
-            self.commit()
+        return self.transaction.whole()
 
     def current_database(self) -> str:
         """Return the current database.
@@ -567,6 +574,13 @@ class Session:
         if schema not in database.schemas:
             raise object_missing("Schema", f"{database.name}.{schema}")
         return database, schema, path[-1]
+
+
+def _seconds(value: object) -> float:
+    try:
+        return float(str(value or 0))
+    except ValueError:
+        return 0.0
 
 
 # -- What is current in a session: its database and schema, role and warehouse ---------------------------

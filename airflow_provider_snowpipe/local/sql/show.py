@@ -119,29 +119,11 @@ def describe_table(session: Session, path: tuple[str, ...]) -> Result:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     if not session.can_see("TABLE", database.name, schema, name):
         session.require("SELECT", "TABLE", database.name, schema, name)
-    rows = [
-        (
-            c.name,
-            str(c.type),
-            "COLUMN",
-            "Y" if c.nullable else "N",
-            c.default_text,
-            "N",
-            "N",
-            None,
-            None,
-            database.objects.comment("COLUMN", schema, column_key(name.partition(TEMPORARY)[0], c.name))
-            or None,
-            None,
-            None,
-        )
-        for c in table.columns
-    ]
-    names = (
-        "name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
-        "comment", "policy name", "privacy domain",
-    )  # fmt: skip
-    return listing(names, rows)
+    shown = name.partition(TEMPORARY)[0]
+    return described_columns(
+        table.columns,
+        lambda c: database.objects.comment("COLUMN", schema, column_key(shown, c.name)) or None,
+    )
 
 
 def show_tables(session: Session, shown: Shown) -> Result:
@@ -178,7 +160,7 @@ def _table_head(database: Database, table: Table) -> tuple[Any, ...]:
 def _table_details(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
     return (
         database.objects.comment("TABLE", table.schema, table.name),
-        "" if table.clustering_key is None else table.clustering_key.text, _count(session, table.path),
+        "" if table.clustering_key is None else table.clustering_key.text, count_rows(session, table),
         session.owner("TABLE", database.name, table.schema, table.name), "0", "OFF",
         "Y" if table.schema_evolution else "N", "ROLE", "Y" if table.error_logging else "N",
         "Y" if database.objects.table_option(table.schema, table.name, "iceberg") else "N",
@@ -295,9 +277,10 @@ def schemas_in_scope(session: Session, shown: Shown) -> list[tuple[Database, str
     return [(database, schema)]
 
 
-def _count(session: Session, path: str) -> int:
-    row = session.cursor.execute(f"SELECT count(*) FROM {path}").fetchone()
-    return int(row[0]) if row else 0
+def count_rows(session: Session, table: Table) -> int:
+    """Return how many rows a table has."""
+    [(count,)] = session.cursor.execute(f"SELECT count(*) FROM {table.path}").fetchall()
+    return int(count)
 
 
 # -- SHOW of columns, objects and of kinds that the local service never has; DESCRIBE of database and schema -
@@ -405,15 +388,21 @@ def describe_view(session: Session, path: tuple[str, ...]) -> Result:
     known = database.objects.find(VIEW, schema, name)
     if known is None or not session.can_see(VIEW, database.name, schema, name):
         raise object_missing("View", f"{database.name}.{schema}.{name}")
-    return described_columns((c.name, str(c.type)) for c in columns_of(known))
+    return described_columns(columns_of(known))
 
 
-def described_columns(columns: Iterable[tuple[str, str]]) -> Result:
-    """Return what DESCRIBE VIEW answers.
+def described_columns(
+    columns: Iterable[Column], comment: Callable[[Column], str | None] = lambda _column: None
+) -> Result:
+    """Return what DESCRIBE TABLE and VIEW answer.
 
-    :param columns: name and type of each.
+    :param comment: returns the comment on a column.
     """
-    rows = [(*column, "COLUMN", "Y", None, "N", "N", None, None, None, None, None) for column in columns]
+    rows = [
+        (c.name, str(c.type), "COLUMN", "Y" if c.nullable else "N", c.default_text, "N", "N", None, None,
+         comment(c), None, None)
+        for c in columns
+    ]  # fmt: skip
     return listing(
         ("name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
          "comment", "policy name", "privacy domain"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.errors import (
@@ -19,7 +20,7 @@ from airflow_provider_snowpipe.local.errors import (
 )
 from airflow_provider_snowpipe.local.loading.staging import read_blocks
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
-from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, listing, status
+from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, done, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.definition import (
@@ -35,15 +36,14 @@ from airflow_provider_snowpipe.local.stages.files import FolderArea, StagedFile,
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     access_settings,
-    find_format,
-    find_stage,
+    find_defined,
     format_path,
     read_location,
     require_read,
     require_write,
     resolve_location,
 )
-from airflow_provider_snowpipe.local.stages.registry import Stages
+from airflow_provider_snowpipe.local.stages.registry import Staged
 from airflow_provider_snowpipe.local.tables import NUMBER
 
 # -- Options of CREATE STAGE and ALTER STAGE SET ---------------------------------------------------------
@@ -107,7 +107,7 @@ def _with_format(session: Session, stage: StageDefinition, value: Setting) -> St
         return dataclasses.replace(stage, format_name=(), file_format=read_file_format(own).settings())
     if own:
         raise compilation_error("FORMAT_NAME and TYPE or its options are mutually exclusive in FILE_FORMAT.")
-    found = find_format(session, format_path(named))
+    found = find_defined(session, FileFormatDefinition, format_path(named))
     return dataclasses.replace(stage, format_name=(found.database, found.schema, found.name), file_format={})
 
 
@@ -315,58 +315,55 @@ def _http_date(epoch_ms: int) -> str:
 
 # -- What stages and file formats have in common: temporary ones hide others, and belong to nobody ---------
 
-_DONE = "Statement executed successfully."
-_Named = TypeVar("_Named", StageDefinition, FileFormatDefinition)
-
-
-def _place(known: StageDefinition | FileFormatDefinition) -> tuple[str, str, str, str]:
-    kind = "STAGE" if isinstance(known, StageDefinition) else "FILE FORMAT"
-    return kind, known.database, known.schema, known.name
-
 
 def _is_visible(session: Session, known: StageDefinition | FileFormatDefinition) -> bool:
-    return known.temporary or session.can_see(*_place(known))
+    return known.temporary or session.can_see(known.KIND, *known.path)
 
 
-def _require_ownership(session: Session, known: StageDefinition | FileFormatDefinition) -> None:
-    if not known.temporary:
-        session.require("OWNERSHIP", *_place(known))
-
-
-def _found(
-    session: Session, head: Target, find: Callable[[Session, tuple[str, ...]], _Named]
-) -> _Named | None:
+def _found(session: Session, head: Target, kind: type[Staged]) -> Staged | None:
     try:
-        return find(session, head.path)
+        return find_defined(session, kind, head.path)
     except SqlError as error:
         if head.is_tolerant and error.code == "002003":
             return None
         raise
 
 
-def _in_scope(
+def _create(
     session: Session,
-    shown: Shown,
-    of: Callable[[Stages], list[_Named]],
-    temporary: Mapping[tuple[str, str, str], _Named],
-) -> list[_Named]:
-    scope = {(database.name, schema): database for database, schema in schemas_in_scope(session, shown)}
-    databases = {database.name: database for database in scope.values()}
-    found: list[Any] = [known for database in databases.values() for known in of(database.stages)]
-    return [
-        known
-        for known in [*found, *temporary.values()]
-        if (known.database, known.schema) in scope
-        and shown.matches(known.name)
-        and _is_visible(session, known)
-    ]
+    reader: Reader,
+    head: Target,
+    kind: type[Staged],
+    make: Callable[[str, str, str, int, bool], Staged],
+) -> Result:
+    """CREATE of either; a temporary one needs no privilege.
+
+    :param make: gets database, schema, name, time of creation, and whether it is temporary.
+    """
+    session.commit()
+    database, schema, name = session.resolve(head.path)
+    if head.is_tolerant and _found(session, head, kind) is not None:
+        return status(f"{name} already exists, statement succeeded.")
+    new = make(database.name, schema, name, database.clock.now_ms(), reader.is_temporary)
+    if reader.is_temporary:
+        temporary = session.temporary.of(kind)
+        old = temporary.get(new.path)
+        if old is not None and not reader.is_replacing:
+            raise object_exists(str(new))
+        session.catalog.storage.create(*new.folders)
+        temporary[new.path] = new
+        session.catalog.storage.remove(old.folders if old is not None else ())
+    else:
+        session.require(f"CREATE {kind.KIND}", "SCHEMA", database.name, schema)
+        if reader.is_replacing and database.stages.of(kind).find(schema, name) is not None:
+            session.require("OWNERSHIP", kind.KIND, *new.path)
+        database.stages.put(new, replace=reader.is_replacing)
+        session.created(kind.KIND, *new.path)
+    return status(f"{kind.MADE} {name} successfully created.")
 
 
 def _alter(
-    session: Session,
-    reader: Reader,
-    find: Callable[[Session, tuple[str, ...]], _Named],
-    read: Callable[[], Callable[[_Named], _Named]],
+    session: Session, reader: Reader, kind: type[Staged], read: Callable[[], Callable[[Staged], Staged]]
 ) -> Result:
     """ALTER of either; ``read`` reads what stands behind SET, and returns what it does."""
     head = reader.target()
@@ -377,38 +374,72 @@ def _alter(
     change = read() if verb == "SET" else lambda known: dataclasses.replace(known, comment=None)
     reader.end()
     session.commit()
-    old = _found(session, head, find)
+    old = _found(session, head, kind)
     if old is None:
-        return status(_DONE)
-    _require_ownership(session, old)
+        return done()
+    if not old.temporary:
+        session.require("OWNERSHIP", kind.KIND, *old.path)
     if renamed:
         target, schema, name = session.resolve(renamed)
         if target.name != old.database:
             raise unsupported(f"ALTER {reader.kind} .. RENAME TO another database")
-        _change(session, old, dataclasses.replace(old, schema=schema, name=name))
+        new = dataclasses.replace(old, schema=schema, name=name)
     else:
-        _change(session, old, change(old))
-    return status(_DONE)
-
-
-def _change(session: Session, old: _Named, new: _Named) -> None:
-    stages = session.catalog.database(old.database).stages
-    temporary: dict[tuple[str, str, str], Any] = session.temporary.formats
-    change: Callable[[Any, Any], None] = stages.change_format
-    if isinstance(old, StageDefinition):
-        temporary, change = session.temporary.stages, stages.change_stage
-    (kind, *before), (_, *after) = _place(old), _place(new)
+        new = change(old)
     if not old.temporary:
-        change(old, new)
-        if before != after:
-            session.catalog.access.renamed(Securable(kind, tuple(before)), Securable(kind, tuple(after)))
-        return
-    key = (new.database, new.schema, new.name)
-    if before != after:
-        if key in temporary:
-            raise object_exists(str(new))
-        del temporary[old.database, old.schema, old.name]
-    temporary[key] = new
+        session.catalog.database(old.database).stages.of(kind).change(old, new)
+        if old.path != new.path:
+            session.catalog.access.renamed(Securable(kind.KIND, old.path), Securable(kind.KIND, new.path))
+        return done()
+    temporary = session.temporary.of(kind)
+    if old.path != new.path and new.path in temporary:
+        raise object_exists(str(new))
+    del temporary[old.path]
+    temporary[new.path] = new
+    return done()
+
+
+def drop(kind: type[Staged]) -> Callable[[Session, Reader], Result]:
+    """Return DROP STAGE or FILE FORMAT [IF EXISTS] name; the files of an internal stage are deleted."""
+
+    def handler(session: Session, reader: Reader) -> Result:
+        head = reader.last_target()
+        session.commit()
+        known = find_defined(session, kind, head.path)
+        if known.temporary:
+            del session.temporary.of(kind)[known.path]
+            session.catalog.storage.remove(known.folders)
+        else:
+            session.require("OWNERSHIP", kind.KIND, *known.path)
+            session.catalog.database(known.database).stages.drop(known)
+            session.dropped(kind.KIND, *known.path)
+        return status(f"{known.name} successfully dropped.")
+
+    return handler
+
+
+def _in_scope(session: Session, shown: Shown, kind: type[Staged]) -> list[Staged]:
+    """Return what SHOW lists, by database, schema and name."""
+    scope = {(database.name, schema): database for database, schema in schemas_in_scope(session, shown)}
+    databases = {database.name: database for database in scope.values()}
+    lasting = (database.stages.of(kind) for database in databases.values())
+    return sorted(
+        (
+            known
+            for known in itertools.chain(*lasting, session.temporary.of(kind).values())
+            if (known.database, known.schema) in scope
+            and shown.matches(known.name)
+            and _is_visible(session, known)
+        ),
+        key=lambda known: (known.name, known.database, known.schema),
+    )
+
+
+def _described(session: Session, reader: Reader, kind: type[Staged]) -> Staged:
+    known = find_defined(session, kind, reader.last_path())
+    if not _is_visible(session, known):
+        raise object_missing(kind.WORD, str(known))
+    return known
 
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of stages ----------------------------------------------------
@@ -425,23 +456,12 @@ def create_stage(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] [TEMPORARY] STAGE [IF NOT EXISTS] name [URL = ..] [FILE_FORMAT = (..)] .."""
     head = reader.target()
     settings = _stage_settings(reader)
-    session.commit()
-    database, schema, name = session.resolve(head.path)
-    if head.is_tolerant and _found(session, head, find_stage) is not None:
-        return status(f"{name} already exists, statement succeeded.")
-    empty = StageDefinition(
-        database.name, schema, name, database.clock.now_ms(), temporary=reader.is_temporary
-    )
-    stage = with_settings(session, empty, settings)
-    if reader.is_temporary:
-        _put_temporary(session, stage, replace=reader.is_replacing)
-    else:
-        session.require("CREATE STAGE", "SCHEMA", database.name, schema)
-        if reader.is_replacing and database.stages.stage(schema, name) is not None:
-            session.require("OWNERSHIP", "STAGE", database.name, schema, name)
-        database.stages.put_stage(stage, replace=reader.is_replacing)
-        session.created("STAGE", database.name, schema, name)
-    return status(f"Stage area {name} successfully created.")
+
+    def make(database: str, schema: str, name: str, now_ms: int, temporary: bool) -> StageDefinition:
+        empty = StageDefinition(database, schema, name, now_ms, temporary=temporary)
+        return with_settings(session, empty, settings)
+
+    return _create(session, reader, head, StageDefinition, make)
 
 
 def alter_stage(session: Session, reader: Reader) -> Result:
@@ -457,36 +477,18 @@ def alter_stage(session: Session, reader: Reader) -> Result:
 
         return changed
 
-    return _alter(session, reader, find_stage, read)
-
-
-def drop_stage(session: Session, reader: Reader) -> Result:
-    """DROP STAGE [IF EXISTS] name; the files of an internal stage are deleted."""
-    head = reader.last_target()
-    session.commit()
-    stage = find_stage(session, head.path)
-    if stage.temporary:
-        del session.temporary.stages[stage.database, stage.schema, stage.name]
-        session.catalog.storage.remove([stage.identity])
-    else:
-        _require_ownership(session, stage)
-        session.catalog.database(stage.database).stages.drop_stage(stage)
-        session.dropped("STAGE", stage.database, stage.schema, stage.name)
-    return status(f"{stage.name} successfully dropped.")
+    return _alter(session, reader, StageDefinition, read)
 
 
 def show_stages(session: Session, shown: Shown) -> Result:
     """SHOW STAGES [LIKE ..] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    stages = _in_scope(session, shown, lambda known: known.stages, session.temporary.stages)
-    rows = [_shown(session, stage) for stage in stages]
-    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: tuple(row[1:4])))
+    stages = _in_scope(session, shown, StageDefinition)
+    return listing(("created_on", *_SHOWN), [_shown(session, stage) for stage in stages])
 
 
 def describe_stage(session: Session, reader: Reader) -> Result:
     """DESCRIBE STAGE name; credentials are masked."""
-    stage = find_stage(session, reader.last_path())
-    if not _is_visible(session, stage):
-        raise object_missing("Stage", str(stage))
+    stage = _described(session, reader, StageDefinition)
     rows: list[Sequence[Any]] = [
         *_format_rows(stage),
         *(("STAGE_COPY_OPTIONS", name, *typed(value), "") for name, value in stage.copy_options.items()),
@@ -541,21 +543,10 @@ def _shown(session: Session, stage: StageDefinition) -> tuple[Any, ...]:
     kind = "EXTERNAL" if stage.is_external else "INTERNAL"
     return (
         stage.created_on_ms, stage.name, stage.database, stage.schema, stage.url or "",
-        "Y" if stage.credentials else "N", "N", session.owner(*_place(stage)),
+        "Y" if stage.credentials else "N", "N", session.owner(stage.KIND, *stage.path),
         stage.comment or "", stage.region, f"{kind} TEMPORARY" if stage.temporary else kind, stage.cloud,
         None, stage.storage_integration, stage.endpoint, "ROLE", "Y" if stage.directory else "N",
     )  # fmt: skip
-
-
-def _put_temporary(session: Session, stage: StageDefinition, *, replace: bool) -> None:
-    key = (stage.database, stage.schema, stage.name)
-    old = session.temporary.stages.get(key)
-    if old is not None and not replace:
-        raise object_exists(stage.name)
-    session.catalog.storage.create(stage.identity)
-    session.temporary.stages[key] = stage
-    if old is not None:
-        session.catalog.storage.remove([old.identity])
 
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of file formats ----------------------------------------------
@@ -569,25 +560,12 @@ def create_file_format(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] [TEMPORARY] FILE FORMAT [IF NOT EXISTS] name [TYPE = ..] [options] ..."""
     head = reader.target()
     settings, comment = _file_formats_settings(reader)
-    session.commit()
-    database, schema, name = session.resolve(head.path)
-    key = (database.name, schema, name)
-    if head.is_tolerant and _found(session, head, find_format) is not None:
-        return status(f"{name} already exists, statement succeeded.")
-    new = FileFormatDefinition(
-        *key, database.clock.now_ms(), read_file_format(settings).settings(), comment, reader.is_temporary
-    )
-    if not reader.is_temporary:
-        session.require("CREATE FILE FORMAT", "SCHEMA", database.name, schema)
-        if reader.is_replacing and database.stages.format(schema, name) is not None:
-            session.require("OWNERSHIP", "FILE FORMAT", *key)
-        database.stages.put_format(new, replace=reader.is_replacing)
-        session.created("FILE FORMAT", *key)
-    elif key in session.temporary.formats and not reader.is_replacing:
-        raise object_exists(str(new))
-    else:
-        session.temporary.formats[key] = new
-    return status(f"File format {name} successfully created.")
+
+    def make(database: str, schema: str, name: str, now_ms: int, temporary: bool) -> FileFormatDefinition:
+        chosen = read_file_format(settings).settings()
+        return FileFormatDefinition(database, schema, name, now_ms, chosen, comment, temporary)
+
+    return _create(session, reader, head, FileFormatDefinition, make)
 
 
 def alter_file_format(session: Session, reader: Reader) -> Result:
@@ -597,41 +575,25 @@ def alter_file_format(session: Session, reader: Reader) -> Result:
         settings, comment = _file_formats_settings(reader)
         return lambda old: _changed(old, settings, comment)
 
-    return _alter(session, reader, find_format, read)
-
-
-def drop_file_format(session: Session, reader: Reader) -> Result:
-    """DROP FILE FORMAT [IF EXISTS] name."""
-    head = reader.last_target()
-    session.commit()
-    known = find_format(session, head.path)
-    if known.temporary:
-        del session.temporary.formats[known.database, known.schema, known.name]
-    else:
-        _require_ownership(session, known)
-        session.catalog.database(known.database).stages.drop_format(known)
-        session.dropped("FILE FORMAT", known.database, known.schema, known.name)
-    return status(f"{known.name} successfully dropped.")
+    return _alter(session, reader, FileFormatDefinition, read)
 
 
 def show_file_formats(session: Session, shown: Shown) -> Result:
     """SHOW FILE FORMATS [LIKE ..] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    formats = _in_scope(session, shown, lambda known: known.formats, session.temporary.formats)
+    formats = _in_scope(session, shown, FileFormatDefinition)
     rows: list[tuple[Any, ...]] = [
         (
             known.created_on_ms, known.name, known.database, known.schema, known.settings["TYPE"],
-            session.owner(*_place(known)), known.comment or "", _options(known), "ROLE",
+            session.owner(known.KIND, *known.path), known.comment or "", _options(known), "ROLE",
         )
         for known in formats
     ]  # fmt: skip
-    return listing(("created_on", *_FILE_FORMATS_SHOWN), sorted(rows, key=lambda row: tuple(row[1:4])))
+    return listing(("created_on", *_FILE_FORMATS_SHOWN), rows)
 
 
 def describe_file_format(session: Session, reader: Reader) -> Result:
     """DESCRIBE FILE FORMAT name."""
-    known = find_format(session, reader.last_path())
-    if not _is_visible(session, known):
-        raise object_missing("File format", str(known))
+    known = _described(session, reader, FileFormatDefinition)
     described = read_file_format({}, known.settings)
     rows: list[Sequence[Any]] = [
         ("TYPE", "String", described.type, "CSV"),

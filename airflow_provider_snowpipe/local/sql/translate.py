@@ -29,7 +29,6 @@ from airflow_provider_snowpipe.local.sql import (
     functions,
     get_ddl,
     information_schema,
-    query_history,
     show,
     staged_rows,
     timestamps,
@@ -657,8 +656,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             continue
         privileges = written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, tree, table, privileges)
-    copy_history.replace_copy_history(session, tree)
-    query_history.replace_query_history(session, tree)
+    copy_history.replace_histories(session, tree)
 
 
 def _dotted(name: exp.Dot, *before: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from airflow_provider_snowpipe.local.access import access as changes
 from airflow_provider_snowpipe.local.access.access import DEFAULT_USER, insufficient
@@ -35,21 +35,69 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.sql.reader import Reader, flag, whole
-from airflow_provider_snowpipe.local.sql.results import Result, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, done, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown
 from airflow_provider_snowpipe.local.stages.definition import invalid_value
 
+# -- Properties of warehouses and users, by tables of their fields ---------------------------------------
+
+_Reads = Callable[[str, str], Any]
+_Known = TypeVar("_Known", Warehouse, User)
+
+
+def _changed(
+    known: _Known,
+    properties: Mapping[str, str | None],
+    fields: Mapping[str, tuple[str, _Reads]],
+    remembered: Collection[str],
+) -> _Known:
+    """Return a warehouse or user with some properties set.
+
+    :param properties: upper-case name to value; None gives the default.
+    :param fields: field that keeps a property, and what reads its value.
+    :param remembered: names of properties that are kept as they are.
+    :raises SqlError: for a property that does not exist, or a value that it does not take.
+    """
+    defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(known)}
+    for name, value in properties.items():
+        if name in fields:
+            field, read = fields[name]
+            changed = defaults[field] if value is None else read(name, value)
+        elif name in remembered:
+            field, kept = "properties", dict(known.properties)
+            kept.pop(name, None) if value is None else kept.update({name: value})
+            changed = tuple(kept.items())
+        else:
+            raise unsupported(f"property {name} of a {type(known).__name__.lower()}")
+        known = dataclasses.replace(known, **{field: changed})
+    return known
+
+
+def _properties(reader: Reader, verb: str) -> dict[str, str | None]:
+    """Read what stands behind SET or UNSET; nothing behind another verb."""
+    if verb == "UNSET":
+        return dict.fromkeys(reader.names())
+    return dict(reader.properties(needed=True)) if verb == "SET" else {}
+
+
+def _plain(_name: str, value: str) -> str:
+    return value
+
+
+def _identifier(_name: str, value: str) -> str:
+    return value.upper() if re.fullmatch(r"[A-Za-z_][\w$]*", value) else value
+
+
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of warehouses; they are remembered and compute nothing -------
 
-_DONE = "Statement executed successfully."
 _SIZES = {
     "XSMALL": "X-Small", "SMALL": "Small", "MEDIUM": "Medium", "LARGE": "Large", "XLARGE": "X-Large",
     "XXLARGE": "2X-Large", "X2LARGE": "2X-Large", "2XLARGE": "2X-Large", "XXXLARGE": "3X-Large",
     "X3LARGE": "3X-Large", "3XLARGE": "3X-Large", "X4LARGE": "4X-Large", "4XLARGE": "4X-Large",
     "X5LARGE": "5X-Large", "5XLARGE": "5X-Large", "X6LARGE": "6X-Large", "6XLARGE": "6X-Large",
 }  # fmt: skip
-# Remembered without effect.
+# Remembered without effect, but for the time-out.
 _REMEMBERED = frozenset(
     {"WAREHOUSE_TYPE", "MAX_CLUSTER_COUNT", "MIN_CLUSTER_COUNT", "SCALING_POLICY", "RESOURCE_MONITOR",
      "ENABLE_QUERY_ACCELERATION", "QUERY_ACCELERATION_MAX_SCALE_FACTOR", "MAX_CONCURRENCY_LEVEL",
@@ -57,6 +105,18 @@ _REMEMBERED = frozenset(
      "GENERATION", "WAIT_FOR_COMPLETION"}
 )  # fmt: skip
 
+
+def _size(name: str, value: str) -> str:
+    size = _SIZES.get(value.upper().replace("-", ""))
+    if size is None:
+        raise invalid_value(name, value, f"one of {', '.join(sorted(set(_SIZES.values())))}")
+    return size
+
+
+_WAREHOUSE_FIELDS = {
+    "WAREHOUSE_SIZE": ("size", _size), "AUTO_SUSPEND": ("auto_suspend", whole),
+    "AUTO_RESUME": ("auto_resume", flag), "COMMENT": ("comment", _plain),
+}  # fmt: skip
 _RIGHTS = {
     "SUSPEND": "OPERATE", "RESUME": "OPERATE", "ABORT ALL QUERIES": "OPERATE", "SET": "MODIFY",
     "UNSET": "MODIFY", "RENAME TO": "OWNERSHIP",
@@ -78,7 +138,8 @@ def create_warehouse(session: Session, reader: Reader) -> Result:
             raise object_exists(head.name)
         session.require("OWNERSHIP", "WAREHOUSE", head.name)
     suspended = flag("INITIALLY_SUSPENDED", properties.pop("INITIALLY_SUSPENDED", "FALSE"))
-    made = _with(Warehouse(head.name, access.now_ms(), suspended=suspended), properties)
+    empty = Warehouse(head.name, access.now_ms(), suspended=suspended)
+    made = _changed(empty, properties, _WAREHOUSE_FIELDS, _REMEMBERED)
     with access.change() as state:
         state.warehouses[head.name] = made
     session.created("WAREHOUSE", head.name)
@@ -93,30 +154,28 @@ def alter_warehouse(session: Session, reader: Reader) -> Result:
     if not verb:
         raise unsupported(f"ALTER WAREHOUSE .. {reader.word}")
     is_tolerant = verb == "RESUME" and bool(reader.accept("IF SUSPENDED"))
-    names = reader.names() if verb == "UNSET" else [reader.name()] if verb == "RENAME TO" else []
-    properties = reader.properties(needed=True) if verb == "SET" else {}
+    new = reader.name() if verb == "RENAME TO" else ""
+    properties = _properties(reader, verb)
     reader.end()
     session.commit()
     access = session.catalog.access
     if head.name not in access.state.warehouses:
         if head.is_tolerant:
-            return status(_DONE)
+            return done()
         raise object_missing("Warehouse", head.name)
     known = access.state.warehouses[head.name]
     session.require(_RIGHTS[verb], "WAREHOUSE", head.name)
     if verb == "ABORT ALL QUERIES":
-        return status(_DONE)
+        return done()
     if verb == "RENAME TO":
-        return _rename(session, known, names[0])
-    if verb == "SET":
-        changed = _with(known, properties)
-    elif verb == "UNSET":
-        changed = _without(known, names)
+        return _rename(session, known, new)
+    if verb in {"SET", "UNSET"}:
+        changed = _changed(known, properties, _WAREHOUSE_FIELDS, _REMEMBERED)
     else:
         changed = _switched(known, verb == "SUSPEND", tolerant=is_tolerant)
     with access.change() as state:
         state.warehouses[head.name] = changed
-    return status(_DONE)
+    return done()
 
 
 def drop_warehouse(session: Session, reader: Reader) -> Result:
@@ -182,47 +241,8 @@ def _rename(session: Session, known: Warehouse, name: str) -> Result:
     access.renamed(Securable("WAREHOUSE", (known.name,)), Securable("WAREHOUSE", (name,)))
     if session.warehouse == known.name:
         session.warehouse = name
-    return status(_DONE)
+    return done()
 
-
-def _with(known: Warehouse, properties: Mapping[str, str]) -> Warehouse:
-    changed = known
-    for name, value in properties.items():
-        if name == "WAREHOUSE_SIZE":
-            size = _SIZES.get(value.upper().replace("-", ""))
-            if size is None:
-                raise invalid_value(name, value, f"one of {', '.join(sorted(set(_SIZES.values())))}")
-            changed = dataclasses.replace(changed, size=size)
-        elif name == "AUTO_SUSPEND":
-            changed = dataclasses.replace(changed, auto_suspend=whole(name, value))
-        elif name == "AUTO_RESUME":
-            changed = dataclasses.replace(changed, auto_resume=flag(name, value))
-        elif name == "COMMENT":
-            changed = dataclasses.replace(changed, comment=value)
-        elif name in _REMEMBERED:
-            kept = {**dict(changed.properties), name: value}
-            changed = dataclasses.replace(changed, properties=tuple(kept.items()))
-        else:
-            raise unsupported(f"property {name} of a warehouse")
-    return changed
-
-
-def _without(known: Warehouse, names: list[str]) -> Warehouse:
-    fresh = Warehouse(known.name, known.created_on_ms)
-    fields = {"AUTO_SUSPEND": "auto_suspend", "AUTO_RESUME": "auto_resume", "COMMENT": "comment"}
-    changed = known
-    for name in names:
-        if name in fields:
-            changed = dataclasses.replace(changed, **{fields[name]: getattr(fresh, fields[name])})
-        elif name in _REMEMBERED:
-            kept = tuple(pair for pair in changed.properties if pair[0] != name)
-            changed = dataclasses.replace(changed, properties=kept)
-        else:
-            raise unsupported(f"property {name} of a warehouse")
-    return changed
-
-
-# -- CREATE, ALTER, DROP, SHOW and DESCRIBE of users -----------------------------------------------------
 
 # -- CREATE, ALTER, DROP and SHOW of roles; GRANT ROLE and REVOKE ROLE -----------------------------------
 
@@ -258,12 +278,12 @@ def alter_role(session: Session, reader: Reader) -> Result:
     session.commit()
     if head.name not in session.catalog.access.state.roles:
         if head.is_tolerant:
-            return status(_DONE)
+            return done()
         raise missing_account_object()
     require_role_owner(session, head.name)
     with session.catalog.access.change() as state:
         state.roles[head.name] = dataclasses.replace(state.roles[head.name], comment=comment)
-    return status(_DONE)
+    return done()
 
 
 def drop_role(session: Session, reader: Reader) -> Result:
@@ -326,7 +346,7 @@ def grant_role(session: Session, reader: Reader) -> Result:
             changes.give_role(state, role, kind, grantee, session.role, access.now_ms())
         else:
             changes.take_role(state, role, kind, grantee)
-    return status(_DONE)
+    return done()
 
 
 def require_role_owner(session: Session, role: str) -> None:
@@ -362,18 +382,30 @@ def _comment(reader: Reader, *, needed: bool = False) -> str:
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of users -----------------------------------------------------
 
-_FIELDS = {
-    "LOGIN_NAME": "login_name",
-    "DEFAULT_ROLE": "default_role",
-    "DEFAULT_NAMESPACE": "default_namespace",
-    "DEFAULT_WAREHOUSE": "default_warehouse",
-    "COMMENT": "comment",
-}
-# Remembered and shown; nothing here depends on them.
+
+def _password(_name: str, value: str) -> str | None:
+    return digest_password(value) if value else None
+
+
+def _secondary_of(name: str, value: str) -> str:
+    if value.upper() not in {"ALL", ""}:
+        raise invalid_value(name, value, "('ALL') or ()")
+    return value.upper()
+
+
+_USER_FIELDS = {
+    "LOGIN_NAME": ("login_name", _identifier), "DEFAULT_ROLE": ("default_role", _identifier),
+    "DEFAULT_NAMESPACE": ("default_namespace", _plain),
+    "DEFAULT_WAREHOUSE": ("default_warehouse", _identifier),
+    "DEFAULT_SECONDARY_ROLES": ("default_secondary_roles", _secondary_of), "COMMENT": ("comment", _plain),
+    "PASSWORD": ("password", _password), "DISABLED": ("disabled", flag),
+}  # fmt: skip
+# Remembered and shown; only the time-out has an effect here.
 _USERS_REMEMBERED = (
     "DISPLAY_NAME", "FIRST_NAME", "MIDDLE_NAME", "LAST_NAME", "EMAIL", "MUST_CHANGE_PASSWORD", "TYPE",
-    "DAYS_TO_EXPIRY", "MINS_TO_UNLOCK", "NETWORK_POLICY",
+    "DAYS_TO_EXPIRY", "MINS_TO_UNLOCK", "NETWORK_POLICY", "STATEMENT_TIMEOUT_IN_SECONDS",
 )  # fmt: skip
+_KEYS = frozenset({"RSA_PUBLIC_KEY", "RSA_PUBLIC_KEY_2"})
 _DAY_MS = 24 * 3600 * 1000
 _PAT_DAYS = 15
 
@@ -392,7 +424,7 @@ def create_user(session: Session, reader: Reader) -> Result:
         if not reader.is_replacing:
             raise object_exists(head.name)
         _require_owner(session, known)
-    user = with_properties(User(head.name, session.role, access.now_ms()), properties)
+    user = _with(User(head.name, session.role, access.now_ms()), properties)
     with access.change() as state:
         if head.name in state.users:
             changes.drop_user(state, head.name)
@@ -409,25 +441,25 @@ def alter_user(session: Session, reader: Reader) -> Result:
         token = reader.name()
     elif not verb:
         raise unsupported(f"ALTER USER .. {reader.word}")
-    names = reader.names() if verb == "UNSET" else []
-    properties = reader.properties(needed=verb == "SET") if verb in {"SET", "ADD"} else {}
+    options = reader.properties() if verb == "ADD" else {}
+    properties = _properties(reader, verb)
     reader.end()
     session.commit()
     access = session.catalog.access
     user = access.state.users.get(head.name)
     if user is None:
         if head.is_tolerant:
-            return status(_DONE)
+            return done()
         raise missing_account_object()
     if verb in {"ADD", "REMOVE"}:
         if session.user != user.name:
             _require_owner(session, user)
-        return _token(session, user, verb, token, properties)
+        return _token(session, user, verb, token, options)
     _require_owner(session, user)
-    changed = with_properties(user, properties) if verb == "SET" else _users_without(user, names)
+    changed = _with(user, properties)
     with access.change() as state:
         state.users[user.name] = changed
-    return status(_DONE)
+    return done()
 
 
 def drop_user(session: Session, reader: Reader) -> Result:
@@ -497,31 +529,11 @@ def describe_user(session: Session, reader: Reader) -> Result:
     return listing(("property", "value", "default", "description"), rows)
 
 
-def with_properties(user: User, properties: Mapping[str, str]) -> User:
-    """Return a user with some properties set.
-
-    :param properties: upper-case name to value.
-    :raises SqlError: for a property that does not exist, or a value that it does not take.
-    """
-    changed = user
-    for name, value in properties.items():
-        if name in _FIELDS:
-            text = _name(value) if name in {"DEFAULT_ROLE", "DEFAULT_WAREHOUSE", "LOGIN_NAME"} else value
-            changed = dataclasses.replace(changed, **{_FIELDS[name]: text})  # type: ignore[arg-type]
-        elif name in {"RSA_PUBLIC_KEY", "RSA_PUBLIC_KEY_2"}:
-            changed = _with_key(changed, name, value)
-        elif name == "PASSWORD":
-            changed = dataclasses.replace(changed, password=digest_password(value) if value else None)
-        elif name == "DISABLED":
-            changed = dataclasses.replace(changed, disabled=flag(name, value))
-        elif name == "DEFAULT_SECONDARY_ROLES":
-            changed = dataclasses.replace(changed, default_secondary_roles=_secondary_of(value))
-        elif name in _USERS_REMEMBERED:
-            kept = {**dict(changed.properties), name: value}
-            changed = dataclasses.replace(changed, properties=tuple(kept.items()))
-        else:
-            raise unsupported(f"property {name} of a user")
-    return changed
+def _with(user: User, properties: Mapping[str, str | None]) -> User:
+    for name in _KEYS & properties.keys():
+        user = _with_key(user, name, properties[name] or "")
+    others = {name: value for name, value in properties.items() if name not in _KEYS}
+    return _changed(user, others, _USER_FIELDS, _USERS_REMEMBERED)
 
 
 def _with_key(user: User, name: str, value: str) -> User:
@@ -538,21 +550,6 @@ def _with_key(user: User, name: str, value: str) -> User:
     return dataclasses.replace(user, public_keys=keys)
 
 
-def _users_without(user: User, names: list[str]) -> User:
-    changed = user
-    for name in names:
-        if name in {"DISABLED", "DEFAULT_SECONDARY_ROLES"}:
-            changed = with_properties(changed, {name: "FALSE" if name == "DISABLED" else ""})
-        elif name in _USERS_REMEMBERED:
-            kept = tuple(pair for pair in changed.properties if pair[0] != name)
-            changed = dataclasses.replace(changed, properties=kept)
-        elif name in _FIELDS and name.startswith("DEFAULT"):
-            changed = dataclasses.replace(changed, **{_FIELDS[name]: None})  # type: ignore[arg-type]
-        else:
-            changed = with_properties(changed, {name: ""})
-    return changed
-
-
 def _token(session: Session, user: User, verb: str, name: str, options: Mapping[str, str]) -> Result:
     access = session.catalog.access
     others = tuple(token for token in user.access_tokens if token.name != name)
@@ -567,7 +564,7 @@ def _token(session: Session, user: User, verb: str, name: str, options: Mapping[
     unknown = sorted(set(options) - {"ROLE_RESTRICTION", "DAYS_TO_EXPIRY", "COMMENT"})
     if unknown:
         raise unsupported(f"{unknown[0]} of a programmatic access token")
-    role = _name(options["ROLE_RESTRICTION"]) if "ROLE_RESTRICTION" in options else None
+    role = _identifier("", options["ROLE_RESTRICTION"]) if "ROLE_RESTRICTION" in options else None
     if role is not None and not access.may_use(user.name, role):
         raise missing_account_object()
     days = whole("DAYS_TO_EXPIRY", options.get("DAYS_TO_EXPIRY", str(_PAT_DAYS)))
@@ -593,19 +590,8 @@ def _is_visible(session: Session, user: User) -> bool:
     return True
 
 
-def _secondary_of(value: str) -> str:
-    word = value.upper()
-    if word not in {"ALL", ""}:
-        raise invalid_value("DEFAULT_SECONDARY_ROLES", value, "('ALL') or ()")
-    return word
-
-
 def _secondary(user: User) -> str:
     return '["ALL"]' if user.default_secondary_roles else "[]"
-
-
-def _name(value: str) -> str:
-    return value.upper() if re.fullmatch(r"[A-Za-z_][\w$]*", value) else value
 
 
 def _body(pem: str) -> str:

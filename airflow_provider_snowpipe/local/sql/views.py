@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from collections.abc import Callable
 
 import sqlglot.errors
 from sqlglot import exp
@@ -23,7 +24,7 @@ from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql import translate
 from airflow_provider_snowpipe.local.sql.grants import locate, names
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.results import Result, listing, status
+from airflow_provider_snowpipe.local.sql.results import Result, done, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.tables import Column, ColumnType
@@ -80,25 +81,36 @@ def alter_sequence(session: Session, reader: Reader) -> Result:
     known = database.objects.find(SEQUENCE, schema, name)
     if known is None:
         if head.is_tolerant:
-            return status("Statement executed successfully.")
+            return done()
         raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
     session.require("OWNERSHIP", SEQUENCE, database.name, schema, name)
     definition = {**known.definition, **changed}
     database.objects.put(dataclasses.replace(known, definition=definition))
-    return status("Statement executed successfully.")
+    return done()
 
 
-def drop_sequence(session: Session, reader: Reader) -> Result:
-    """DROP SEQUENCE [IF EXISTS] name; defaults that use it go on counting."""
-    head = reader.last_target()
-    session.commit()
-    database, schema, name = session.resolve(head.path)
-    if database.objects.find(SEQUENCE, schema, name) is None:
-        raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
-    session.require("OWNERSHIP", SEQUENCE, database.name, schema, name)
-    database.objects.remove(SEQUENCE, schema, name)
-    session.dropped(SEQUENCE, database.name, schema, name)
-    return status(f"{name} successfully dropped.")
+def drop(kind: str) -> Callable[[Session, Reader], Result]:
+    """Return DROP SEQUENCE or VIEW [IF EXISTS] name; defaults that use a sequence go on counting."""
+
+    def handler(session: Session, reader: Reader) -> Result:
+        head = reader.last_target()
+        session.commit()
+        database, known = _existing(session, kind, head.path)
+        session.require("OWNERSHIP", kind, database.name, known.schema, known.name)
+        database.objects.remove(kind, known.schema, known.name)
+        database.objects.remove(f"COMMENT {kind}", known.schema, known.name)
+        session.dropped(kind, database.name, known.schema, known.name)
+        return status(f"{known.name} successfully dropped.")
+
+    return handler
+
+
+def _existing(session: Session, kind: str, path: tuple[str, ...]) -> tuple[Database, SchemaObject]:
+    database, schema, name = session.resolve(path)
+    known = database.objects.find(kind, schema, name)
+    if known is None:
+        raise object_missing(kind.capitalize(), f"{database.name}.{schema}.{name}")
+    return database, known
 
 
 def show_sequences(session: Session, shown: Shown) -> Result:
@@ -141,11 +153,8 @@ def default_of(session: Session, expression: exp.Expr) -> str | None:
     path = tuple(
         part.name if part.args.get("quoted") else part.name.upper() for part in expression.parts[:-1]
     )
-    database, schema, name = session.resolve(path)
-    known = database.objects.find(SEQUENCE, schema, name)
-    if known is None:
-        raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
-    session.require("USAGE", SEQUENCE, database.name, schema, name)
+    database, known = _existing(session, SEQUENCE, path)
+    session.require("USAGE", SEQUENCE, database.name, known.schema, known.name)
     return f"nextval({literal(_engine_path(database, known))})"
 
 
@@ -185,8 +194,6 @@ def _options(reader: Reader) -> dict[str, object]:
 
 # -- COMMENT ON, and ALTER DATABASE and ALTER SCHEMA: comments and new names -----------------------------
 
-_DONE = "Statement executed successfully."
-
 
 def comment_on(session: Session, reader: Reader) -> Result:
     """COMMENT [IF EXISTS] ON kind name IS '..', for databases, schemas, columns and what schemas hold."""
@@ -205,9 +212,9 @@ def comment_on(session: Session, reader: Reader) -> Result:
             _on_object(session, kind, path, text)
     except SqlError as error:
         if is_tolerant and error.code == "002003":
-            return status(_DONE)
+            return done()
         raise
-    return status(_DONE)
+    return done()
 
 
 def alter_container(session: Session, reader: Reader) -> Result:
@@ -232,7 +239,7 @@ def alter_container(session: Session, reader: Reader) -> Result:
     except SqlError as error:
         if not head.is_tolerant or error.code != "002003":
             raise
-    return status(_DONE)
+    return done()
 
 
 def _rename(session: Session, kind: str, path: tuple[str, ...], new: tuple[str, ...]) -> None:
@@ -321,20 +328,6 @@ def create_view(session: Session, reader: Reader) -> Result:
     if reader.is_temporary:
         session.temporary_views.append((database.name, schema, name))
     return status(f"View {name} successfully created.")
-
-
-def drop_view(session: Session, reader: Reader) -> Result:
-    """DROP VIEW [IF EXISTS] name."""
-    head = reader.last_target()
-    session.commit()
-    database, schema, name = session.resolve(head.path)
-    if database.objects.find(VIEW, schema, name) is None:
-        raise object_missing("View", f"{database.name}.{schema}.{name}")
-    session.require("OWNERSHIP", VIEW, database.name, schema, name)
-    database.objects.remove(VIEW, schema, name)
-    database.objects.remove(f"COMMENT {VIEW}", schema, name)
-    session.dropped(VIEW, database.name, schema, name)
-    return status(f"{name} successfully dropped.")
 
 
 def show_views(session: Session, shown: Shown) -> Result:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from airflow_provider_snowpipe.local.engine.names import Rename
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
@@ -318,13 +318,51 @@ _JSON_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class StageDefinition:
-    """One named stage.
+class Definition:
+    """What stages and file formats have in common.
 
     :param database: exact database name.
     :param schema: exact schema name.
-    :param name: exact stage name.
+    :param name: exact name.
     :param created_on_ms: creation time, epoch milliseconds.
+    :cvar KIND: how privileges name the kind.
+    :cvar WORD: how errors name it.
+    :cvar MADE: how CREATE names it.
+    """
+
+    KIND: ClassVar[str]
+    WORD: ClassVar[str]
+    MADE: ClassVar[str]
+
+    database: str
+    schema: str
+    name: str
+    created_on_ms: int
+
+    def __str__(self) -> str:
+        """Name as Snowflake's messages print it."""
+        return ".".join(self.path)
+
+    @property
+    def path(self) -> tuple[str, str, str]:
+        """Database, schema and name."""
+        return self.database, self.schema, self.name
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Schema and name."""
+        return self.schema, self.name
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folder of an internal stage's files."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageDefinition(Definition):
+    """One named stage.
+
     :param identity: random id, the name of an internal stage's folder: a replaced stage starts empty.
     :param url: ``s3://bucket/path`` or ``file:///folder`` of an external stage; None for an internal one.
     :param endpoint: ``host:port`` that serves the bucket, or None for the service's own.
@@ -339,10 +377,15 @@ class StageDefinition:
     :param temporary: True when the stage ends with its session.
     """
 
-    database: str
-    schema: str
-    name: str
-    created_on_ms: int
+    KIND = "STAGE"
+    WORD: ClassVar[str] = "Stage"
+    MADE = "Stage area"
+    RELATION: ClassVar[str] = "stages"
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "schema_name VARCHAR", "stage_name VARCHAR", "created_on_ms BIGINT", "identity VARCHAR",
+        "definition VARCHAR",
+    )  # fmt: skip
+
     identity: str = field(default_factory=lambda: uuid.uuid4().hex)
     url: str | None = None
     endpoint: str | None = None
@@ -368,9 +411,10 @@ class StageDefinition:
             return None
         return "AWS" if self.url.startswith("s3") else "LOCAL"
 
-    def __str__(self) -> str:
-        """Name as Snowflake's messages print it."""
-        return f"{self.database}.{self.schema}.{self.name}"
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folder of an internal stage's files."""
+        return () if self.is_external else (self.identity,)
 
     def moved(self, change: Rename) -> StageDefinition:
         """Return the stage as it is after a rename of its database or schema, or of its file format's."""
@@ -382,11 +426,15 @@ class StageDefinition:
         """Return the form that the hidden table keeps."""
         return json.dumps({name: _plain(getattr(self, name)) for name in _JSON_FIELDS})
 
+    def to_row(self) -> list[Any]:
+        """Return the row of the hidden table."""
+        return [*self.key, self.created_on_ms, self.identity, self.to_json()]
+
     @classmethod
-    def from_json(
+    def from_row(
         cls, database: str, schema: str, name: str, created_on_ms: int, identity: str, text: str
     ) -> StageDefinition:
-        """Read the form that :meth:`to_json` writes."""
+        """Read the row that :meth:`to_row` writes."""
         stored: dict[str, Any] = json.loads(text)
         stored["file_format"] = _options(stored["file_format"])
         stored["copy_options"] = _options(stored["copy_options"])
@@ -395,38 +443,39 @@ class StageDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class FileFormatDefinition:
+class FileFormatDefinition(Definition):
     """One named file format.
 
     :param settings: TYPE and the options that were set.
     """
 
-    database: str
-    schema: str
-    name: str
-    created_on_ms: int
+    KIND = "FILE FORMAT"
+    WORD: ClassVar[str] = "File format"
+    MADE = "File format"
+    RELATION: ClassVar[str] = "file_formats"
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "schema_name VARCHAR", "format_name VARCHAR", "created_on_ms BIGINT", "definition VARCHAR",
+    )  # fmt: skip
+
     settings: Mapping[str, OptionValue]
     comment: str | None = None
     temporary: bool = False
-
-    def __str__(self) -> str:
-        """Name as Snowflake's messages print it."""
-        return f"{self.database}.{self.schema}.{self.name}"
 
     def moved(self, change: Rename) -> FileFormatDefinition:
         """Return the file format as it is after a rename of its database or schema."""
         database, schema = change.moved((self.database, self.schema))
         return dataclasses.replace(self, database=database, schema=schema)
 
-    def to_json(self) -> str:
-        """Return the form that the hidden table keeps."""
-        return json.dumps({"settings": _plain(self.settings), "comment": self.comment})
+    def to_row(self) -> list[Any]:
+        """Return the row of the hidden table."""
+        text = json.dumps({"settings": _plain(self.settings), "comment": self.comment})
+        return [*self.key, self.created_on_ms, text]
 
     @classmethod
-    def from_json(
+    def from_row(
         cls, database: str, schema: str, name: str, created_on_ms: int, text: str
     ) -> FileFormatDefinition:
-        """Read the form that :meth:`to_json` writes."""
+        """Read the row that :meth:`to_row` writes."""
         stored = json.loads(text)
         return cls(database, schema, name, created_on_ms, _options(stored["settings"]), stored["comment"])
 

@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.local.stages.definition import (
     read_literal,
 )
 from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
+from airflow_provider_snowpipe.local.stages.registry import Staged
 from airflow_provider_snowpipe.local.stages.storage import loopback_endpoint, table_identity, user_identity
 
 # -- Named stages and file formats, found by name: temporary ones of the session first -------------------
@@ -49,7 +50,7 @@ def resolve_file_format(
     own = dict(settings)
     named = own.pop("FORMAT_NAME", None)
     if named is not None:
-        found = find_format(session, format_path(named))
+        found = find_defined(session, FileFormatDefinition, format_path(named))
         if not found.temporary:
             session.require("USAGE", "FILE FORMAT", found.database, found.schema, found.name)
         inherited.insert(0, found.settings)
@@ -69,28 +70,16 @@ def format_path(value: Setting) -> tuple[str, ...]:
     return path
 
 
-def find_stage(session: Session, path: tuple[str, ...]) -> StageDefinition:
-    """Return a named stage, temporary ones of the session first.
+def find_defined(session: Session, kind: type[Staged], path: tuple[str, ...]) -> Staged:
+    """Return a named stage or file format, temporary ones of the session first.
 
     :raises SqlError: when it does not exist.
     """
     database, schema, name = session.resolve(path)
-    found = session.temporary.stages.get((database.name, schema, name)) or database.stages.stage(schema, name)
+    found = session.temporary.of(kind).get((database.name, schema, name))
+    found = found or database.stages.of(kind).find(schema, name)
     if found is None:
-        raise object_missing("Stage", f"{database.name}.{schema}.{name}")
-    return found
-
-
-def find_format(session: Session, path: tuple[str, ...]) -> FileFormatDefinition:
-    """Return a named file format, temporary ones of the session first.
-
-    :raises SqlError: when it does not exist.
-    """
-    database, schema, name = session.resolve(path)
-    key = (database.name, schema, name)
-    found = session.temporary.formats.get(key) or database.stages.format(schema, name)
-    if found is None:
-        raise object_missing("File format", ".".join(key))
+        raise object_missing(kind.WORD, f"{database.name}.{schema}.{name}")
     return found
 
 
@@ -98,7 +87,7 @@ def stage_format(session: Session, stage: StageDefinition) -> dict[str, OptionVa
     """Return the format options of a stage, with TYPE; empty when it has none."""
     if stage.format_name:
         path = (stage.database, stage.schema, *stage.format_name)[-3:]
-        inherited = find_format(session, path).settings
+        inherited = find_defined(session, FileFormatDefinition, path).settings
         return {**inherited, **stage.file_format}
     return dict(stage.file_format)
 
@@ -291,7 +280,7 @@ def _reference(session: Session, text: str, *, is_quoted: bool) -> tuple[StageLo
     if table is not None:
         return _with_path(_table_stage(session, table), body[table.end() :], is_quoted)
     path, rest = _stage_path(body)
-    return _with_path(location_of(session, find_stage(session, path)), rest, is_quoted)
+    return _with_path(location_of(session, find_defined(session, StageDefinition, path)), rest, is_quoted)
 
 
 def _stage_path(body: str) -> tuple[tuple[str, ...], str]:
@@ -308,7 +297,7 @@ def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:
     path = (database.name, schema, name)
     area = session.catalog.storage.internal(table_identity(*database.names.home(schema), name))
     stored = database.objects.table_option(schema, name, "stage")
-    own = StageDefinition.from_json(database.name, schema, name, 0, "", stored) if stored else None
+    own = StageDefinition.from_row(database.name, schema, name, 0, "", stored) if stored else None
     return StageLocation(
         f"@{database.name}.{schema}.%{name}",
         "TABLE",

@@ -283,9 +283,10 @@ class Storage:
         """
         return FolderArea(self._root / _FILES / identity, pins=self._root / _DOWNLOADS)
 
-    def create(self, identity: str) -> None:
-        """Create the folder of an internal stage, unless it is there."""
-        (self._root / _FILES / identity).mkdir(exist_ok=True, mode=0o700)
+    def create(self, *identities: str) -> None:
+        """Create the folders of internal stages, unless they are there."""
+        for identity in identities:
+            (self._root / _FILES / identity).mkdir(exist_ok=True, mode=0o700)
 
     def external(self, url: str, definition: StageDefinition | None = None) -> tuple[FileArea, str, str]:
         """Return the files below the last ``/`` of a URL, the URL up to it, and what it has after it.

@@ -22,7 +22,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from airflow_provider_snowpipe.local.accounts import fingerprint
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts import http, sessions
-from airflow_provider_snowpipe.local.limits import parse_limits
+from airflow_provider_snowpipe.local.limits import DEFAULTS, parse_limits
+from airflow_provider_snowpipe.local.sql import front
+from airflow_provider_snowpipe.local.sql.session import Session
 from tests.streaming_rest import signed_upload
 from tests.unit.local.service_in_process import ServiceInProcess
 
@@ -332,6 +334,30 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         assert kept["data"]["total"] == 1
     finally:
         service.close()
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "x", "0"])
+def test_no_value_of_a_session_lifts_the_time_limit(service: ServiceInProcess, value: str) -> None:
+    session = Session(service.catalog, "DEMO", parameters={"STATEMENT_TIMEOUT_IN_SECONDS": value})
+    assert session.statement_seconds == DEFAULTS.statement_seconds
+
+
+def test_the_time_limit_is_the_users_unless_the_session_asks_and_the_warehouses_where_lower(
+    service: ServiceInProcess,
+) -> None:
+    """ "Parameters", STATEMENT_TIMEOUT_IN_SECONDS: the lowest of session and warehouse is enforced."""
+    session = Session(service.catalog, "DEMO")
+    for statement, seconds in (
+        ("ALTER USER demo SET STATEMENT_TIMEOUT_IN_SECONDS = 60", 60.0),
+        ("ALTER SESSION SET STATEMENT_TIMEOUT_IN_SECONDS = 600", 600.0),
+        ("CREATE WAREHOUSE timed STATEMENT_TIMEOUT_IN_SECONDS = 30", 30.0),
+        ("ALTER WAREHOUSE timed SET STATEMENT_TIMEOUT_IN_SECONDS = 900", 600.0),
+        ("ALTER SESSION UNSET STATEMENT_TIMEOUT_IN_SECONDS", 60.0),
+        ("ALTER USER demo UNSET STATEMENT_TIMEOUT_IN_SECONDS", 900.0),
+    ):
+        front.execute(session, statement)
+        assert session.statement_seconds == seconds, statement
+    session.close()
 
 
 def test_the_pattern_of_a_pipe_takes_linear_time_and_is_checked_at_its_creation(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql import front
 from tests.unit.local.sql_sessions import SqlSessions
 
 FAILING = (
@@ -49,6 +51,46 @@ def test_a_failed_statement_leaves_the_transaction_open(sql: SqlSessions, failin
     sql.refused(failing)
     sql.run(ending)
     assert ids(sql) == ([3, 11] if ending == "COMMIT" else [1])
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        # The engine refuses the second part; the front refuses it, which the engine never hears of.
+        "INSERT ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",
+        "INSERT ALL INTO t (id) VALUES (i) INTO missing (id) VALUES (i) SELECT 20 AS i",
+        "INSERT OVERWRITE ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",
+    ],
+)
+@pytest.mark.parametrize("start", ["BEGIN", "ALTER SESSION SET AUTOCOMMIT = FALSE"])
+@pytest.mark.parametrize("before", [[], ["INSERT INTO t VALUES (2)"]])
+def test_a_failed_insert_into_many_tables_leaves_none_of_its_parts(
+    sql: SqlSessions, failing: str, start: str, before: list[str]
+) -> None:
+    sql.run(start, *before)
+    sql.refused(failing)
+    kept = [1, 2] if before else [1]
+    assert (ids(sql), ids(sql, OTHER)) == (kept, [1])
+    sql.run("INSERT INTO t VALUES (3)")
+    sql.refused("SELECT 1/0")
+    sql.run("COMMIT")
+    assert ids(sql, OTHER) == [*kept, 3]
+
+
+def test_a_failed_change_of_several_bound_rows_leaves_none_of_them(sql: SqlSessions) -> None:
+    sql.run(
+        "CREATE TABLE new (was INT, id INT)",
+        "INSERT INTO new VALUES (2, 20), (3, 30), (3, 31)",
+        "ALTER SESSION SET ERROR_ON_NONDETERMINISTIC_UPDATE = TRUE",
+        "BEGIN",
+        "INSERT INTO t VALUES (2), (3)",
+    )
+    update = "UPDATE t SET id = new.id FROM new WHERE t.id = new.was AND t.id = ?"
+    with pytest.raises(SqlError) as error:
+        front.execute(sql.session(), update, {"1": {"type": "FIXED", "value": ["2", "3"]}})
+    assert error.value.code == "100090"
+    sql.run("COMMIT")
+    assert ids(sql, OTHER) == [1, 2, 3]
 
 
 def test_a_transaction_that_cannot_be_kept_says_so_until_it_is_rolled_back(sql: SqlSessions) -> None:

@@ -68,6 +68,17 @@ def test_abort_names_file_line_character_and_column_and_changes_nothing(local):
     assert len(local.sql(f"COPY INTO t FROM @s {CSV}")) == 2
 
 
+def test_an_abort_at_the_second_file_keeps_nothing_of_the_first_in_an_open_transaction(local):
+    local.put("a.csv", b"1,x\n")
+    local.put("b.csv", b"2,toolong\n")
+    local.sql("BEGIN")
+    local.sql("INSERT INTO t VALUES (7, 'x')")
+    assert local.refused(f"COPY INTO t FROM @s {CSV}").code == "100074"
+    assert ids(local) == [7]
+    local.sql("COMMIT")
+    assert ids(local) == [7]
+
+
 BAD = b'1,x\nbad,y\n2,toolong\n3,z,extra\n4\n5,"q"z\n6,ok\n'
 
 

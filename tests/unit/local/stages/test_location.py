@@ -39,7 +39,7 @@ def session(catalog):
     table = Table("LOCAL", "PUBLIC", "My T", (Column("A", TEXT),), 0)
     database.tables.create(table, [f"CREATE TABLE {table.path} (A VARCHAR)"], replace=False)
     for name in ("S", "My Stage"):
-        database.stages.put_stage(StageDefinition("LOCAL", "PUBLIC", name, 0), replace=False)
+        database.stages.put(StageDefinition("LOCAL", "PUBLIC", name, 0), replace=False)
     return Session(catalog, "DEMO", "LOCAL", "PUBLIC")
 
 
@@ -51,7 +51,7 @@ def _fill(session: Session, identity: str, *paths: str) -> None:
 
 
 def _stage(session: Session, name: str) -> StageDefinition:
-    stage = session.catalog.database("LOCAL").stages.stage("PUBLIC", name)
+    stage = session.catalog.database("LOCAL").stages.stages.find("PUBLIC", name)
     assert stage is not None
     return stage
 
@@ -169,14 +169,14 @@ def test_a_named_stage_survives_a_restart_and_its_orphans_do_not(tmp_path):
         format_name=("F",),
         comment="c",
     )
-    catalog.database("LOCAL").stages.put_stage(stage, replace=False)
+    catalog.database("LOCAL").stages.put(stage, replace=False)
     session = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
     _fill(session, stage.identity, "kept.csv")
     _fill(session, "orphan", "lost.csv")
     _fill(session, table_identity("LOCAL", "PUBLIC", "GONE"), "lost.csv")
     catalog.close()
     catalog = Catalog(folder, Faults())
-    assert catalog.database("LOCAL").stages.stage("PUBLIC", "S") == stage
+    assert catalog.database("LOCAL").stages.stages.find("PUBLIC", "S") == stage
     assert [f.path for f in catalog.storage.internal(stage.identity).list("")] == ["kept.csv"]
     assert catalog.storage.internal("orphan").list("") == []
     catalog.close()
@@ -192,7 +192,7 @@ def test_dropping_a_table_or_schema_deletes_its_staged_files(session):
     assert not session.catalog.storage.internal(identity).root.exists()
     database.drop_schema("PUBLIC")
     assert not folder.exists()
-    assert database.stages.stages == []
+    assert list(database.stages.stages) == []
 
 
 def test_credentials_do_not_show_in_a_stage():
