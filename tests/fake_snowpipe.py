@@ -22,9 +22,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark import sink
-from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.http import Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.jumping_time import JumpingTime
 

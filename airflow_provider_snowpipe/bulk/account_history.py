@@ -17,8 +17,7 @@ from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
 from airflow_provider_snowpipe.bulk.two_loaders import COPY_MEMORY
 from airflow_provider_snowpipe.bulk.wanted_files import possible_paths
 from airflow_provider_snowpipe.streaming.errors import SqlError
-from airflow_provider_snowpipe.streaming.listing import full_name
-from airflow_provider_snowpipe.streaming.names import quote_identifier
+from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
 log = logging.getLogger(__name__)
 

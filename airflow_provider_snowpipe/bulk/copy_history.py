@@ -13,8 +13,7 @@ from airflow_provider_snowpipe.bulk.load_history import (
     oldest_needed,
 )
 from airflow_provider_snowpipe.bulk.wanted_files import possible_paths
-from airflow_provider_snowpipe.streaming.listing import full_name
-from airflow_provider_snowpipe.streaming.names import quote_identifier
+from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
 RunSql = Callable[[str, Sequence[str]], Sequence[Mapping[str, Any]]]
 """Runs a statement with the values that it binds; the rows' keys are the columns' names in small letters."""

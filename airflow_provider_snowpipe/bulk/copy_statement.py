@@ -10,8 +10,7 @@ from typing import Any, Self
 from airflow_provider_snowpipe.bulk.literals import option, option_group, string_list, string_literal
 from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.listing import full_name
-from airflow_provider_snowpipe.streaming.names import quote_identifier
+from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
 MOST_FILES = 1_000
 """Files that one statement names (page "COPY INTO <table>", FILES)."""

@@ -14,8 +14,8 @@ from typing import Any
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair
 from airflow_provider_snowpipe.streaming.errors import SqlError
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn, columns_of_describe
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
 
 _WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.2

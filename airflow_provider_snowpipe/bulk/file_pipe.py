@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.streaming.answer import Answer
-from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.auth import KeyPair, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, ConfigurationError, PipeNotFoundError
-from airflow_provider_snowpipe.streaming.exchange import base_url
-from airflow_provider_snowpipe.streaming.listing import full_name
-from airflow_provider_snowpipe.streaming.names import PipeName, quote_url_segment
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
-from airflow_provider_snowpipe.streaming.transport import ControlTransport, Timeouts
+from airflow_provider_snowpipe.streaming.http import Answer, ControlTransport, Timeouts, repeat
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_url_segment
 
 MOST_FILES = 5_000
 """Files that one post names."""

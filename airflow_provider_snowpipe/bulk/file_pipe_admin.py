@@ -17,8 +17,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeBusyError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.listing import full_name
-from airflow_provider_snowpipe.streaming.names import PipeName, quote_identifier
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier
 
 RunSql = Callable[[str, Sequence[str] | None], Sequence[Mapping[str, Any]]]
 """Runs a statement with the values that it binds; the rows' keys are the columns' names in small letters."""

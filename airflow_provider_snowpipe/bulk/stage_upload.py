@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.bulk.literals import option, string_literal
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, StagedFileDiffersError
 
 IF_STAGED = ("skip_same", "skip", "overwrite", "fail")

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_snowpipe.streaming.answer import Answer
-from airflow_provider_snowpipe.streaming.auth import Credentials
+from airflow_provider_snowpipe.streaming.auth import Credentials, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
-from airflow_provider_snowpipe.streaming.exchange import base_url
+from airflow_provider_snowpipe.streaming.http import Answer, ControlTransport, Timeouts, repeat
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import quote_url_segment
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
-from airflow_provider_snowpipe.streaming.transport import ControlTransport, Timeouts
 
 _RUNNING = 202
 _FAILED = (408, 422)

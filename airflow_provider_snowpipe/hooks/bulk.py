@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.stage_upload import Staging
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
     from airflow_provider_snowpipe.hooks.stage_upload import Source, StageUpload
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 
 class SnowpipeBulkHook(SnowpipeHook):

@@ -92,7 +92,7 @@ class SnowpipeConnection:
 
         :raises ConfigurationError: if there is neither host nor account, or they are not usable
         """
-        from airflow_provider_snowpipe.streaming.exchange import base_url
+        from airflow_provider_snowpipe.streaming.auth import base_url
 
         host, port = self._text("host"), self._text("port")
         if self.conn_type == SNOWPIPE:

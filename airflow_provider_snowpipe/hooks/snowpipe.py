@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.load_history import LoadHistory
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-    from airflow_provider_snowpipe.streaming.listing import ListedChannel
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
-    from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+    from airflow_provider_snowpipe.streaming.status import ChannelStatus, ListedChannel
+    from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
 _TEST_BUDGET_SECONDS = 10.0
 _REMEDIES = {
-    "settings": "Mend the field that is named.",
+    "settings": "Fix the field that is named.",
     "account URL and credentials": "Check account URL, user, key or token, and the CA bundle.",
     "token for the ingest host": "Check that the user may use Snowpipe Streaming with this kind of "
     "credential.",
@@ -239,7 +238,7 @@ class SnowpipeHook(BaseHook):
     def offset_tokens(self) -> Iterator[Callable[[str, str], None]]:
         """Sign in to set committed offset tokens; what it gives sets one channel's, whoever writes to it.
 
-        ``compare_and_set`` of ``streaming.reset`` makes sure first that nobody does.
+        ``compare_and_set`` of ``streaming.admin`` makes sure first that nobody does.
 
         :raises SqlError: if a statement fails, or signing in
         :raises ConfigurationError: if the pipe's table cannot be found
@@ -266,7 +265,7 @@ class SnowpipeHook(BaseHook):
 
         :return: whether all is well, and what is, or which step failed and what to do
         """
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         retry = RetryPolicy(budget_seconds=_TEST_BUDGET_SECONDS)
         step = "settings"

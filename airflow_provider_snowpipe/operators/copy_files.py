@@ -43,8 +43,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     NothingStagedError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.listing import full_name
-from airflow_provider_snowpipe.streaming.names import quote_identifier
+from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
 _MOST_SHOWN = 10_000
 """Rows of a SHOW command at most (page "SHOW <objects>")."""

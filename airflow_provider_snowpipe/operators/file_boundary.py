@@ -29,19 +29,16 @@ from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, 
 from airflow_provider_snowpipe.spark.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.files.resume import resume_after
 from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesGivenTwiceError,
     PipeNotFoundError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
-from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set, fence
+from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset, VerifiedFileLineOffset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.routing.boundary import PartitionPosition
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
     from airflow_provider_snowpipe.spark.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-    from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
+    from airflow_provider_snowpipe.streaming.offsets import CopyIntent
 
 
 # -- What COPY or a pipe takes of one partition, and what load history says of it ------------------------

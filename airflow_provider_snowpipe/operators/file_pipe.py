@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
 from airflow_provider_snowpipe.bulk.load_history import moment
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.operators.account_operator import FileOperator, require_name
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotRunningError
 
 if TYPE_CHECKING:

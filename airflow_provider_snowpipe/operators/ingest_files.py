@@ -38,7 +38,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.copy_files import LoadIntent, StagedChoice, StagedFiles, pipes_beside
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.commits import Patience
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -174,7 +174,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         :raises FilesRejectedError: if a file did not load as a whole, or the pipe leaves it out
         :raises FilesNotLoadedError: if the time is over
         """
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         identity = run_identity(context)
         intent: LoadIntent | None = None
@@ -300,7 +300,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
 
     def _waited_here(self, submission: Submission) -> dict[str, Any]:
         from airflow_provider_snowpipe.bulk.files_watch import wait_for_loads
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         wanted, patience = WantedFiles(submission.awaited()), Patience(self.max_consecutive_errors)
         watch = FilesWatch(wanted, submission.since, self._tolerance(), patience)

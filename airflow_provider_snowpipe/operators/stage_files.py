@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Sta
 from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, FileOperator, require_name
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.storage import file_system, storage_path
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,

@@ -9,8 +9,15 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from airflow_provider_snowpipe.streaming.answer import Answer
-from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
+from airflow_provider_snowpipe.streaming.auth import (
+    Credentials,
+    ScopedToken,
+    ScopedTokenSource,
+    base_url,
+    exchange_form,
+    ingest_host_from,
+    scoped_token_from,
+)
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -22,21 +29,14 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.exchange import (
-    ScopedTokenSource,
-    base_url,
-    exchange_form,
-    ingest_host_from,
-    scoped_token_from,
-)
+from airflow_provider_snowpipe.streaming.http import Answer, Timeouts, Transports, repeat
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, quote_url_segment
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
 from airflow_provider_snowpipe.streaming.status import (
     CHANNEL_MISSING,
     STATUS_NAMES_PER_REQUEST,
     ChannelStatus,
 )
-from airflow_provider_snowpipe.streaming.transport import Timeouts, Transports
 
 _FENCED = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 _UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"

@@ -14,13 +14,18 @@ from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.channel_listing import ChannelListing, shared_listing
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, check_channel_name
-from airflow_provider_snowpipe.streaming.offset_follow import START_NOW, FollowRules, OffsetFollower
-from airflow_provider_snowpipe.streaming.offset_watch import OffsetRule
+from airflow_provider_snowpipe.streaming.offset_events import (
+    START_NOW,
+    ChannelListing,
+    FollowRules,
+    OffsetFollower,
+    OffsetRule,
+    WatermarkJournal,
+    shared_listing,
+)
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
-from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal
 from airflow_provider_snowpipe.triggers.wait import connect, stored_form
 
 if TYPE_CHECKING:

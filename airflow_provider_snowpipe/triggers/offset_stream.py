@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
 from airflow_provider_snowpipe.streaming.commits import StatusLook
+from airflow_provider_snowpipe.streaming.offset_events import journals_fed_by
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
-from airflow_provider_snowpipe.streaming.watermark_journal import journals_fed_by
 
 try:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer

@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 POLL_BUDGET_SECONDS = 20.0
 """Longest time for one request with its repetitions; after it the look counts as an error."""
@@ -185,7 +185,7 @@ def stored_form(trigger: BaseTrigger) -> tuple[str, dict[str, Any]]:
 
 def poll_retry() -> RetryPolicy:
     """Pauses and budget of the requests of one look."""
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
     return RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS)
 

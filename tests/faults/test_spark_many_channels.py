@@ -15,8 +15,8 @@ from unittest.mock import patch
 import pytest
 
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.http import ControlTransport
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
-from airflow_provider_snowpipe.streaming.transport import ControlTransport
 from tests.local_service import LocalService
 from tests.spark_groups import load
 from tests.spark_job import SparkJob, new_table, write_rows

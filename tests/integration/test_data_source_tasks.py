@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import SqlError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
 from tests.spark_job import numbered_name
 from tests.spark_session import Door

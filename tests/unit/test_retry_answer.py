@@ -28,8 +28,7 @@ from airflow_provider_snowpipe.streaming.commits import (
     StatusLook,
     WaitState,
 )
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.retry_advice import Worth, advise
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError, Worth, advise
 from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 CHANNEL = {"channel": "c", "http_status": 409}

@@ -18,11 +18,10 @@ from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ApiError, RetriesExhaustedError, SqlError
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-from airflow_provider_snowpipe.streaming.transport import ControlTransport
+from airflow_provider_snowpipe.streaming.http import Answer, ControlTransport, UnreachableError
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from tests.fake_account import (
     AFTER,
     BEFORE,

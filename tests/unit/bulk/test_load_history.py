@@ -28,8 +28,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SqlError,
 )
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from tests.airflow_connections import pem, private_key
 from tests.scripted_service import Reply, ScriptedService, error
 

@@ -19,8 +19,8 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.auth import KeyPair, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.client import OpenedChannel
 from airflow_provider_snowpipe.streaming.errors import UncommittedRowsError
+from airflow_provider_snowpipe.streaming.http import ControlTransport
 from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, SUCCESS, ChannelStatus
-from airflow_provider_snowpipe.streaming.transport import ControlTransport
 from tests.fake_account import DATABASE, SCHEMA, TABLE, URL, FakeAccount, StatementError
 
 

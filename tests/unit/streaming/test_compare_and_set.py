@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.activity import ChannelLook
+from airflow_provider_snowpipe.streaming.admin import (
+    OffsetReset,
+    TokenChange,
+    compare_and_set,
+    direction,
+    fence,
+    reset_offset_token,
+    watch_channels,
+)
+from airflow_provider_snowpipe.streaming.backup import RestoreAction, RestoreStep, restore_channels
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelError,
@@ -22,17 +31,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.reset import (
-    OffsetReset,
-    TokenChange,
-    compare_and_set,
-    direction,
-    fence,
-    reset_offset_token,
-    watch_channels,
-)
-from airflow_provider_snowpipe.streaming.restore import RestoreAction, RestoreStep, restore_channels
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.status import ChannelLook, ChannelStatus
 from tests.fake_snowpipe import MISSING, FakeSnowpipe, KilledError
 
 SetToken = Callable[[str, str], None]

@@ -2,12 +2,12 @@
 
 import pytest
 
+from airflow_provider_snowpipe.streaming.admin import Dropping, Opening, drop_channel, open_channel
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelInvalidError,
     ConfigurationError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.lifecycle import Dropping, Opening, drop_channel, open_channel
 from tests.fake_snowpipe import ROW_SEQ_GAP, UNCOMMITTED, error
 
 HELD = error(409, UNCOMMITTED)

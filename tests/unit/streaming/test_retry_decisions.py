@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_snowpipe.streaming import retry
-from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
+from airflow_provider_snowpipe.streaming import http
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -17,7 +16,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeFailedOverError,
     RetriesExhaustedError,
 )
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy, is_transient, refusal, repeat
+from airflow_provider_snowpipe.streaming.http import Answer, UnreachableError, is_transient, refusal, repeat
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 POLICY = RetryPolicy(budget_seconds=10, initial_seconds=1, multiplier=2, cap_seconds=5, jitter=0)
 
@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(retry, "time", clock)
+    monkeypatch.setattr(http, "time", clock)
     return clock
 
 

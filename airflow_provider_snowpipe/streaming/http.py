@@ -1,11 +1,15 @@
-"""HTTP as the protocol needs it: one pooled session for control calls, one pool for bodies of rows."""
+"""HTTP as the protocol needs it: answers, pooled connections, and which answers are worth repeating."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,8 +21,77 @@ from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies, select_proxy
 
 from airflow_provider_snowpipe import __version__
-from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import (
+    IF_NO_ANSWER,
+    ApiError,
+    AuthenticationError,
+    ConfigurationError,
+    PipeFailedOverError,
+    RetriesExhaustedError,
+)
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+
+# -- An HTTP answer reduced to what the protocol looks at ------------------------------------------------
+
+_LONGEST_QUOTE = 300
+
+
+class UnreachableError(Exception):
+    """One attempt got no answer (connection refused or lost, time-out). The outcome is unknown."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for one attempt.
+
+    :param status: the HTTP status
+    :param body: the body's bytes, decoded from any transfer encoding
+    :param retry_after: seconds the service asks to wait, None where it does not ask
+    """
+
+    status: int
+    body: bytes
+    retry_after: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True for a 2xx status."""
+        return 200 <= self.status < 300
+
+    @cached_property
+    def json(self) -> Any:
+        """The body as JSON, None where it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def code(self) -> str:
+        """The service's stable error code; empty where the body has none ("code" or "error_code")."""
+        if isinstance(self.json, Mapping):
+            code = self.json.get("code", self.json.get("error_code"))
+            if isinstance(code, str):
+                return code
+        return ""
+
+    def describe(self) -> str:
+        """Say what the service answered, for an error's text."""
+        message = self.json.get("message") if isinstance(self.json, Mapping) else None
+        parts = [f"HTTP {self.status}"]
+        if self.code:
+            parts.append(self.code)
+        if isinstance(message, str) and message:
+            parts.append(message[:_LONGEST_QUOTE])
+        return ", ".join(parts)
+
+
+# -- HTTP as the protocol needs it: one pooled session for control calls, one pool for bodies of rows ----
 
 USER_AGENT = f"airflow-provider-snowpipe/{__version__}"
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
@@ -231,3 +304,103 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         return None
     return max(0.0, (moment - pendulum.now("UTC")).total_seconds())
+
+
+# -- Which answers are worth repeating, for how long, and what the others mean ---------------------------
+#
+# The table is SDK 1.9.1's, as observed, with bounded budgets instead of its ten hours and with ``Retry-
+# After`` honoured, which the SDK ignores.
+
+log = logging.getLogger(__name__)
+
+_UNAUTHORIZED = frozenset({401, 403})
+_TRANSIENT = frozenset({408, 429})
+_MOST_REFRESHES = 2
+"""A fresh scoped token that is refused twice is a matter of rights, which no repetition mends."""
+
+
+def is_transient(answer: Answer) -> bool:
+    """True when the same request may succeed later.
+
+    A 404 without a JSON code comes from something between us and the service, not from the service
+    (observed with SDK 1.9.1, which treats it as a server error too).
+    """
+    if answer.status in _TRANSIENT or answer.status >= 500:
+        return True
+    if answer.status == 409 and answer.code == "ERR_OPEN_CHANNEL_IN_PROGRESS":
+        return True
+    return answer.status == 404 and not answer.code
+
+
+def repeat(
+    policy: RetryPolicy,
+    what: str,
+    attempt: Callable[[int], Answer],
+    *,
+    refresh: Callable[[], bool],
+) -> Answer:
+    """Make one logical request, repeating it while that is safe and worth it.
+
+    The caller's ``attempt`` keeps the request id and the continuation token over all repetitions: a time-out
+    means that the outcome is unknown, not that the request failed.
+
+    :param policy: pauses and budget
+    :param what: the request in words, for errors ("append to channel 'c'")
+    :param attempt: makes attempt number ``retry_count`` and returns its answer
+    :param refresh: renews the credential after a 401 or 403; returns False where that is impossible
+    :return: the answer, which has a 2xx status
+    :raises AuthenticationError: if the credentials stay refused
+    :raises RetriesExhaustedError: if the budget is used up
+    :raises ApiError: for every refusal that repeating cannot mend
+    """
+    deadline = time.monotonic() + policy.budget_seconds
+    retry_count = 0
+    refreshes = 0
+    while True:
+        retry_after: float | None = None
+        remedy = "run again, which resumes from the committed token"
+        try:
+            answer = attempt(retry_count)
+        except UnreachableError as error:
+            reason = str(error)
+            remedy = f"another run resumes from the committed token. {IF_NO_ANSWER}"
+        else:
+            if answer.ok:
+                return answer
+            reason = answer.describe()
+            if answer.status in _UNAUTHORIZED:
+                refreshes += 1
+                if refreshes > _MOST_REFRESHES or not refresh():
+                    raise AuthenticationError(
+                        f"{what}: the service refuses the credentials ({reason}). Check the user, its key or "
+                        "token, and the role's rights; opening the channel again does not help"
+                    )
+            elif not is_transient(answer):
+                raise refusal(what, answer)
+            retry_after = answer.retry_after
+        retry_count += 1
+        pause = policy.pause(retry_count, retry_after)
+        if time.monotonic() + pause > deadline:
+            raise RetriesExhaustedError(
+                f"{what}: no success within {policy.budget_seconds:g} s and {retry_count} attempts "
+                f"(last: {reason}). The outcome is unknown; {remedy}",
+                retry_after=retry_after,
+            )
+        log.warning("%s: %s; repeating in %.1f s (retry %d)", what, reason, pause, retry_count)
+        time.sleep(pause)
+
+
+def refusal(what: str, answer: Answer) -> ApiError:
+    """Build the error for an answer that is final.
+
+    :param what: the request in words
+    :param answer: the answer, which has no 2xx status and is not transient
+    """
+    if answer.status == 410:
+        return PipeFailedOverError(
+            f"{what}: the pipe failed over to another place ({answer.describe()}); make a new client and "
+            "open the channels again",
+            http_status=answer.status,
+            code=answer.code,
+        )
+    return ApiError(f"{what}: {answer.describe()}", http_status=answer.status, code=answer.code)
