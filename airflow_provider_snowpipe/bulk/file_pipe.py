@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.streaming.auth import KeyPair, base_url
+from airflow_provider_snowpipe.streaming.auth import KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, ConfigurationError, PipeNotFoundError
-from airflow_provider_snowpipe.streaming.http import Answer, ControlTransport, Timeouts, repeat
+from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Timeouts, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_url_segment
 
@@ -79,16 +79,15 @@ class FilePipeClient:
     ) -> None:
         self.pipe = pipe
         self._url = f"{base_url(account_url)}/v1/data/pipes/{quote_url_segment(_written(pipe))}"
-        self._credentials = credentials
-        self._retry = retry or RetryPolicy()
-        self._control = ControlTransport(ca_bundle, Timeouts())
+        self._transports = Transports(ca_bundle, Timeouts())
+        self._session = HttpSession(self._transports, retry, Signed(credentials))
 
     def __repr__(self) -> str:
         return f"FilePipeClient({self._url!r})"
 
     def close(self) -> None:
         """Give the connections back."""
-        self._control.close()
+        self._transports.close()
 
     def insert_files(self, files: Sequence[SubmittedFile], request_id: str) -> tuple[str, ...]:
         """Give files to the pipe, which loads them soon, and not again within 14 days.
@@ -168,20 +167,8 @@ class FilePipeClient:
     def _send(self, method: str, call: str, query: Mapping[str, str], body: Any = None) -> Answer:
         request = {"requestId": str(uuid.uuid4()), **query}
         try:
-            return repeat(
-                self._retry,
-                f"{call} of pipe {self.pipe}",
-                lambda _count: self._control.send(
-                    method,
-                    f"{self._url}/{call}",
-                    query=request,
-                    headers={
-                        "Authorization": f"Bearer {self._credentials.bearer()}",
-                        "X-Snowflake-Authorization-Token-Type": self._credentials.token_type,
-                    },
-                    json_body=body,
-                ),
-                refresh=lambda: False,
+            return self._session.request(
+                f"{call} of pipe {self.pipe}", method, f"{self._url}/{call}", query=request, json_body=body
             )
         except ApiError as error:
             if error.http_status != 404:

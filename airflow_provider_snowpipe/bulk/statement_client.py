@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_snowpipe.streaming.auth import Credentials, base_url
+from airflow_provider_snowpipe.streaming.auth import Credentials, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
-from airflow_provider_snowpipe.streaming.http import Answer, ControlTransport, Timeouts, repeat
+from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Timeouts, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import quote_url_segment
 
@@ -64,17 +64,16 @@ class StatementClient:
         retry: RetryPolicy | None = None,
     ) -> None:
         self._url = f"{base_url(account_url)}/api/v2/statements"
-        self._credentials = credentials
         self._context = {"warehouse": warehouse, "role": role}
-        self._retry = retry or RetryPolicy()
-        self._control = ControlTransport(ca_bundle, Timeouts())
+        self._transports = Transports(ca_bundle, Timeouts())
+        self._session = HttpSession(self._transports, retry, Signed(credentials), refused=_failure)
 
     def __repr__(self) -> str:
         return f"StatementClient({self._url!r})"
 
     def close(self) -> None:
         """Give the connections back."""
-        self._control.close()
+        self._transports.close()
 
     def submit(self, statement: str, request_id: str, *, query_tag: str | None = None) -> StatementState:
         """Submit one statement, or find the one that was submitted under this id before.
@@ -143,27 +142,15 @@ class StatementClient:
     def _send(
         self, method: str, url: str, statement: str, query: Mapping[str, str] | None = None, body: Any = None
     ) -> Answer:
-        def attempt(_count: int) -> Answer:
-            answer = self._control.send(
-                method,
-                url,
-                query=query or {},
-                headers={
-                    "Authorization": f"Bearer {self._credentials.bearer()}",
-                    "X-Snowflake-Authorization-Token-Type": self._credentials.token_type,
-                },
-                json_body=body if body is not None else ({} if method == "POST" else None),
-            )
-            if answer.status in _FAILED and isinstance(answer.json, Mapping) and answer.code.isdigit():
-                raise _failure(answer, statement)
-            return answer
-
-        return repeat(self._retry, _head(statement), attempt, refresh=lambda: False)
+        content = body if body is not None else ({} if method == "POST" else None)
+        return self._session.request(_head(statement), method, url, query=query, json_body=content)
 
 
-def _failure(answer: Answer, statement: str) -> SqlError:
+def _failure(what: str, answer: Answer) -> SqlError | None:
+    if answer.status not in _FAILED or not isinstance(answer.json, Mapping) or not answer.code.isdigit():
+        return None
     message = " ".join(str(answer.json.get("message") or "no reason given").split())[:600]
-    return SqlError(f"{_head(statement)!r} failed: {message}", errno=int(answer.code))
+    return SqlError(f"{what!r} failed: {message}", errno=int(answer.code))
 
 
 def _head(statement: str) -> str:

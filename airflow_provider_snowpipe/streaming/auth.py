@@ -13,14 +13,13 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 from urllib.parse import urlsplit
 
-from airflow_provider_snowpipe.streaming.errors import ApiError, AuthenticationError, ConfigurationError
-from airflow_provider_snowpipe.streaming.http import Answer
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -32,6 +31,16 @@ _JWT_RENEW_SECONDS = 600
 _PEM_START = b"-----BEGIN"
 _KEPT_KEYS = 16
 """Private keys that a process keeps once they are read, the last ones used."""
+
+
+class Authorization(Protocol):
+    """What proves who sends a request."""
+
+    def headers(self) -> Mapping[str, str]:
+        """The headers of a request, valid now."""
+
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        """Replace what the service refused, unless another thread has; False where that is impossible."""
 
 
 class Credentials(Protocol):
@@ -168,6 +177,28 @@ class OAuthToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Signed:
+    """Requests that prove who asks by the user's own credentials.
+
+    :param credentials: the credentials
+    """
+
+    credentials: Credentials
+
+    def headers(self) -> dict[str, str]:
+        """The token and its type."""
+        bearer = self.credentials.bearer()
+        return {
+            "Authorization": f"Bearer {bearer}",
+            "X-Snowflake-Authorization-Token-Type": self.credentials.token_type,
+        }
+
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        """False: credentials renew themselves before they expire."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class ScopedToken:
     """A short-lived token for one ingest host: the only credential that leaves the driver.
 
@@ -183,6 +214,25 @@ class ScopedToken:
     def remaining_seconds(self) -> float:
         """Seconds until it expires; negative when it has."""
         return self.expires_at - time.time()
+
+    def get(self) -> Self:
+        """The token itself, as long as it is valid.
+
+        :raises AuthenticationError: if it has expired
+        """
+        if self.remaining_seconds() <= 0:
+            raise AuthenticationError(
+                "the scoped token given to this client has expired; the driver must send a fresh one"
+            )
+        return self
+
+    def headers(self) -> dict[str, str]:
+        """The header of a request; a scoped token goes without a type (REST tutorial)."""
+        return {"Authorization": f"Bearer {self.get().token}"}
+
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        """False: who was given a token cannot make another one."""
+        return False
 
 
 def _require_token(kind: str, token: str) -> None:
@@ -263,9 +313,7 @@ def _load_private_key(data: bytes, password: bytes | None, user: str) -> RSAPriv
 # -- Finding the ingest host, and exchanging credentials for a token that is good for it alone -----------
 
 REFRESH_AHEAD_SECONDS = 300.0
-_OPAQUE_LIFE_SECONDS = 600.0
-"""Life given to a scoped token that does not tell its own; our choice, well under the hour seen so far."""
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HTTPS_PORT = 443
 _GRANTS = {
     "KEYPAIR_JWT": {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer"},
@@ -293,61 +341,12 @@ def base_url(account_url: str) -> str:
     except ValueError:
         port = -1
     plain = parts.path in ("", "/") and not parts.query and not parts.fragment and parts.username is None
-    if parts.scheme != "https" or not plain or port == -1 or not _HOST.fullmatch(parts.hostname or ""):
+    if parts.scheme != "https" or not plain or port == -1 or not HOST_NAME.fullmatch(parts.hostname or ""):
         raise ConfigurationError(
             f"account URL {account_url.rsplit('@', 1)[-1]!r} is not usable: give https://<host>[:<port>]; "
             "Snowpipe Streaming has no plain HTTP"
         )
     return f"https://{parts.hostname}" + (f":{port}" if port not in (None, _HTTPS_PORT) else "")
-
-
-def ingest_host_from(answer: Answer) -> str:
-    """Read the answer of the hostname request, plain text or ``{"hostname": …}``.
-
-    Underscores become dashes: a certificate cannot match a host name with underscores.
-
-    :raises ApiError: if it is no host name
-    """
-    value = answer.json.get("hostname") if isinstance(answer.json, dict) else answer.json
-    text = value if isinstance(value, str) else answer.text
-    host = text.strip().replace("_", "-")
-    if not _HOST.fullmatch(host):
-        raise ApiError(
-            f"the service named no usable ingest host ({text[:80]!r})", http_status=answer.status, code=""
-        )
-    return host
-
-
-def scoped_token_from(answer: Answer, host: str) -> ScopedToken:
-    """Read the answer of the token request: the raw token, or JSON that holds it.
-
-    :raises AuthenticationError: if there is no token in it
-    """
-    token: object = answer.text.strip()
-    life: object = None
-    if isinstance(answer.json, dict):
-        token = answer.json.get("token") or answer.json.get("access_token")
-        life = answer.json.get("expires_in")
-    elif isinstance(answer.json, str):
-        token = answer.json
-    if not isinstance(token, str) or not token or any(c.isspace() for c in token):
-        raise AuthenticationError(
-            f"the service's answer to the token request (HTTP {answer.status}) holds no token; check the "
-            "account URL"
-        )
-    return ScopedToken(token=token, host=host, expires_at=_expiry(token, life))
-
-
-def _expiry(token: str, life: object) -> float:
-    import jwt  # DAG files that import a client should not wait for it
-
-    try:
-        claims = jwt.decode(token, options={"verify_signature": False})
-    except jwt.InvalidTokenError:
-        claims = {}
-    if isinstance(claims.get("exp"), int | float):
-        return float(claims["exp"])
-    return time.time() + (float(life) if isinstance(life, int | float) else _OPAQUE_LIFE_SECONDS)
 
 
 def exchange_form(credentials: Credentials, host: str) -> dict[str, str]:
@@ -387,11 +386,16 @@ class ScopedTokenSource:
                 self._renew()
             return self._current()
 
-    def renew(self, refused: ScopedToken | None) -> None:
+    def headers(self) -> dict[str, str]:
+        """The header of a request, with a token that has life left in it."""
+        return self.get().headers()
+
+    def renew(self, refused: Mapping[str, str]) -> bool:
         """Replace a token that the service refused, unless another thread has already done so."""
         with self._lock:
-            if self._token is None or refused is None or self._token.token == refused.token:
+            if self._token is None or self._token.token == refused["Authorization"].removeprefix("Bearer "):
                 self._renew()
+        return True
 
     def _renew(self) -> None:
         token = self._fetch()

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -21,6 +22,7 @@ from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies, select_proxy
 
 from airflow_provider_snowpipe import __version__
+from airflow_provider_snowpipe.streaming.auth import Authorization
 from airflow_provider_snowpipe.streaming.errors import (
     IF_NO_ANSWER,
     ApiError,
@@ -30,8 +32,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
 )
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+from airflow_provider_snowpipe.streaming.names import quote_url_segment
 
-# -- An HTTP answer reduced to what the protocol looks at ------------------------------------------------
+log = logging.getLogger(__name__)
 
 _LONGEST_QUOTE = 300
 
@@ -91,7 +94,7 @@ class Answer:
         return ", ".join(parts)
 
 
-# -- HTTP as the protocol needs it: one pooled session for control calls, one pool for bodies of rows ----
+# -- Connections -----------------------------------------------------------------------------------------
 
 USER_AGENT = f"airflow-provider-snowpipe/{__version__}"
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
@@ -132,8 +135,11 @@ def certificate_authorities(ca_bundle: str | None) -> str:
     return path
 
 
-class ControlTransport:
-    """Small requests over a pooled ``requests`` session.
+class Transports:
+    """The connections of a client, or of all clients in a process. The constructor does no I/O.
+
+    One pooled ``requests`` session carries the small requests. Bodies of rows go over the ``urllib3`` pool
+    beneath it, which costs less per request than ``requests`` does.
 
     :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
     :param timeouts: for every attempt
@@ -142,11 +148,14 @@ class ControlTransport:
     def __init__(self, ca_bundle: str | None, timeouts: Timeouts) -> None:
         self._verify = certificate_authorities(ca_bundle)
         self._timeout = (timeouts.connect, timeouts.read)
+        self._pool_timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
         self._session = requests.Session()
         self._session.headers.update(
             {"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Charset": "UTF-8"}
         )
-        self._session.mount("https://", HTTPAdapter(pool_connections=4, pool_maxsize=32))
+        self._adapter = HTTPAdapter(pool_maxsize=32)
+        self._session.mount("https://", self._adapter)
+        self._pools: dict[str, urllib3.HTTPConnectionPool] = {}
 
     def send(
         self,
@@ -157,6 +166,7 @@ class ControlTransport:
         headers: Mapping[str, str],
         json_body: Any = None,
         form: Mapping[str, str] | None = None,
+        body: bytes | None = None,
     ) -> Answer:
         """Make one attempt.
 
@@ -164,6 +174,8 @@ class ControlTransport:
         :raises ConfigurationError: if the server's certificate is not trusted
         """
         try:
+            if body is not None:
+                return self._send_body(method, url, query, headers, body)
             response = self._session.request(
                 method,
                 url,
@@ -175,107 +187,53 @@ class ControlTransport:
                 verify=self._verify,
                 allow_redirects=False,
             )
-        except requests.exceptions.SSLError as error:
+        except (requests.exceptions.SSLError, urllib3.exceptions.SSLError) as error:
             raise_if_untrusted(url, self._verify, error)
             raise _unreachable(url, error) from None
         except (
             requests.ConnectionError,
             requests.Timeout,
             requests.exceptions.ChunkedEncodingError,
+            urllib3.exceptions.HTTPError,
         ) as error:
             raise _unreachable(url, error) from None
         return Answer(response.status_code, response.content, retry_after(response.headers))
 
+    def _send_body(
+        self, method: str, url: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        parts = urlsplit(url)
+        words = "&".join(f"{key}={quote_url_segment(value)}" for key, value in query.items())
+        response = self._pool_for(url, parts.netloc).urlopen(
+            method,
+            f"{parts.path}?{words}",
+            headers={"User-Agent": USER_AGENT, **headers},
+            body=body,
+            timeout=self._pool_timeout,
+            retries=False,
+            redirect=False,
+            assert_same_host=False,
+        )
+        return Answer(response.status, response.data, retry_after(response.headers))
+
+    def _pool_for(self, url: str, host_and_port: str) -> urllib3.HTTPConnectionPool:
+        """The connections to a host and port; what ``requests`` would look up for every request."""
+        pool = self._pools.get(host_and_port)
+        if pool is None:
+            proxy = select_proxy(url, get_environ_proxies(url))
+            manager = self._adapter.proxy_manager_for(proxy) if proxy else self._adapter.poolmanager
+            trusted = {"cert_reqs": "CERT_REQUIRED", "ca_certs": self._verify}
+            pool = self._pools[host_and_port] = manager.connection_from_url(url, pool_kwargs=trusted)
+        return pool
+
     def close(self) -> None:
         """Give the connections back."""
         self._session.close()
-
-
-class DataTransport:
-    """Bodies of rows over a ``urllib3`` pool, which costs less per request than ``requests`` does.
-
-    :param ca_bundle: as for :class:`ControlTransport`
-    :param timeouts: for every attempt
-    """
-
-    def __init__(self, ca_bundle: str | None, timeouts: Timeouts) -> None:
-        self._verify = certificate_authorities(ca_bundle)
-        self._timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
-        self._manager: urllib3.PoolManager | None = None
-        self._pools: dict[str, urllib3.HTTPConnectionPool] = {}
-
-    def send(self, method: str, url: str, *, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Make one attempt.
-
-        :raises UnreachableError: if there is no answer
-        :raises ConfigurationError: if the server's certificate is not trusted
-        """
-        parts = urlsplit(url)
-        try:
-            response = self._pool_for(url, parts.netloc).urlopen(
-                method,
-                f"{parts.path}?{parts.query}",
-                headers={"User-Agent": USER_AGENT, **headers},
-                body=body,
-                retries=False,
-                redirect=False,
-                assert_same_host=False,
-            )
-        except urllib3.exceptions.SSLError as error:
-            raise_if_untrusted(url, self._verify, error)
-            raise _unreachable(url, error) from None
-        except urllib3.exceptions.HTTPError as error:
-            raise _unreachable(url, error) from None
-        return Answer(response.status, response.data, retry_after(response.headers))
-
-    def _pool_for(self, url: str, place: str) -> urllib3.HTTPConnectionPool:
-        """The connections to a host and port; what ``urllib3`` would look up for every request."""
-        pool = self._pools.get(place)
-        if pool is None:
-            pool = self._pools[place] = self._manager_for(url).connection_from_url(url)
-        return pool
-
-    def _manager_for(self, url: str) -> urllib3.PoolManager:
-        if self._manager is None:
-            options: dict[str, Any] = {
-                "maxsize": 4,
-                "timeout": self._timeout,
-                "cert_reqs": "CERT_REQUIRED",
-                "ca_certs": self._verify,
-            }
-            proxy = select_proxy(url, get_environ_proxies(url))
-            self._manager = (
-                urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
-            )
-        return self._manager
-
-    def close(self) -> None:
-        """Give the connections back."""
-        if self._manager is not None:
-            self._manager.clear()
-            self._manager = None
         self._pools = {}
 
 
-class Transports:
-    """The connections of a client, or of all clients in a process. The constructor does no I/O.
-
-    :param ca_bundle: as for :class:`ControlTransport`
-    :param timeouts: for every attempt
-    """
-
-    def __init__(self, ca_bundle: str | None, timeouts: Timeouts) -> None:
-        self.control = ControlTransport(ca_bundle, timeouts)
-        self.data = DataTransport(ca_bundle, timeouts)
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self.control.close()
-        self.data.close()
-
-
 def raise_if_untrusted(url: str, verify: str, error: Exception) -> None:
-    """Turn a certificate that is not trusted into an error at once: no repetition can mend it.
+    """Turn a certificate that is not trusted into an error at once: no repetition can help.
 
     :raises ConfigurationError: if that is what ``error`` says
     """
@@ -300,10 +258,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     if value.strip().isdigit():
         return float(value)
     try:
-        moment = parsedate_to_datetime(value)
+        until = parsedate_to_datetime(value)
     except ValueError:
         return None
-    return max(0.0, (moment - pendulum.now("UTC")).total_seconds())
+    return max(0.0, (until - pendulum.now("UTC")).total_seconds())
 
 
 # -- Which answers are worth repeating, for how long, and what the others mean ---------------------------
@@ -311,12 +269,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 # The table is SDK 1.9.1's, as observed, with bounded budgets instead of its ten hours and with ``Retry-
 # After`` honoured, which the SDK ignores.
 
-log = logging.getLogger(__name__)
-
 _UNAUTHORIZED = frozenset({401, 403})
 _TRANSIENT = frozenset({408, 429})
-_MOST_REFRESHES = 2
-"""A fresh scoped token that is refused twice is a matter of rights, which no repetition mends."""
+_MOST_RENEWALS = 2
+"""A fresh scoped token that is refused twice is a matter of rights, which no repetition helps."""
 
 
 def is_transient(answer: Answer) -> bool:
@@ -332,62 +288,122 @@ def is_transient(answer: Answer) -> bool:
     return answer.status == 404 and not answer.code
 
 
-def repeat(
-    policy: RetryPolicy,
-    what: str,
-    attempt: Callable[[int], Answer],
-    *,
-    refresh: Callable[[], bool],
-) -> Answer:
-    """Make one logical request, repeating it while that is safe and worth it.
+class HttpSession:
+    """Requests over some connections: authorized, repeated while that is safe, refused in clear words.
 
-    The caller's ``attempt`` keeps the request id and the continuation token over all repetitions: a time-out
-    means that the outcome is unknown, not that the request failed.
+    ``retries`` counts the attempts that were repetitions. Safe to use from several threads.
 
-    :param policy: pauses and budget
-    :param what: the request in words, for errors ("append to channel 'c'")
-    :param attempt: makes attempt number ``retry_count`` and returns its answer
-    :param refresh: renews the credential after a 401 or 403; returns False where that is impossible
-    :return: the answer, which has a 2xx status
-    :raises AuthenticationError: if the credentials stay refused
-    :raises RetriesExhaustedError: if the budget is used up
-    :raises ApiError: for every refusal that repeating cannot mend
+    :param transports: the connections
+    :param retry: pauses and budget of every request
+    :param authorization: proves who asks
+    :param numbered: True gives each request an id and each of its attempts a number, as Snowpipe Streaming
+        has it
+    :param refused: the error that an answer stands for in this service, before the table is asked; None for
+        an answer that it says nothing about
     """
-    deadline = time.monotonic() + policy.budget_seconds
-    retry_count = 0
-    refreshes = 0
-    while True:
-        retry_after: float | None = None
-        remedy = "run again, which resumes from the committed token"
-        try:
-            answer = attempt(retry_count)
-        except UnreachableError as error:
-            reason = str(error)
-            remedy = f"another run resumes from the committed token. {IF_NO_ANSWER}"
-        else:
-            if answer.ok:
-                return answer
-            reason = answer.describe()
-            if answer.status in _UNAUTHORIZED:
-                refreshes += 1
-                if refreshes > _MOST_REFRESHES or not refresh():
-                    raise AuthenticationError(
-                        f"{what}: the service refuses the credentials ({reason}). Check the user, its key or "
-                        "token, and the role's rights; opening the channel again does not help"
-                    )
-            elif not is_transient(answer):
-                raise refusal(what, answer)
-            retry_after = answer.retry_after
-        retry_count += 1
-        pause = policy.pause(retry_count, retry_after)
-        if time.monotonic() + pause > deadline:
-            raise RetriesExhaustedError(
-                f"{what}: no success within {policy.budget_seconds:g} s and {retry_count} attempts "
-                f"(last: {reason}). The outcome is unknown; {remedy}",
-                retry_after=retry_after,
-            )
-        log.warning("%s: %s; repeating in %.1f s (retry %d)", what, reason, pause, retry_count)
-        time.sleep(pause)
+
+    def __init__(
+        self,
+        transports: Transports,
+        retry: RetryPolicy | None,
+        authorization: Authorization,
+        *,
+        numbered: bool = False,
+        refused: Callable[[str, Answer], Exception | None] | None = None,
+    ) -> None:
+        self._transports = transports
+        self._retry = retry or RetryPolicy()
+        self._authorization = authorization
+        self._numbered = numbered
+        self._refused = refused
+        self.retries = 0
+
+    def request(
+        self,
+        what: str,
+        method: str,
+        url: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        json_body: Any = None,
+        form: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Make one logical request, repeating it while that is safe and worth it.
+
+        Its id and its continuation token stay over all repetitions: a time-out means that the outcome is
+        unknown, not that the request failed.
+
+        :param what: the request in words, for errors ("append to channel 'c'")
+        :param query: parameters of the URL
+        :param headers: besides those that prove who asks
+        :param json_body: an object
+        :param form: fields of a form
+        :param body: rows
+        :return: the answer, which has a 2xx status
+        :raises AuthenticationError: if the credentials stay refused
+        :raises RetriesExhaustedError: if the budget is used up
+        :raises ApiError: for every refusal that repeating cannot help
+        """
+        sent = dict(query or {})
+        if self._numbered:
+            sent["requestId"] = str(uuid.uuid4())
+        deadline = time.monotonic() + self._retry.budget_seconds
+        retry_count = 0
+        renewals = 0
+        while True:
+            retry_after: float | None = None
+            remedy = "run again, which resumes from the committed token"
+            self.retries += retry_count > 0
+            if self._numbered:
+                sent["retryCount"] = str(retry_count)
+            proof = self._authorization.headers()
+            try:
+                answer = self._transports.send(
+                    method,
+                    url,
+                    query=dict(sent),
+                    headers={**(headers or {}), **proof},
+                    json_body=json_body,
+                    form=form,
+                    body=body,
+                )
+            except UnreachableError as error:
+                reason = str(error)
+                remedy = f"another run resumes from the committed token. {IF_NO_ANSWER}"
+            else:
+                if answer.ok:
+                    return answer
+                renewals += self._renew_or_refuse(what, answer, proof, renewals)
+                reason = answer.describe()
+                retry_after = answer.retry_after
+            retry_count += 1
+            pause = self._retry.pause(retry_count, retry_after)
+            if time.monotonic() + pause > deadline:
+                raise RetriesExhaustedError(
+                    f"{what}: no success within {self._retry.budget_seconds:g} s and {retry_count} attempts "
+                    f"(last: {reason}). The outcome is unknown; {remedy}",
+                    retry_after=retry_after,
+                )
+            log.warning("%s: %s; repeating in %.1f s (retry %d)", what, reason, pause, retry_count)
+            time.sleep(pause)
+
+    def _renew_or_refuse(self, what: str, answer: Answer, proof: Mapping[str, str], renewals: int) -> bool:
+        """Raise the error of an answer that no repetition helps; True where the credentials were renewed."""
+        error = self._refused(what, answer) if self._refused else None
+        if error is not None:
+            raise error
+        if answer.status in _UNAUTHORIZED:
+            if renewals == _MOST_RENEWALS or not self._authorization.renew(proof):
+                raise AuthenticationError(
+                    f"{what}: the service refuses the credentials ({answer.describe()}). Check the user, its "
+                    "key or token, and the role's rights; opening the channel again does not help"
+                )
+            return True
+        if not is_transient(answer):
+            raise refusal(what, answer)
+        return False
 
 
 def refusal(what: str, answer: Answer) -> ApiError:

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ApiError, RetriesExhaustedError, SqlError
-from airflow_provider_snowpipe.streaming.http import Answer, ControlTransport, UnreachableError
+from airflow_provider_snowpipe.streaming.http import Answer, Transports, UnreachableError
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from tests.fake_account import (
     AFTER,
@@ -82,7 +82,7 @@ class Loading:
 
 def installed(patch: pytest.MonkeyPatch) -> FakeAccount:
     account = FakeAccount()
-    patch.setattr(ControlTransport, "send", lambda _, *given, **named: account.send(*given, **named))
+    patch.setattr(Transports, "send", lambda _, *given, **named: account.send(*given, **named))
     patch.setattr(copy_statement, "MOST_FILES", 2)
     return account
 

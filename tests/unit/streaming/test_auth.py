@@ -148,7 +148,7 @@ def test_a_scoped_token_is_renewed_ahead_of_its_end(monkeypatch: pytest.MonkeyPa
 def test_a_refused_token_is_renewed_once_for_all_who_hold_it() -> None:
     serial = count()
     source = ScopedTokenSource(lambda: ScopedToken(f"t{next(serial)}", "h", time.time() + 3600))
-    refused = source.get()
+    refused = source.headers()
     source.renew(refused)
     source.renew(refused)
     assert source.get().token == "t1"
