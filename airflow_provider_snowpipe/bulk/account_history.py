@@ -12,10 +12,10 @@ import logging
 from collections.abc import Collection, Sequence
 
 from airflow_provider_snowpipe.bulk.copy_history import COLUMNS, MOST_NAMES, RunSql
+from airflow_provider_snowpipe.bulk.expected_files import possible_paths
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
 from airflow_provider_snowpipe.bulk.two_loaders import COPY_MEMORY
-from airflow_provider_snowpipe.bulk.wanted_files import possible_paths
 from airflow_provider_snowpipe.streaming.errors import SqlError
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
@@ -48,11 +48,11 @@ def account_copies(
     """The statement that asks the account's view for loads by COPY, and the values that it binds.
 
     :param table: database, schema and name of the table
-    :param since: the first moment
-    :param until: the moment after the last one
+    :param since: the first timestamp
+    :param until: the timestamp after the last one
     :param paths: only files with these paths, None for all
     """
-    values = [*table, *(moment.isoformat(timespec="milliseconds") for moment in (since, until))]
+    values = [*table, *(end.isoformat(timespec="milliseconds") for end in (since, until))]
     condition = ""
     if paths is not None:
         condition = f" AND FILE_NAME IN ({', '.join(['%s'] * len(paths))})"
@@ -73,7 +73,7 @@ def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str])
     count: they went into another table, or came with a clone, for which COPY remembers none. A table of less
     than 14 days needs no look.
 
-    A role that may not read the view is told of in a warning, with what is not known and what mends it.
+    A role that may not read the view is told of in a warning, with what is not known and what gives it.
 
     :param run: runs SQL in the table's account; the times are the account's own
     :param table: database, schema and name of the table
@@ -99,7 +99,7 @@ def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str])
             "TO ROLE …, or GRANT IMPORTED PRIVILEGES ON DATABASE SNOWFLAKE TO ROLE …, opens it",
             len(paths),
             full_name(*table),
-            *(f"{moment:%Y-%m-%d %H:%M %Z}" for moment in (since, until)),
+            *(f"{end:%Y-%m-%d %H:%M %Z}" for end in (since, until)),
         )
         return []
     return [FileLoad.from_copy_history(row) for row in rows]

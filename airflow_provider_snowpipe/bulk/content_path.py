@@ -69,7 +69,7 @@ def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -
     :param history: loads from the oldest, of whichever loader counts
     :raises SourcePositionError: if another content of one of the files was loaded
     """
-    wanted = {(one.folder, one.digest, one.name): one.path for one in paths}
+    expected = {(one.folder, one.digest, one.name): one.path for one in paths}
     names = {(one.folder, one.name) for one in paths}
     found: dict[str, FileLoad] = {}
     for load in history:
@@ -77,7 +77,7 @@ def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -
         if load.status not in (LOADED, PARTIALLY_LOADED) or place is None:
             continue
         folder, digest, name = place
-        path = wanted.get((folder, digest, name))
+        path = expected.get((folder, digest, name))
         if path is not None:
             found[path] = replace(load, path=path)
         elif (folder, name) in names:

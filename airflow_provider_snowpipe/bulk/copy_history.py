@@ -6,13 +6,13 @@ import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from airflow_provider_snowpipe.bulk.expected_files import possible_paths
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import (
     REMEMBERED,
     HistoryQuestion,
     oldest_needed,
 )
-from airflow_provider_snowpipe.bulk.wanted_files import possible_paths
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
 RunSql = Callable[[str, Sequence[str]], Sequence[Mapping[str, Any]]]
@@ -24,7 +24,7 @@ COLUMNS = (
     "PIPE_CATALOG_NAME, PIPE_SCHEMA_NAME, PIPE_NAME"
 )
 MOST_NAMES = 5_000
-"""Names that a statement lists; for more, it asks for every file since the moment."""
+"""Names that a statement lists; for more, it asks for every file since then."""
 
 
 class CopyHistory:
@@ -46,7 +46,7 @@ class CopyHistory:
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about, from the oldest; what was told before may be left out.
 
-        :param questions: what is wanted, by all who still wait
+        :param questions: what is asked, by all who still wait
         :param now: the time
         :raises SqlError: if the statement fails
         """
@@ -59,7 +59,7 @@ class CopyHistory:
         return found
 
     def close(self) -> None:
-        """Nothing stays open between two looks."""
+        """Nothing stays open between two polls."""
 
 
 def copy_history(
@@ -74,7 +74,7 @@ def copy_history(
     The function is that of the information schema, without the 10,000 rows at which ``LOAD_HISTORY`` ends.
 
     :param table: database, schema and name of the table
-    :param since: the first moment, at most 14 days ago
+    :param since: the first timestamp, at most 14 days ago
     :param pipe: database, schema and name of a pipe, None for all loads
     :param paths: only files with these paths, None for all
     :param folder: only files with this folder in their paths, None for all; not together with paths

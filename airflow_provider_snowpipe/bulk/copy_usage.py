@@ -31,7 +31,7 @@ def warehouse_seconds(
     :param run: runs SQL in the account
     :param database: any database that the role may use
     :param query_tag: the tag
-    :param since: the first moment
+    :param since: the first timestamp
     :param now: the time
     """
     earliest = max(since, now - _EARLIEST).isoformat(timespec="milliseconds")
@@ -56,7 +56,7 @@ def attributed_credits(run: RunSql, query_tags: Collection[str], since: dt.datet
 
     :param run: runs SQL in the account
     :param query_tags: the tags
-    :param since: the first moment
+    :param since: the first timestamp
     """
     tags = sorted(query_tags)
     statement = (

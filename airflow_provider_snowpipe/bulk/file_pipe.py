@@ -127,8 +127,8 @@ class FilePipeClient:
     def history_page(self, since: str, until: str) -> PipeReport:
         """Ask for loads of a while, at most 14 days back, 10,000 at most. Snowflake limits how often.
 
-        :param since: the first moment, in ISO 8601
-        :param until: the moment after the last one
+        :param since: the first timestamp, in ISO 8601
+        :param until: the timestamp after the last one
         :raises PipeNotFoundError: if there is no such pipe, or the role may not see it
         """
         return self._reported("loadHistoryScan", {"startTimeInclusive": since, "endTimeExclusive": until})
@@ -136,8 +136,8 @@ class FilePipeClient:
     def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
         """Ask for all loads of a while, page by page.
 
-        :param since: the first moment
-        :param until: the moment after the last one
+        :param since: the first timestamp
+        :param until: the timestamp after the last one
         """
         start, end = since.isoformat(timespec="milliseconds"), until.isoformat(timespec="milliseconds")
         found: list[FileLoad] = []

@@ -46,12 +46,14 @@ class KnownPipe:
 
         :param definition: what the pipe is to be
         """
-        wanted = definition.copy.statement()
+        expected = definition.copy.statement()
         # Earlier releases wrote a location of plain letters without quotes, which means the same.
         location = definition.copy.location
-        bare = wanted.replace(string_literal(location), location, 1) if _BARE.fullmatch(location) else wanted
-        if _spaced(self.definition) not in (_spaced(wanted), _spaced(bare)):
-            return f"its statement is {self.definition!r} and not {wanted!r}"
+        bare = (
+            expected.replace(string_literal(location), location, 1) if _BARE.fullmatch(location) else expected
+        )
+        if _spaced(self.definition) not in (_spaced(expected), _spaced(bare)):
+            return f"its statement is {self.definition!r} and not {expected!r}"
         if self.auto_ingest != definition.auto_ingest:
             return f"its AUTO_INGEST is {self.auto_ingest} and not {definition.auto_ingest}"
         return None
@@ -358,9 +360,9 @@ def refresh_pipe(
 
     :param pipe: the pipe
     :param prefix: only files whose path below the pipe's location begins so
-    :param modified_after: only files that were staged after this moment
+    :param modified_after: only files that were staged after this time
     :param now: the time
-    :raises ConfigurationError: if that moment is more than 7 days ago
+    :raises ConfigurationError: if that is more than 7 days ago
     """
     words = [f"ALTER PIPE {written(pipe)} REFRESH"]
     if prefix:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 REMEMBERED = dt.timedelta(days=14) - dt.timedelta(minutes=5)
 """How far back load history goes; a little less than the 14 days, beyond which Snowflake refuses to look."""
 OVERLAP = dt.timedelta(minutes=10)
-"""A look begins so much before the last one: an entry may become visible late, and clocks may differ."""
+"""A poll begins so much before the last one: an entry may become visible late, and clocks may differ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +27,7 @@ class HistoryQuestion:
     that asks in the same words has not heard.
 
     :param names: paths below the stage; None for whatever was loaded
-    :param since: loads before this moment do not count
+    :param since: loads before this time do not count
     """
 
     names: frozenset[str] | None
@@ -45,8 +45,8 @@ class LoadHistory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryLook:
-    """What one look brought.
+class PolledLoads:
+    """What one poll brought.
 
     :param loads: from the oldest; they may concern only some of those who wait
     :param error: what went wrong instead
@@ -73,7 +73,7 @@ class ReportThenSql:
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about, from whichever source answers.
 
-        :param questions: what is wanted
+        :param questions: what is asked
         :param now: the time
         :raises SnowpipeError: if both fail; the error of the second, which came of the first
         """
@@ -91,20 +91,20 @@ class ReportThenSql:
         self._history.close()
 
 
-def look_at(history: LoadHistory, questions: Sequence[HistoryQuestion]) -> HistoryLook:
-    """Ask once. What this package raises on purpose is part of the look, for the wait to judge.
+def poll_loads(history: LoadHistory, questions: Sequence[HistoryQuestion]) -> PolledLoads:
+    """Ask once. What this package raises on purpose is part of the poll, for the wait to judge.
 
     :param history: the source
-    :param questions: what is wanted
+    :param questions: what is asked
     """
     try:
-        return HistoryLook(loads=history.loads(questions, dt.datetime.now(dt.UTC)))
+        return PolledLoads(loads=history.loads(questions, dt.datetime.now(dt.UTC)))
     except SnowpipeError as error:
-        return HistoryLook(error=error)
+        return PolledLoads(error=error)
 
 
 def oldest_needed(question: HistoryQuestion, asked_at: dt.datetime | None) -> dt.datetime:
-    """The moment from which on a question still needs loads.
+    """The timestamp from which on a question still needs loads.
 
     :param question: the question
     :param asked_at: when it was answered last, None for never
@@ -112,10 +112,10 @@ def oldest_needed(question: HistoryQuestion, asked_at: dt.datetime | None) -> dt
     return question.since if asked_at is None else max(question.since, asked_at - OVERLAP)
 
 
-def moment(value: object) -> dt.datetime | None:
-    """Read a moment as a template renders it; one without a zone is in UTC.
+def timestamp(value: object) -> dt.datetime | None:
+    """Read a timestamp as a template renders it; one without a zone is in UTC.
 
-    :param value: a moment, its text in ISO 8601, or nothing
+    :param value: a timestamp, its text in ISO 8601, or nothing
     :raises ConfigurationError: if it is something else
     """
     if value is None or value in ("", "None"):
@@ -124,7 +124,7 @@ def moment(value: object) -> dt.datetime | None:
         found = value if isinstance(value, dt.datetime) else dt.datetime.fromisoformat(str(value))
     except ValueError:
         raise ConfigurationError(
-            f"since is {str(value)[:60]!r}: give a moment in ISO 8601, for example "
+            f"since is {str(value)[:60]!r}: give a timestamp in ISO 8601, for example "
             "'{{ dag_run.start_date }}'"
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)

@@ -1,4 +1,4 @@
-"""The loads of one file pipe over many looks: its report, and its history where the report has forgotten."""
+"""The loads of one file pipe over many polls: its report, and its history where the report has forgotten."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ReportingPipe(Protocol):
 class PipeHistory:
     """The loads by one pipe, with as few calls of ``loadHistoryScan`` as will do.
 
-    Each look asks for the report since the one before. What the report cannot know is asked for once: what
-    came before the first look at a question, and what was missed between two looks.
+    Each poll asks for the report since the one before. What the report cannot know is asked for once: what
+    came before the first poll of a question, and what was missed between two polls.
 
     :param pipe: a client of the pipe
     """
@@ -45,7 +45,7 @@ class PipeHistory:
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about; what was told before may be left out.
 
-        :param questions: what is wanted, by all who still wait
+        :param questions: what is asked, by all who still wait
         :param now: the time
         :raises SnowpipeError: if the pipe cannot be asked
         """
@@ -67,7 +67,7 @@ class PipeHistory:
     def _unknown_since(
         self, new: Sequence[HistoryQuestion], report: PipeReport, now: dt.datetime
     ) -> dt.datetime | None:
-        """The moment from which on the report does not say everything, None where it does."""
+        """The timestamp from which on the report does not say everything, None where it does."""
         needed = [question.since for question in new]
         if self._asked_at is not None:
             needed.append(self._asked_at)

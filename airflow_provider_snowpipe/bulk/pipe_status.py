@@ -59,9 +59,9 @@ class PipeStatus:
             execution_state=state,
             pending_files=int(told.get("pendingFileCount") or 0),
             oldest_pending_path=_text(told.get("oldestPendingFilePath")),
-            oldest_pending_at=_moment(told.get("oldestFileTimestamp")),
+            oldest_pending_at=_timestamp(told.get("oldestFileTimestamp")),
             last_ingested_path=_text(told.get("lastIngestedFilePath")),
-            last_ingested_at=_moment(told.get("lastIngestedTimestamp")),
+            last_ingested_at=_timestamp(told.get("lastIngestedTimestamp")),
             notification_channel=_text(told.get("notificationChannelName")),
             error=_text(told.get("error")) or _text(told.get("fault")),
             told=told,
@@ -79,7 +79,7 @@ class PipeStatus:
 
     @property
     def is_broken(self) -> bool:
-        """True when the pipe cannot load before something is mended."""
+        """True when the pipe cannot load before something is fixed."""
         return self.execution_state.startswith(_BROKEN)
 
     def __str__(self) -> str:
@@ -108,8 +108,8 @@ def _text(value: object) -> str | None:
     return None if value is None or value == "" else str(value)
 
 
-def _moment(value: object) -> dt.datetime | None:
-    """A moment in ISO 8601; None for one that is written otherwise, which ``told`` still has."""
+def _timestamp(value: object) -> dt.datetime | None:
+    """A timestamp in ISO 8601; None for one that is written otherwise, which ``told`` still has."""
     if not isinstance(value, str):
         return None
     try:
@@ -119,5 +119,5 @@ def _moment(value: object) -> dt.datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
 
 
-def _written(moment: dt.datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+def _written(timestamp: dt.datetime | None) -> str | None:
+    return None if timestamp is None else timestamp.isoformat()

@@ -16,7 +16,6 @@ from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.literals import string_literal
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.hooks.account_sql import AccountSql, RunSql
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
     from airflow_provider_snowpipe.bulk.stage_upload import Staging
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+    from airflow_provider_snowpipe.hooks.account_sql import RunSql
     from airflow_provider_snowpipe.hooks.stage_upload import Source, StageUpload
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
@@ -41,19 +41,7 @@ class SnowpipeBulkHook(SnowpipeHook):
 
         :raises ConfigurationError: if one of them is missing
         """
-        found = self._connection().pipe_name(
-            table=None, pipe="ANY", database=self.database, schema=self.schema
-        )
-        return found.database, found.schema
-
-    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Run one statement; its rows, with the columns' names in small letters.
-
-        :param statement: the statement, with ``%s`` for each value that it binds
-        :param values: the values
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        return AccountSql(self._connection()).rows(statement, values)
+        return self._connection().database_and_schema(self.database, self.schema)
 
     @contextmanager
     def sql_session(self, purpose: str) -> Iterator[RunSql]:
@@ -62,7 +50,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param purpose: what the session is for, for the text of a refused sign-in
         :raises SqlError: if the sign-in fails, or a statement
         """
-        with AccountSql(self._connection()).session(purpose) as run:
+        with self._account().session(purpose) as run:
             yield run
 
     def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
@@ -132,7 +120,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         location = staging.stage.location(prefix, database=database, schema=schema)
         listed = staging.listed(self.run_sql("LIST %s", (location,)))
         root = staging.stage.location("", database=database, schema=schema)
-        return StageUpload(AccountSql(self._connection()), staging, root, source, listed, parallel)
+        return StageUpload(self._account(), staging, root, source, listed, parallel)
 
     def stage_url(self, stage: str) -> str | None:
         """The URL that an external stage stands for, None for an internal one.
@@ -154,7 +142,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         """The files that were loaded into a table, as ``COPY_HISTORY`` tells them, from the oldest.
 
         :param table: the table
-        :param since: the first moment, None for the 14 days that are remembered
+        :param since: the first timestamp, None for the 14 days that are remembered
         :raises SqlError: if the statement fails, or signing in for it
         """
         earliest = dt.datetime.now(dt.UTC) - REMEMBERED

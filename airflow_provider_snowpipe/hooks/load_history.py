@@ -75,7 +75,7 @@ def staged_files(settings: SnowpipeConnection, names: Names, stage: str, prefix:
     :raises SqlError: if the statement fails
     """
     reference = StageReference.parse(stage)
-    database, schema = _place(settings, names)
+    database, schema = settings.database_and_schema(names["database"], names["schema"])
     listed = AccountSql(settings).list_stage(reference.location(prefix, database=database, schema=schema))
     return [reference.relative(name) for name in listed]
 
@@ -107,20 +107,14 @@ def _file_pipe_client(
     return FilePipeClient(
         settings.account_url(),
         credentials,
-        PipeName(*_place(settings, names), names["pipe"] or ""),
+        PipeName(*settings.database_and_schema(names["database"], names["schema"]), names["pipe"] or ""),
         ca_bundle=settings.ca_bundle(),
         retry=retry,
     )
 
 
 def _copy_history(settings: SnowpipeConnection, names: Names) -> CopyHistory:
-    place, pipe = _place(settings, names), names["pipe"]
+    schema, pipe = settings.database_and_schema(names["database"], names["schema"]), names["pipe"]
     return CopyHistory(
-        AccountSql(settings).rows, (*place, names["table"] or ""), (*place, pipe) if pipe else None
+        AccountSql(settings).rows, (*schema, names["table"] or ""), (*schema, pipe) if pipe else None
     )
-
-
-def _place(settings: SnowpipeConnection, names: Names) -> tuple[str, str]:
-    """Database and schema, from the connection where they are not named."""
-    found = settings.pipe_name(table=None, pipe="ANY", database=names["database"], schema=names["schema"])
-    return found.database, found.schema

@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.streaming.status import ChannelLook, ChannelStatus
+    from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus
 
 
 class ChannelOperator(PipeOperator):
@@ -212,7 +212,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
                 client,
                 self.channel,
                 token,
-                look=self._look,
+                observe=self._observe,
                 set_token=set_token,
                 planned=status,
                 observe_seconds=self.observe_seconds,
@@ -243,8 +243,8 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
     def _format(self) -> type[Offset] | None:
         return offset_class(self.offset_format) if self.offset_format else None
 
-    def _look(self) -> ChannelLook:
-        from airflow_provider_snowpipe.streaming.status import ChannelLook
+    def _observe(self) -> ChannelState:
+        from airflow_provider_snowpipe.streaming.status import ChannelState
 
         listed = {one.name: one for one in self.hook.list_channels()}
-        return ChannelLook(self._status(), listed.get(self.channel))
+        return ChannelState(self._status(), listed.get(self.channel))

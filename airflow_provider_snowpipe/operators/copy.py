@@ -266,7 +266,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         """Look for a moment, then leave the worker; :meth:`execute_complete` comes back."""
         from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
-        rows = None if self._run is None else self._run.look(handle, statement)
+        rows = None if self._run is None else self._run.poll(handle, statement)
         if rows is not None:
             return rows
         self.defer(

@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.bulk.copy_run import (
     newest_loads,
     path_below,
 )
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, file_names
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS
 from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
@@ -34,7 +35,6 @@ from airflow_provider_snowpipe.bulk.two_loaders import (
     refuse_files_for_pipes,
     refuse_files_of_others,
 )
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
 from airflow_provider_snowpipe.hooks.account_sql import RunSql
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import (
@@ -101,8 +101,8 @@ class StagedChoice:
             names = [reference.below(name) for name in file_names(self.files)]
             found = newest_loads(names, history)
             return CopyOutcome(tuple(found.values())) if len(found) == len(names) else None
-        wanted = WantedFiles((), reference.below(self.prefix or ""), 1)
-        paths = dict.fromkeys(name for load in history if (name := wanted.name_of(load)) is not None)
+        expected = ExpectedFiles((), reference.below(self.prefix or ""), 1)
+        paths = dict.fromkeys(name for load in history if (name := expected.name_of(load)) is not None)
         return CopyOutcome(tuple(newest_loads(list(paths), history).values())) if paths else None
 
     def find(self, hook: SnowpipeBulkHook) -> StagedFiles:

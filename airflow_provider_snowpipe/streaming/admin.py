@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.status import ChannelLook, ChannelStatus, signs_of_a_writer
+from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus, signs_of_a_writer
 
 # -- Opening a channel for somebody else to write to, and dropping one: what to do, and what to refuse ---
 
@@ -286,7 +286,7 @@ def reset_offset_token(
     channel: str,
     token: str,
     *,
-    look: Callable[[], ChannelLook],
+    observe: Callable[[], ChannelState],
     set_token: SetToken,
     planned: ChannelStatus | None = None,
     observe_seconds: float = 10.0,
@@ -300,7 +300,7 @@ def reset_offset_token(
     :param client: the pipe's client
     :param channel: the channel's name
     :param token: the new offset token
-    :param look: looks at the channel once
+    :param observe: looks at the channel once
     :param set_token: sets the token of a channel by the system function
     :param planned: the channel as whoever wants the new token has seen it, None for as it is now
     :param observe_seconds: how long the channel is watched
@@ -312,7 +312,7 @@ def reset_offset_token(
     """
     if not token:
         raise ConfigurationError(f"channel {channel!r}: the new offset token is empty: give a token")
-    first = look()
+    first = observe()
     if not first.status.exists:
         raise ChannelInvalidError(
             f"channel {channel!r} of pipe {client.pipe} does not exist, so it has no token to reset: open it "
@@ -322,7 +322,7 @@ def reset_offset_token(
             code=first.status.code,
         )
     if not allow_active_writer:
-        _refuse_while_written_to(channel, first, look, observe_seconds)
+        _refuse_while_written_to(channel, first, observe, observe_seconds)
     change = TokenChange.after(planned or first.status, token)
     found = compare_and_set(client, change, set_token=set_token, overwrite=allow_active_writer)
     return OffsetReset(channel, found.committed, token)
@@ -388,18 +388,18 @@ def watch_channels(client: SnowpipeClient, channels: Sequence[str], observe_seco
     while (remaining := deadline - time.monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, remaining))
         for name, status in client.channel_statuses(channels).items():
-            signs = signs_of_a_writer(ChannelLook(first[name]), ChannelLook(status))
+            signs = signs_of_a_writer(ChannelState(first[name]), ChannelState(status))
             if signs:
                 raise _active(name, "; ".join(signs))
 
 
 def _refuse_while_written_to(
-    channel: str, first: ChannelLook, look: Callable[[], ChannelLook], observe_seconds: float
+    channel: str, first: ChannelState, observe: Callable[[], ChannelState], observe_seconds: float
 ) -> None:
     deadline = time.monotonic() + observe_seconds
     while (remaining := deadline - time.monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, remaining))
-        signs = signs_of_a_writer(first, look())
+        signs = signs_of_a_writer(first, observe())
         if signs:
             raise _active(channel, "; ".join(signs))
 

@@ -391,10 +391,10 @@ def append_to_channel(
         discard_uncommitted=False,
     ) as writer:
         from_token = writer.status_at_open.committed
-        wanted = rows_to_send(rows, writer.committed, rules, channel=channel)
+        left = rows_to_send(rows, writer.committed, rules, channel=channel)
         began = time.monotonic()
         admitted = None if admission is None else admission(writer.committed)
-        passed = _append(writer, wanted, admitted)
+        passed = _append(writer, left, admitted)
         writer.flush()
         received = time.monotonic()
         if rules.wait_for_commit and passed is None:
@@ -406,19 +406,19 @@ def append_to_channel(
     if passed is not None:
         _set_token(client, TokenChange(channel, str(passed), found.committed))
         status = found
-    baseline = found.rows_error_count - rejected_by_earlier_tries(rows, wanted, found, offset_class)
-    if status is None and not wanted.lines:
+    baseline = found.rows_error_count - rejected_by_earlier_tries(rows, left, found, offset_class)
+    if status is None and not left.lines:
         status = found
     rejected = 0 if status is None else decide(status, None, rejected_baseline=baseline).rejected
     load = SmallLoad(
         channel=channel,
         from_token=from_token,
-        target_token=str(rows.offsets[-1]) if rows.offsets and wanted.offsets else from_token,
+        target_token=str(rows.offsets[-1]) if rows.offsets and left.offsets else from_token,
         rows=counters.rows,
-        skipped=len(rows.lines) - len(wanted.lines),
+        skipped=len(rows.lines) - len(left.lines),
         raw_bytes=counters.raw_bytes,
         rejected=rejected,
-        committed=rules.wait_for_commit or not wanted.lines or passed is not None,
+        committed=rules.wait_for_commit or not left.lines or passed is not None,
         rejected_baseline=baseline,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,

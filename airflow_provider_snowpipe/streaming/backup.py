@@ -41,16 +41,16 @@ class KeptToken:
     rows_inserted: int = 0
 
     def expires_at(self) -> dt.datetime:
-        """The moment at which the channel is deleted at the latest, unless it takes rows before."""
+        """When the channel is deleted at the latest, unless it takes rows before."""
         return self.unchanged_since + CHANNEL_LIFE
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetBackup:
-    """The tokens of a pipe's channels at one moment.
+    """The tokens of a pipe's channels at one time.
 
     :param pipe: the pipe
-    :param taken_at: the moment, with a time zone
+    :param taken_at: the time, with its zone
     :param channels: what was kept, by the channels' names
     :param offset_format: the tokens' format, None when the caller did not name it
     """
@@ -143,7 +143,7 @@ def take_backup(
     :param pipe: the pipe
     :param statuses: the state of each channel
     :param previous: the backup that will be replaced, None for the first
-    :param now: the moment, with a time zone
+    :param now: the time, with its zone
     :param offset_format: the tokens' format
     :param keep_lost: True keeps the old token of a channel that has lost it, False refuses
     :raises SourcePositionError: if a channel has lost the token that the backup before holds; replacing that
@@ -200,10 +200,10 @@ def _kept(name: str, entry: Mapping[str, Any]) -> KeptToken:
 
 
 def _moment(text: str) -> dt.datetime:
-    moment = dt.datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"the moment {text!r} has no time zone")
-    return moment
+    found = dt.datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"the timestamp {text!r} has no time zone")
+    return found
 
 
 # -- Bringing channels back to the tokens of a backup: what has to be done, and what is refused ----------

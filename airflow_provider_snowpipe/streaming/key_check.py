@@ -45,7 +45,7 @@ _NOTHING = KeysFound()
 
 
 class KeyCheck:
-    """Looks through the rows of one channel for keys that match no column; letters count as they are not.
+    """Answers through the rows of one channel for keys that match no column; letters count as they are not.
 
     :param columns: the table's columns
     :param reads_all: True reads every block

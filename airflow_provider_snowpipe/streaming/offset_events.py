@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from airflow_provider_snowpipe.streaming.commits import StatusLook
+from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
@@ -80,7 +80,7 @@ def shared_listing(key: Hashable, list_names: ListNames) -> ChannelListing:
     return listing
 
 
-# -- Turning looks at channels into steps: who is told about which commits, each of them once ------------
+# -- Turning polls of channels into steps: who is told about which commits, each of them once ------------
 #
 # A *step* leads from one watermark to the next. Consecutive steps share the watermark between them, so that
 # together they cover every commit since the watch began, and no commit twice.
@@ -88,7 +88,7 @@ def shared_listing(key: Hashable, list_names: ListNames) -> ChannelListing:
 
 @dataclass(frozen=True, slots=True)
 class ChannelMark:
-    """What a channel had committed at some moment.
+    """What a channel had committed at some time.
 
     :param token: the committed offset token, None for NULL
     :param rows: rows inserted in the channel's life
@@ -169,7 +169,7 @@ class OffsetRule:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one look adds.
+    """What one poll adds.
 
     :param watermark: up to where one has been told, once the message is out
     :param message: the message, None where the watermark moves silently
@@ -180,7 +180,7 @@ class Step:
 
 
 class OffsetWatch:
-    """The memory of one watcher between looks.
+    """The memory of one watcher between polls.
 
     :meth:`see` says which step is due, :meth:`accept` makes it; a step that is not accepted is due again.
 
@@ -209,7 +209,7 @@ class OffsetWatch:
             self._first = frozenset(names)
 
     def see(self, statuses: Mapping[str, ChannelStatus]) -> Step | None:
-        """Take in one look.
+        """Take in one poll.
 
         :param statuses: of some or all of the watched channels
         :returns: the step that is due, None if there is none
@@ -246,17 +246,17 @@ class OffsetWatch:
         return Step(Watermark(True, 0, {name: self._seen[name] for name in self._first}))
 
     def _count(self, every: int) -> Step | None:
-        told, now = self.watermark.rows // every, self._rows // every
-        if now == told:
+        reported, now = self.watermark.rows // every, self._rows // every
+        if now == reported:
             return None
-        first, last = (told + 1) * every, now * every
+        first, last = (reported + 1) * every, now * every
         return self._step(self._moved(), {"every_rows": every, "first": first, "last": last})
 
     def _pass(self, position: Offset) -> Step | None:
         passed: list[str] = []
         changed = False
         for name, mark in self._seen.items():
-            before = self._is_past(name, self._told(name), position)
+            before = self._is_past(name, self._reported(name), position)
             now = self._is_past(name, mark, position)
             changed = changed or before != now
             if now and not before:
@@ -274,7 +274,7 @@ class OffsetWatch:
         return Step(self._now()) if changed else None
 
     def _moved(self) -> list[str]:
-        return [name for name, mark in self._seen.items() if _has_moved(self._told(name), mark)]
+        return [name for name, mark in self._seen.items() if _has_moved(self._reported(name), mark)]
 
     def _is_past(self, name: str, mark: ChannelMark, position: Offset) -> bool:
         if mark.token is None:
@@ -285,7 +285,7 @@ class OffsetWatch:
             self.problems[name] = str(error)
             return False
 
-    def _told(self, name: str) -> ChannelMark:
+    def _reported(self, name: str) -> ChannelMark:
         return self.watermark.channels.get(name, ChannelMark())
 
     def _now(self) -> Watermark:
@@ -298,8 +298,8 @@ class OffsetWatch:
                 name: {
                     "token": self._seen[name].token,
                     "rows": self._seen[name].rows,
-                    "previous_token": self._told(name).token,
-                    "previous_rows": self._told(name).rows,
+                    "previous_token": self._reported(name).token,
+                    "previous_rows": self._reported(name).rows,
                 }
                 for name in sorted(names)
             },
@@ -338,7 +338,7 @@ class StateStore(Protocol):
 @dataclass(slots=True)
 class _Entry:
     step: Step
-    look: int | None = None
+    answer: int | None = None
 
 
 class WatermarkJournal:
@@ -359,7 +359,7 @@ class WatermarkJournal:
         self._lock = asyncio.Lock()
         self._base = Watermark()
         self._entries: list[_Entry] = []
-        self._last_look = -1
+        self._last_poll = -1
         self.loaded = False
 
     @property
@@ -397,26 +397,26 @@ class WatermarkJournal:
                 self._entries.remove(entry)
                 raise
 
-    def sent_with(self, look: int) -> None:
-        """Remember with which look the messages went that are written down.
+    def sent_with(self, answer: int) -> None:
+        """Remember with which poll the messages went that are written down.
 
-        :param look: the look's number
+        :param answer: the poll's number
         """
-        self._last_look = look
+        self._last_poll = answer
         for entry in self._entries:
-            if entry.look is None:
-                entry.look = look
+            if entry.answer is None:
+                entry.answer = answer
 
-    async def arrived(self, look: int) -> None:
+    async def arrived(self, answer: int) -> None:
         """Forget the steps whose messages have arrived.
 
-        :param look: all messages that went with this look or an earlier one have. A look that this journal
+        :param answer: all messages that went with this poll or an earlier one have. A poll that this journal
             never had says nothing
         """
         async with self._lock:
-            if look > self._last_look:
+            if answer > self._last_poll:
                 return
-            done = [entry for entry in self._entries if entry.look is not None and entry.look <= look]
+            done = [entry for entry in self._entries if entry.answer is not None and entry.answer <= answer]
             if done:
                 self._base = done[-1].step.watermark
                 self._entries = self._entries[len(done) :]
@@ -438,9 +438,9 @@ _open: WeakKeyDictionary[object, set[WatermarkJournal]] = WeakKeyDictionary()
 
 @contextmanager
 def fed_by(stream: object, journal: WatermarkJournal) -> Iterator[None]:
-    """Have a journal told, as long as the block runs, what arrived of the looks of one stream.
+    """Have a journal told, as long as the block runs, what arrived of the polls of one stream.
 
-    :param stream: what makes the looks
+    :param stream: what makes the polls
     :param journal: of one that reads them
     """
     journals = _open.setdefault(stream, set())
@@ -454,12 +454,12 @@ def fed_by(stream: object, journal: WatermarkJournal) -> Iterator[None]:
 def journals_fed_by(stream: object) -> list[WatermarkJournal]:
     """List the journals of those who read a stream.
 
-    :param stream: what makes the looks
+    :param stream: what makes the polls
     """
     return list(_open.get(stream, ()))
 
 
-# -- Following the commits of a pipe's channels: from looks to messages, with a watermark that is kept ---
+# -- Following the commits of a pipe's channels: from polls to messages, with a watermark that is kept ---
 
 log = logging.getLogger(__name__)
 
@@ -473,9 +473,9 @@ class FollowRules:
     :param channel: the one channel; None for all whose names begin with ``prefix``
     :param prefix: beginning of the channels' names; empty for all channels of the pipe
     :param rule: which commits are worth a message
-    :param start: ``now`` tells what is committed after the first look, ``beginning`` what was committed
+    :param start: ``now`` tells what is committed after the first poll, ``beginning`` what was committed
         before it as well
-    :param interval: seconds between two looks
+    :param interval: seconds between two polls
     :param list_interval: seconds between two searches for new channels
     """
 
@@ -502,7 +502,7 @@ class FollowRules:
 
     @property
     def tells_the_past(self) -> bool:
-        """True when what was committed before the first look is news too."""
+        """True when what was committed before the first poll is news too."""
         return self.start == START_BEGINNING or self.rule.passes is not None
 
 
@@ -510,7 +510,7 @@ class OffsetFollower:
     """One watcher of a pipe's channels.
 
     :param rules: what to follow and what to tell
-    :param poll: asks after the channels; its looks go to :meth:`take`
+    :param poll: asks after the channels; its polls go to :meth:`take`
     :param listing: finds the channels whose names begin with a prefix
     :param journal: keeps the watermark
     :param pipe_name: finds the pipe's full name
@@ -533,7 +533,7 @@ class OffsetFollower:
         self._watch: OffsetWatch | None = None
         self._first: tuple[str, ...] | None = None
         self._known: set[str] = set()
-        self._told_problems: dict[str, str] = {}
+        self._reported_problems: dict[str, str] = {}
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -552,14 +552,14 @@ class OffsetFollower:
                 with suppress(asyncio.CancelledError):
                     await search
 
-    async def take(self, number: int, look: StatusLook) -> list[dict[str, Any]]:
-        """Take in one look.
+    async def take(self, number: int, answer: PolledStatuses) -> list[dict[str, Any]]:
+        """Take in one poll.
 
-        Whatever goes wrong is logged and tried again with the next look; nothing is told before it is
+        Whatever goes wrong is logged and tried again with the next poll; nothing is told before it is
         written down.
 
-        :param number: the look's number, growing
-        :param look: the look
+        :param number: the poll's number, growing
+        :param answer: the poll
         :returns: the messages to send now
         """
         messages: list[dict[str, Any]] = []
@@ -570,7 +570,7 @@ class OffsetFollower:
                 self._watch = watch
             if self._first is not None:
                 watch.start_with(self._first)
-            step = watch.see({name: look.statuses[name] for name in self._known if name in look.statuses})
+            step = watch.see({name: answer.statuses[name] for name in self._known if name in answer.statuses})
             self._report(watch)
             if step is not None:
                 await self._journal.write(step)
@@ -578,14 +578,14 @@ class OffsetFollower:
                 if step.message is not None:
                     messages.append({**step.message, "redelivered": False})
         except Exception as error:  # noqa: BLE001  the watcher outlives it
-            log.warning("a look at the channels is put off: %s: %s", type(error).__name__, error)
+            log.warning("a poll of the channels is put off: %s: %s", type(error).__name__, error)
         self._journal.sent_with(number)
         return messages
 
     async def settled(self, number: int) -> None:
-        """Take the messages that went with a look for arrived, where nobody says so.
+        """Take the messages that went with a poll for arrived, where nobody says so.
 
-        :param number: the look's number
+        :param number: the poll's number
         """
         await self._journal.arrived(number)
 
@@ -619,6 +619,6 @@ class OffsetFollower:
 
     def _report(self, watch: OffsetWatch) -> None:
         for name, text in watch.problems.items():
-            if self._told_problems.get(name) != text:
+            if self._reported_problems.get(name) != text:
                 log.warning("%s", text)
-        self._told_problems = dict(watch.problems)
+        self._reported_problems = dict(watch.problems)

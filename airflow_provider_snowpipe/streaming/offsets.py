@@ -76,14 +76,14 @@ class Offset(ABC):
 
     @classmethod
     def _refuse(cls, text: str, channel: str | None) -> NoReturn:
-        place = f"channel {channel!r}: " if channel is not None else ""
+        whose = f"channel {channel!r}: " if channel is not None else ""
         if is_copy_intent(text):
             raise OffsetTokenError(
-                f"{place}a load of this partition's files has begun and is not known to have ended "
+                f"{whose}a load of this partition's files has begun and is not known to have ended "
                 f"({text[:200]}): run the load task that began it, which finishes it before it streams"
             )
         raise OffsetTokenError(
-            f"{place}offset token {text[:200]!r} is not of the format {cls.format_name!r} "
+            f"{whose}offset token {text[:200]!r} is not of the format {cls.format_name!r} "
             f"(for example {cls.example!r}): name the format that wrote it, or reset the channel's token"
         )
 
@@ -332,55 +332,6 @@ class LexicographicOffset(Offset):
     def sort_key(self) -> tuple[str]:
         """Order by code points."""
         return (self.text,)
-
-
-_FORMATS: dict[str, type[Offset]] = {
-    offset.format_name: offset
-    for offset in (IntegerOffset, FileLineOffset, TopicPartitionOffset, BatchRowOffset, LexicographicOffset)
-}
-
-_ROOM = "airflow_provider_snowpipe.streaming"
-_ELSEWHERE = {
-    "file:line/digest": f"{_ROOM}.verified_offset.VerifiedFileLineOffset",
-    "batch:row/digest": f"{_ROOM}.batch_offset.BatchDigestOffset",
-    "integer/partitions": f"{_ROOM}.layout_offset.IntegerLayoutOffset",
-    "lexicographic/partitions": f"{_ROOM}.layout_offset.TextLayoutOffset",
-}
-"""Formats with a module of their own, imported when they are used."""
-
-
-def known_formats() -> frozenset[str]:
-    """The names of the formats that come with this package; finding their classes imports nothing else."""
-    return frozenset({*_FORMATS, *_ELSEWHERE})
-
-
-def offset_class(format_name: str) -> type[Offset]:
-    """Find the class of an offset token format.
-
-    :param format_name: ``integer``, ``file:line``, ``file:line/digest``, ``topic:partition:offset``,
-        ``batch:row``, ``batch:row/digest``, ``lexicographic``, ``integer/partitions``,
-        ``lexicographic/partitions``, or ``package.module.Class`` for a caller's own subclass of
-        :class:`Offset`
-    :raises ConfigurationError: if there is no such format
-    """
-    known = _FORMATS.get(format_name)
-    if known is not None:
-        return known
-    module_name, _, class_name = _ELSEWHERE.get(format_name, format_name).rpartition(".")
-    if module_name:
-        try:
-            found = getattr(importlib.import_module(module_name), class_name, None)
-        except ImportError as error:
-            raise ConfigurationError(
-                f"offset format {format_name!r} cannot be imported ({error}): install it where the job runs"
-            ) from error
-        if isinstance(found, type) and issubclass(found, Offset):
-            return found
-    known_names = ", ".join(sorted([*_FORMATS, *_ELSEWHERE]))
-    raise ConfigurationError(
-        f"offset format {format_name!r} is unknown: use one of {known_names}, or the dotted path of a "
-        "subclass of Offset"
-    )
 
 
 # -- What a channel's offset token says while COPY or a file pipe loads files of its partition -----------
@@ -681,3 +632,55 @@ class VerifiedFileLineOffset(Offset):
     def sort_key(self) -> tuple[str, int]:
         """Order by file, then line."""
         return (self.file, self.line)
+
+
+# -- Formats by their names -------------------------------------------------------------------------------
+
+_FORMATS: dict[str, type[Offset]] = {
+    offset.format_name: offset
+    for offset in (
+        IntegerOffset,
+        FileLineOffset,
+        TopicPartitionOffset,
+        BatchRowOffset,
+        LexicographicOffset,
+        VerifiedFileLineOffset,
+        BatchDigestOffset,
+        IntegerLayoutOffset,
+        TextLayoutOffset,
+    )
+}
+
+
+def known_formats() -> frozenset[str]:
+    """The names of the formats that come with this package."""
+    return frozenset(_FORMATS)
+
+
+def offset_class(format_name: str) -> type[Offset]:
+    """Find the class of an offset token format.
+
+    :param format_name: ``integer``, ``file:line``, ``file:line/digest``, ``topic:partition:offset``,
+        ``batch:row``, ``batch:row/digest``, ``lexicographic``, ``integer/partitions``,
+        ``lexicographic/partitions``, or ``package.module.Class`` for a caller's own subclass of
+        :class:`Offset`
+    :raises ConfigurationError: if there is no such format
+    """
+    known = _FORMATS.get(format_name)
+    if known is not None:
+        return known
+    module_name, _, class_name = format_name.rpartition(".")
+    if module_name:
+        try:
+            found = getattr(importlib.import_module(module_name), class_name, None)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"offset format {format_name!r} cannot be imported ({error}): install it where the job runs"
+            ) from error
+        if isinstance(found, type) and issubclass(found, Offset):
+            return found
+    known_names = ", ".join(sorted(_FORMATS))
+    raise ConfigurationError(
+        f"offset format {format_name!r} is unknown: use one of {known_names}, or the dotted path of a "
+        "subclass of Offset"
+    )

@@ -180,9 +180,9 @@ class RowCheck:
             return None
         data = lines.slice(low, high)
         longest = lines.longest
-        wanted = [form for form in self._forms if form.form(longest) not in (Form.UNREAD, Form.OPAQUE)]
-        keys = [(one.key, one) for one in wanted]
-        keys += [(key, one) for key, one in self._spelled.items() if one in wanted]
+        readable = [form for form in self._forms if form.form(longest) not in (Form.UNREAD, Form.OPAQUE)]
+        keys = [(one.key, one) for one in readable]
+        keys += [(key, one) for key, one in self._spelled.items() if one in readable]
         schema = pa.schema([_NO_COLUMN, *(pa.field(key, one.arrow_type(longest)) for key, one in keys)])
         self.parses += 1
         try:
@@ -203,7 +203,7 @@ class RowCheck:
             if form.form(longest) is not Form.UNREAD:
                 doubt |= self._doubts(form, table, lines, low, high)
         for key, form in self._spelled.items():
-            if form in wanted:
+            if form in readable:
                 doubt |= pc.is_valid(table.column(key)).to_numpy()
         return np.flatnonzero(doubt)
 

@@ -194,17 +194,17 @@ def _listing_integer(value: object) -> int | None:
     return None if value is None or value == "" else int(str(value))
 
 
-# -- Telling whether somebody writes to a channel, from two looks at it ----------------------------------
+# -- Telling whether somebody writes to a channel, from two observations of it -----------------------------
 #
 # The service does not say when a channel was last written to. What it does say moves with every write: the
 # committed token and the row counter (status), the number of openings and of appends (``SHOW CHANNELS``).
-# Two looks with the same numbers mean that nobody wrote in between. A writer that was idle all that time is
-# not seen, so whoever changes a token opens the channel first, which shuts such a writer out.
+# Two observations with the same numbers mean that nobody wrote in between. A writer that was idle all that
+# time is not seen, so whoever changes a token opens the channel first, which shuts such a writer out.
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelLook:
-    """What one moment shows of a channel.
+class ChannelState:
+    """What one time shows of a channel.
 
     :param status: the answer to a status request
     :param listed: its row in ``SHOW CHANNELS``, None where the role may not see it
@@ -214,10 +214,10 @@ class ChannelLook:
     listed: ListedChannel | None = None
 
 
-def signs_of_a_writer(before: ChannelLook, after: ChannelLook) -> list[str]:
-    """Say what moved between two looks at a channel; empty when nothing did.
+def signs_of_a_writer(before: ChannelState, after: ChannelState) -> list[str]:
+    """Say what moved between two observations of a channel; empty when nothing did.
 
-    :param before: the earlier look
+    :param before: the earlier one
     :param after: the later one
     """
     moved = [

@@ -218,14 +218,14 @@ def add_columns(table: str, columns: Sequence[TableColumn]) -> str:
     return f"ALTER TABLE {table} ADD COLUMN {', '.join(column.ddl for column in columns)}"
 
 
-def missing_columns(wanted: Iterable[TableColumn], have: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
+def missing_columns(expected: Iterable[TableColumn], have: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
     """The columns that a table lacks; names are compared as a default pipe does, without regard to case.
 
-    :param wanted: what the rows have
+    :param expected: what the rows have
     :param have: the table's columns
     """
     known = {column.name.upper() for column in have}
-    return tuple(column for column in wanted if column.name.upper() not in known)
+    return tuple(column for column in expected if column.name.upper() not in known)
 
 
 def column_type(kind: pa.DataType) -> str | None:

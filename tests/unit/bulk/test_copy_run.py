@@ -170,10 +170,10 @@ class TestLoad:
         run = loading.run()
         state = run.client.submit(f"COPY INTO T FROM @{STAGE.name}", "id", query_tag="t")
 
-        assert run.look(state.handle, "COPY") is None
+        assert run.poll(state.handle, "COPY") is None
         assert pauses == [0.2, 0.4, 0.8]
         loading.account.finish()
-        assert len(run.look(state.handle, "COPY") or ()) == 5
+        assert len(run.poll(state.handle, "COPY") or ()) == 5
 
 
 class TestFilesLoadedBefore:
