@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyInto
-from airflow_provider_snowpipe.bulk.literals import STRING_LITERAL, option, string_literal
-from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+from airflow_provider_snowpipe.bulk.copy_statement import STRING_LITERAL, CopyInto, option, string_literal
+from airflow_provider_snowpipe.bulk.pipe_state import PipeStatus
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,

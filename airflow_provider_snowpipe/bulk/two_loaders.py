@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles
 from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, FileLoad
-from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
-from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, written
+from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, written
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 

@@ -10,11 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.copy_history import CopyHistory, copy_history
-from airflow_provider_snowpipe.bulk.copy_statement import quoted_location
+from airflow_provider_snowpipe.bulk.copy_statement import quoted_location, string_literal
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.literals import string_literal
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion, copy_history
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -22,8 +20,8 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
-    from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
-    from airflow_provider_snowpipe.bulk.stage_upload import Staging
+    from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+    from airflow_provider_snowpipe.bulk.stage import Staging
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
     from airflow_provider_snowpipe.hooks.account_sql import RunSql
     from airflow_provider_snowpipe.hooks.stage_upload import Source, StageUpload
@@ -171,7 +169,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param paths: their paths below the stage
         :raises SqlError: if a statement fails, or signing in for it
         """
-        from airflow_provider_snowpipe.bulk.account_history import older_copies
+        from airflow_provider_snowpipe.bulk.load_history import older_copies
 
         with self.sql_session("look for older loads by COPY") as run:
             return older_copies(run, (*self.place(), table), paths)
@@ -195,7 +193,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises SqlError: if the statement fails, or signing in for it
         """
         from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin
-        from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
+        from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
 
         name = PipeName(*self.place(), pipe)
         known = FilePipeAdmin(self.run_sql, name).known()

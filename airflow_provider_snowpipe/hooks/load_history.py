@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from airflow_provider_snowpipe.bulk.copy_history import CopyHistory
-from airflow_provider_snowpipe.bulk.load_history import LoadHistory, ReportThenSql
+from airflow_provider_snowpipe.bulk.load_history import CopyHistory, LoadHistory, ReportThenSql
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.account_sql import AccountSql
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
@@ -41,7 +40,7 @@ def load_history(settings: SnowpipeConnection, names: Names, retry: RetryPolicy 
     credentials = _key_pair(settings, table)
     if credentials is None:
         return _copy_history(settings, names)
-    from airflow_provider_snowpipe.bulk.pipe_history import PipeHistory
+    from airflow_provider_snowpipe.bulk.file_pipe import PipeHistory
 
     report = PipeHistory(_file_pipe_client(settings, names, credentials, retry))
     return ReportThenSql(report, _copy_history(settings, names)) if table else report

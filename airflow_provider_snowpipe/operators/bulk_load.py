@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.bulk.run_manifest import (
     refuse_other_files,
     run_folder,
 )
-from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.stage_upload import check_parallel
+from airflow_provider_snowpipe.bulk.stage import StageReference, check_parallel
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink

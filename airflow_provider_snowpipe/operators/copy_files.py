@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.bulk.copy_run import (
 from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, file_names
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS
-from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
-from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, stage_place, written
+from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, stage_place, written
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference, staged_at
 from airflow_provider_snowpipe.bulk.two_loaders import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from airflow_provider_snowpipe.bulk.describe_table import describe_table
+from airflow_provider_snowpipe.bulk.statement_client import describe_table
 from airflow_provider_snowpipe.spark.credentials import standing_credentials
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.tokens import credentials_stamp

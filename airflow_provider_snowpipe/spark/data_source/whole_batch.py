@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from airflow_provider_snowpipe.bulk.describe_table import statement_rows
+from airflow_provider_snowpipe.bulk.statement_client import statement_rows
 from airflow_provider_snowpipe.spark.credentials import standing_credentials
 from airflow_provider_snowpipe.spark.data_source.digested import (
     BatchIdentity,

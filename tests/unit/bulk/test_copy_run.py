@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.bulk import copy_statement
-from airflow_provider_snowpipe.bulk.copy_history import CopyHistory
 from airflow_provider_snowpipe.bulk.copy_run import CopyOutcome, CopyRun, RunIdentity, StagedFile
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken

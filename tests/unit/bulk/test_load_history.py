@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_history import CopyHistory, copy_history
 from airflow_provider_snowpipe.bulk.file_load import FileLoad, FirstError
-from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, PipeReport
+from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, PipeHistory, PipeReport
 from airflow_provider_snowpipe.bulk.load_history import (
+    CopyHistory,
     HistoryQuestion,
     ReportThenSql,
+    copy_history,
     poll_loads,
 )
-from airflow_provider_snowpipe.bulk.pipe_history import PipeHistory
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,

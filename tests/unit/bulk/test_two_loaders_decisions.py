@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
-from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, PipeTarget
+from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, PipeTarget
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import (
     PipeBeside,
