@@ -1,4 +1,4 @@
-"""What became of files: load history, COPY_HISTORY and the account's usage, which know it, and what it cost."""
+"""What became of files: load history, COPY_HISTORY and the usage history of the account, and what COPY cost."""
 
 from __future__ import annotations
 
