@@ -1,4 +1,4 @@
-"""What became of files: load history, COPY_HISTORY and the usage history of the account, and what COPY cost."""
+"""What became of files: load history, COPY_HISTORY and the usage history of the account, and what it cost."""
 
 from __future__ import annotations
 

@@ -19,13 +19,11 @@ from airflow_provider_snowpipe.streaming.errors import (
     UncommittedRowsError,
     WriterActiveError,
 )
+from airflow_provider_snowpipe.streaming.limits import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, POLL_GROWTH
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus, signs_of_a_writer
 
 # -- Opening a channel for somebody else to write to, and dropping one: what to do, and what to refuse ---
-
-_FIRST_POLL_SECONDS = 0.1
-_LONGEST_POLL_SECONDS = 2.0
 
 
 class OpenAction(StrEnum):
@@ -158,7 +156,7 @@ def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) ->
     :raises UncommittedRowsError: if there still are some when the time is over; nothing has changed
     """
     deadline = time.monotonic() + timeout
-    pause = _FIRST_POLL_SECONDS
+    pause = FIRST_POLL_SECONDS
     while True:
         try:
             return client.open_channel(channel, fail_on_uncommitted_rows=True)
@@ -173,7 +171,7 @@ def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) ->
                     code=error.code,
                 ) from None
         time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_POLL_SECONDS)
+        pause = min(pause * POLL_GROWTH, LONGEST_POLL_SECONDS)
 
 
 def _has_uncommitted_rows(client: SnowpipeClient, channel: str) -> bool | None:

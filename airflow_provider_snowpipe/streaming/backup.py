@@ -116,7 +116,7 @@ class OffsetBackup:
                 )
             return cls(
                 pipe=PipeName(**body["pipe"]),
-                taken_at=_moment(body["taken_at"]),
+                taken_at=_time(body["taken_at"]),
                 offset_format=body.get("offset_format"),
                 channels={name: _kept(name, entry) for name, entry in body["channels"].items()},
             )
@@ -196,10 +196,10 @@ def _kept(name: str, entry: Mapping[str, Any]) -> KeptToken:
     token = entry["offset_token"]
     if token is not None and not isinstance(token, str):
         raise ValueError(f"channel {name!r} has the token {token!r}, which is no text")
-    return KeptToken(token, _moment(entry["unchanged_since"]), int(entry.get("rows_inserted") or 0))
+    return KeptToken(token, _time(entry["unchanged_since"]), int(entry.get("rows_inserted") or 0))
 
 
-def _moment(text: str) -> dt.datetime:
+def _time(text: str) -> dt.datetime:
     found = dt.datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError(f"the timestamp {text!r} has no time zone")

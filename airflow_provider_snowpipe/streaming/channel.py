@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
 
+from airflow_provider_snowpipe.streaming.admin import open_when_committed
 from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Part
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.commits import CommitState, decide
@@ -25,16 +26,18 @@ from airflow_provider_snowpipe.streaming.errors import (
     ContinuityError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.limits import BatchLimits, Pace
+from airflow_provider_snowpipe.streaming.limits import (
+    FIRST_POLL_SECONDS,
+    LONGEST_POLL_SECONDS,
+    POLL_GROWTH,
+    BatchLimits,
+    Pace,
+)
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 # -- One writer's session on a channel, whatever carries the rows: its position, and the wait for the commit -
-
-FIRST_POLL_SECONDS = 0.05
-LONGEST_POLL_SECONDS = 1.0
-POLL_GROWTH = 1.4
 
 
 @dataclass(slots=True)
@@ -264,7 +267,19 @@ class Channel(ChannelSession):
         known = client.channel_statuses([name])[name].committed
         if known is not None:
             offset_class.parse(known, channel=name)
-        opened = _open_when_committed(client, name, uncommitted_timeout, discard=discard_uncommitted)
+        try:
+            opened = open_when_committed(client, name, uncommitted_timeout)
+        except UncommittedRowsError:
+            if not discard_uncommitted:
+                raise
+            log.warning(
+                "channel %r: rows of an older writer are not committed after %g s; they are discarded and "
+                "sent again",
+                name,
+                uncommitted_timeout,
+            )
+            forced = client.open_channel(name, fail_on_uncommitted_rows=False)
+            opened = OpenedChannel(forced.continuation_token, client.channel_statuses([name])[name])
         return cls(client, name, offset_class, opened, limits=limits or BatchLimits(), gaps_legal=gaps_legal)
 
     def append(self, body: bytes | memoryview, start: Offset, end: Offset, *, rows: int) -> None:
@@ -396,28 +411,3 @@ class Channel(ChannelSession):
             raw_length=batch.raw_bytes,
         )
         self.counters.answered(batch.rows, batch.raw_bytes, len(batch.body), time.monotonic() - began)
-
-
-def _open_when_committed(
-    client: SnowpipeClient, name: str, timeout: float, *, discard: bool
-) -> OpenedChannel:
-    deadline = time.monotonic() + timeout
-    pause = FIRST_POLL_SECONDS
-    while True:
-        try:
-            return client.open_channel(name, fail_on_uncommitted_rows=True)
-        except UncommittedRowsError:
-            if time.monotonic() + pause > deadline:
-                if not discard:
-                    raise
-                break
-        time.sleep(pause)
-        pause = min(pause * POLL_GROWTH, LONGEST_POLL_SECONDS)
-    log.warning(
-        "channel %r: rows of an older writer are not committed after %g s; they are discarded and sent again",
-        name,
-        timeout,
-    )
-    forced = client.open_channel(name, fail_on_uncommitted_rows=False)
-    status = client.channel_statuses([name])[name]
-    return OpenedChannel(forced.continuation_token, status)

@@ -43,6 +43,9 @@ STREAM_LATENCY = DocumentedLimit(
     5.0, "s until a row can be queried", f'page "Snowpipe Streaming", {_STATE}: as low as 5 s'
 )
 
+FIRST_POLL_SECONDS, POLL_GROWTH, LONGEST_POLL_SECONDS = 0.05, 1.4, 1.0
+"""Pauses of who waits for a channel's commit by itself: the first one, by what each grows, the longest."""
+
 WIRE_LIMIT_BYTES = int(REQUEST_BYTES.value)
 """Largest body that the service takes, as sent."""
 
